@@ -28,7 +28,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.cluster import GridPlan, RunningGrid, SitePlan, start_grid
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.service.agent_actor import NodeAgent
-from gridweave.site.service.calls import GRID_ACTOR, site_actor
+from gridweave.site.service.calls import GRID_ACTOR, question, site_actor
 
 BATCH = 500
 SITES, NODES = 20, 256
@@ -105,7 +105,7 @@ def placement(table: Table) -> None:
 
 def drain(grid: RunningGrid, draining: bool) -> None:
     """Have no site take anything, so that jobs gather; or have all take them again."""
-    ray.get([grid.actors[site_actor(site.name)].drain.remote(draining) for site in grid.plan.sites])
+    ray.get([grid.actors[site_actor(site.name)].ask.remote("drain", question(draining)) for site in grid.plan.sites])
 
 
 def requests(rng: np.random.Generator, count: int) -> list[JobRequest]:

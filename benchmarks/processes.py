@@ -2,7 +2,7 @@
 
     python benchmarks/processes.py
 
-Fragments of one rank that runs `true`, from the call of `Runner.start` to the event of their end. Beside them: a plain
+Pieces of one rank that runs `true`, from the call of `Runner.start` to the event of their end. Beside them: a plain
 fork and exec from the runner's process, the same through asyncio, and a shim that is a Python started anew for each.
 """
 
@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gridweave.site.launch import FragmentEnded, FragmentStarted, Launch, Rank
-from gridweave.site.machine.folders import LAUNCH, fragment_folder
+from gridweave.site.launch import Launch, PieceEnded, PieceStarted, Rank
+from gridweave.site.machine.folders import LAUNCH, piece_folder
 from gridweave.site.machine.runner import Runner
 
 RESULTS = Path(__file__).parent / "results" / "processes.json"
-FRAGMENTS = 500
+PIECES = 500
 ASKED = 100
 
 
@@ -38,15 +38,15 @@ def launch(job_id: int, *argv: str) -> Launch:
 async def ends(runner: Runner, count: int) -> None:
     """Wait for so many ends, all of them good ones."""
     async for event in runner.events():
-        if isinstance(event, FragmentEnded):
+        if isinstance(event, PieceEnded):
             assert event.outcome == "finished", event
             count -= 1
         if not count:
             return
 
 
-async def fragments_per_s(at_once: int) -> tuple[float, float, float]:
-    """Return fragments a second end to end, and CPU time per fragment below the fork server and in the runner [ms]."""
+async def pieces_per_s(at_once: int) -> tuple[float, float, float]:
+    """Return pieces a second end to end, and CPU time per piece below the fork server and in the runner [ms]."""
     with tempfile.TemporaryDirectory() as folder:
         async with Runner(Path(folder)) as runner:
             await runner.start(launch(0, "sleep", "0.2"))
@@ -55,15 +55,15 @@ async def fragments_per_s(at_once: int) -> tuple[float, float, float]:
             server = psutil.Process(psutil.Process(state.shim_pid).ppid())
             await ends(runner, 1)
             began, before, own = time.perf_counter(), server.cpu_times(), time.process_time()
-            for first in range(1, FRAGMENTS + 1, at_once):
-                batch = range(first, min(first + at_once, FRAGMENTS + 1))
+            for first in range(1, PIECES + 1, at_once):
+                batch = range(first, min(first + at_once, PIECES + 1))
                 for job_id in batch:
                     await runner.start(launch(job_id, "true"))
                 await ends(runner, len(batch))
             took_s, own_s = time.perf_counter() - began, time.process_time() - own
             # The server has waited for every shim, and each shim for its rank: their times are among its children's.
             below_s = sum(server.cpu_times()[:4]) - sum(before[:4])
-    return FRAGMENTS / took_s, below_s / FRAGMENTS * 1000, own_s / FRAGMENTS * 1000
+    return PIECES / took_s, below_s / PIECES * 1000, own_s / PIECES * 1000
 
 
 async def start_delay_ms() -> float:
@@ -75,9 +75,9 @@ async def start_delay_ms() -> float:
                 began = time.perf_counter()
                 await runner.start(launch(job_id, "sleep", "0.05"))
                 async for event in runner.events():
-                    if isinstance(event, FragmentStarted):
+                    if isinstance(event, PieceStarted):
                         delays.append(time.perf_counter() - began)
-                    if isinstance(event, FragmentEnded):
+                    if isinstance(event, PieceEnded):
                         break
     return sorted(delays)[len(delays) // 2] * 1000
 
@@ -90,7 +90,7 @@ async def running(count: int) -> tuple[float, float, float]:
                 await runner.start(launch(job_id, "sleep", "1000"))
             started = 0
             async for event in runner.events():
-                started += isinstance(event, FragmentStarted)
+                started += isinstance(event, PieceStarted)
                 if started == count:
                     break
             states = [runner.state(job_id, 0) for job_id in range(count)]
@@ -104,7 +104,7 @@ async def running(count: int) -> tuple[float, float, float]:
                 await runner.cancel(job_id, 0, "measured")
             left = count
             async for event in runner.events():
-                left -= isinstance(event, FragmentEnded)
+                left -= isinstance(event, PieceEnded)
                 if not left:
                     break
     return sum(m.pss for m in memory) / count / 1e6, sum(m.uss for m in memory) / count / 1e6, cpu * 100
@@ -113,9 +113,9 @@ async def running(count: int) -> tuple[float, float, float]:
 def plain_per_s() -> float:
     """Return processes a second of subprocess alone."""
     began = time.perf_counter()
-    for _ in range(FRAGMENTS):
+    for _ in range(PIECES):
         subprocess.run(["true"], check=True)
-    return FRAGMENTS / (time.perf_counter() - began)
+    return PIECES / (time.perf_counter() - began)
 
 
 async def asyncio_per_s() -> float:
@@ -125,15 +125,15 @@ async def asyncio_per_s() -> float:
         await (await asyncio.create_subprocess_exec("true")).wait()
 
     began = time.perf_counter()
-    for _ in range(FRAGMENTS // 10):
+    for _ in range(PIECES // 10):
         await asyncio.gather(*(one() for _ in range(10)))
-    return FRAGMENTS // 10 * 10 / (time.perf_counter() - began)
+    return PIECES // 10 * 10 / (time.perf_counter() - began)
 
 
 def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
-    """Return fragments a second, and CPU time of each [ms], if a Python is started for each shim, two at once."""
+    """Return pieces a second, and CPU time of each [ms], if a Python is started for each shim, two at once."""
     with tempfile.TemporaryDirectory() as root:
-        folders = [fragment_folder(Path(root), (job_id, 0)) for job_id in range(count)]
+        folders = [piece_folder(Path(root), (job_id, 0)) for job_id in range(count)]
         for job_id, folder in enumerate(folders):
             folder.mkdir(parents=True)
             (folder / LAUNCH).write_bytes(msgspec.msgpack.encode(launch(job_id, "true")))
@@ -150,17 +150,17 @@ def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
 def main() -> None:
     """Run everything, print it, and write it down."""
     load = os.getloadavg()[0]
-    rate, below_ms, own_ms = asyncio.run(fragments_per_s(100))
+    rate, below_ms, own_ms = asyncio.run(pieces_per_s(100))
     fresh, fresh_ms = fresh_shims_per_s()
     pss, uss, cpu = asyncio.run(running(100))
     figures = {
-        "fragments of `true`, 100 at once [1/s]": rate,
-        "  CPU per fragment, fork, shim and rank [ms]": below_ms,
-        "  CPU per fragment, the runner [ms]": own_ms,
-        "fragments of `true`, one at a time [1/s]": asyncio.run(fragments_per_s(1))[0],
+        "pieces of `true`, 100 at once [1/s]": rate,
+        "  CPU per piece, fork, shim and rank [ms]": below_ms,
+        "  CPU per piece, the runner [ms]": own_ms,
+        "pieces of `true`, one at a time [1/s]": asyncio.run(pieces_per_s(1))[0],
         "start to event of running, median [ms]": asyncio.run(start_delay_ms()),
         "a Python started for each shim [1/s]": fresh,
-        "  CPU per fragment [ms]": fresh_ms,
+        "  CPU per piece [ms]": fresh_ms,
         "subprocess.run alone [1/s]": plain_per_s(),
         "asyncio subprocesses, 10 at once [1/s]": asyncio.run(asyncio_per_s()),
         "memory of a shim, proportional [MB]": pss,
@@ -169,7 +169,7 @@ def main() -> None:
         "load of the machine before": load,
     }
     for label, figure in figures.items():
-        asked = f"   asked: {ASKED}: {'met' if figure >= ASKED else 'NOT MET'}" if label.startswith("fragments") else ""
+        asked = f"   asked: {ASKED}: {'met' if figure >= ASKED else 'NOT MET'}" if label.startswith("pieces") else ""
         print(f"{label:50}{figure:>10,.1f}{asked if '100 at once' in label else ''}")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

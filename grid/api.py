@@ -172,7 +172,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask when a job would start, and where; nothing is handed in."""
+    """Ask when a job would start, and where; nothing is submitted."""
 
     request: JobRequest
 

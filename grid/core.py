@@ -180,16 +180,6 @@ class MetaCore:
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
 
-        Parameters
-        ----------
-        now_ms : int
-            Not earlier than in the last call of `handle`.
-
-        Returns
-        -------
-        Forecast or None
-            None if the job is not known, or has left the grid.
-
         Examples
         --------
         >>> core = MetaCore([4], GridPolicy(mode="sharing"))
@@ -202,20 +192,7 @@ class MetaCore:
         return None if forecaster is None else forecaster()
 
     def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecast:
-        """Return when a job would start, and where, that were submitted now; nothing changes by that.
-
-        Parameters
-        ----------
-        job : Job
-            Its id is that of no other job.
-        sends : Sends, optional
-            As for `gridweave.grid.messages.GridJobSubmitted`.
-
-        Raises
-        ------
-        InputError
-            As `handle`, if the job were submitted.
-        """
+        """Return when a job would start, and where, that were submitted now; nothing changes by that."""
         return self.quoter(now_ms, job, sensitivity, sends)()
 
     def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
@@ -256,7 +233,9 @@ class MetaCore:
     def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
         """Return the events that say something new, in the order in which they are taken; raise as `check`."""
         if now_ms < self._now_ms:
-            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+            raise InputError(
+                f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time never goes back"
+            )
         news: list[GridEvent] = []
         for event in events:
             if type(event) is FromSite:

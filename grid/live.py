@@ -62,27 +62,15 @@ from gridweave.site.state import CoreState, with_parts
 
 
 class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the live grid is made of; as long as its journal is used, it stays the same.
+    """What the live grid is made of; as long as its journal is used, it stays the same."""
 
-    Attributes
-    ----------
-    sites : tuple of (str, int)
-        Name of each site, and how many of its nodes the grid may have.
-    policy : GridPolicy
-    seed : int
-        For the selection ``random``.
-    margin_ms, retry_ms, lease_ms : int
-    network : GridNetwork, optional
-        As for `gridweave.grid.core.MetaCore`.
-    """
-
-    sites: tuple[tuple[str, int], ...]
+    sites: tuple[tuple[str, int], ...]  # name of each site, and how many of its nodes the grid may have
     policy: GridPolicy
-    seed: int = 0
+    seed: int = 0  # for the selection ``random``
     margin_ms: int = 500
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
-    network: GridNetwork | None = None
+    network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
 
 
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
@@ -147,24 +135,9 @@ class LiveGrid:
         self._inner: list[GridEvent] = []
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
-        """Take in what has happened and return what is to be done.
+        """Take in what has happened by an instant, and return what is to be done, in that order; no event is a wakeup.
 
-        Parameters
-        ----------
-        now_ms : int
-            The instant; never earlier than in the call before.
-        *events
-            None is a wakeup.
-
-        Returns
-        -------
-        list of LiveGridCommand
-            In the order in which they are to be carried out.
-
-        Raises
-        ------
-        InputError
-            If time went backwards, or a site is none of this grid; nothing has changed then.
+        InputError if time went backwards, or a site is none of this grid; nothing has changed then.
         """
         told = [FromSite(event.site, Started(0, 0, 0)) for event in events if isinstance(event, FromLiveSite)]
         self.core.check(now_ms, tuple(told))
@@ -182,13 +155,7 @@ class LiveGrid:
         return self.book.out
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
-
-        Returns
-        -------
-        Forecast or None
-            None if the job is not known, or ended long ago.
-        """
+        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that."""
         forecaster = self.forecaster(now_ms, job_id)
         return None if forecaster is None else forecaster()
 
@@ -284,7 +251,6 @@ class LiveGrid:
         return GridJobSubmitted(job, request.sensitivity, sends, attempt)
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
-        """Return why a job can never run, or None."""
         try:
             self.core.check(self._now_ms, (self._submission(job, request),))
         except InputError as error:

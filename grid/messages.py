@@ -11,23 +11,13 @@ from gridweave.site.messages import Answer, FragmentsMet, Probed, Request, SiteM
 
 
 class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=False):
-    """A user has submitted a job to the grid.
-
-    Attributes
-    ----------
-    job : Job
-    sensitivity : float
-        By which the overhead of a split is multiplied for this job, >= 0.
-    sends : Sends, optional
-        Over the links between sites; nothing, if left out.
-    attempt : int
-        Number of its last attempt, of a job that was taken out of the queue (`GridJobHeld`) and comes back: sites know
-        attempts by their numbers, and none is used twice.
-    """
+    """A user has submitted a job to the grid."""
 
     job: Job
-    sensitivity: float = 1.0
-    sends: Sends | None = None
+    sensitivity: float = 1.0  # by which the overhead of a split is multiplied for this job, >= 0
+    sends: Sends | None = None  # over the links between sites; nothing, if left out
+    # Number of its last attempt, of a job that was taken out of the queue (`GridJobHeld`) and comes back: sites know
+    # attempts by their numbers, and none is used twice.
     attempt: int = 0
 
 
@@ -64,15 +54,9 @@ class GridJobHopeless(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=Fal
 
 
 class LinksChanged(msgspec.Struct, frozen=True, tag="LinksChanged", gc=False):
-    """Links between the sites have slowed, failed or come back.
+    """Links between the sites have slowed, failed or come back."""
 
-    Attributes
-    ----------
-    factors : tuple of float
-        Which part of its bandwidth each cable has now; 0 if it is down.
-    """
-
-    factors: tuple[float, ...]
+    factors: tuple[float, ...]  # which part of its bandwidth each cable has now; 0 if it is down
 
 
 class PathsMeasured(msgspec.Struct, frozen=True, tag="PathsMeasured", gc=False):
@@ -115,31 +99,17 @@ class ReportRefused(msgspec.Struct, frozen=True, tag="ReportRefused", gc=False):
 
 
 class ReportDone(msgspec.Struct, frozen=True, tag="ReportDone", gc=False):
-    """Tell the user that a job has left the grid.
-
-    Attributes
-    ----------
-    job_id : int
-    outcome : str
-        ``finished``, ``limit`` or ``cancelled``.
-    """
+    """Tell the user that a job has left the grid."""
 
     job_id: int
-    outcome: str
+    outcome: str  # ``finished``, ``limit`` or ``cancelled``
 
 
 class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
-    """Tell that a job was taken out of the queue, and is nowhere any more.
-
-    Attributes
-    ----------
-    job_id : int
-    attempt : int
-        Number of its last attempt, for when it comes back.
-    """
+    """Tell that a job was taken out of the queue, and is nowhere any more."""
 
     job_id: int
-    attempt: int
+    attempt: int  # number of its last attempt, for when it comes back
 
 
 GridCommand = ToSite | ReportRefused | ReportDone | ReportHeld

@@ -14,43 +14,24 @@ QUIET = Communication()
 
 
 class JobData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a job reads before its work and writes after it, and at which site that lies.
-
-    Attributes
-    ----------
-    input_bytes, output_bytes : int
-    input_site, output_site : int
-        Numbers of sites.
-    """
+    """What a job reads before its work and writes after it, and at which site that lies."""
 
     input_bytes: int = 0
+    # Numbers of sites.
     input_site: int = 0
     output_bytes: int = 0
     output_site: int = 0
 
 
 class Sends(msgspec.Struct, frozen=True, gc=False):
-    """What a job sends over the links between sites.
+    """What a job sends over the links between sites."""
 
-    Attributes
-    ----------
-    communication : Communication
-        Between its nodes.
-    data : JobData
-    """
-
-    communication: Communication = QUIET
+    communication: Communication = QUIET  # between its nodes
     data: JobData = JobData()
 
 
 def why_not_sent(sends: Sends, sites: int) -> str | None:
-    """Return why no job can send that, or None if one can.
-
-    Parameters
-    ----------
-    sites : int
-        Of the grid.
-    """
+    """Return why no job can send that, or None if one can."""
     data = sends.data
     for what in ("input", "output"):
         n_bytes, site = getattr(data, f"{what}_bytes"), getattr(data, f"{what}_site")

@@ -110,13 +110,13 @@ def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
         if not row.name:
             report.add(row.path, "a node has no name")
         if row.name in known:
-            report.add(row.path, f"{row.name!r} is the name of another node too; each has its own")
+            report.add(row.path, f"{row.name!r} is also the name of another node; each needs its own")
         known.setdefault(row.name, row)
         for what, value, most in (("latitude", row.latitude, 90.0), ("longitude", row.longitude, 180.0)):
             if value is not None and not abs(value) <= most:
                 report.add(row.path, f"node {row.name}: {what} is {value}; degrees from -{most:g} to {most:g}")
         if (row.latitude is None) != (row.longitude is None):
-            report.add(row.path, f"node {row.name}: has one of latitude and longitude; give both or none")
+            report.add(row.path, f"node {row.name}: has only one of latitude and longitude; give both or neither")
     if not rows.nodes:
         report.add((), "has no nodes; a network has at least one")
     return known
@@ -143,7 +143,9 @@ def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
         before = seen.setdefault((row.origin, row.target, row.name), row.cable)
         if before != row.cable and row.cable not in told and row.origin != row.target:
             told.add(row.cable)
-            report.add(row.path, f"link {row.label}: is there twice; give parallel links names, or leave one out")
+            report.add(
+                row.path, f"link {row.label}: is there twice; give parallel links names, or leave one of them out"
+            )
 
 
 def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
@@ -274,7 +276,7 @@ def _attach(
         elif name in attach:
             report.add(
                 ("attach", name),
-                f"site {name} is attached to {node!r}, which is no node; there are {named(list(known))}",
+                f"site {name} is attached to {node!r}, which is not a node; there are {named(list(known))}",
             )
         else:
             report.add((), f"site {name} is attached nowhere; add it to [net.attach], with one of {named(list(known))}")

@@ -12,7 +12,7 @@ from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.tables import ACTIONS, ChangeTable, NetTable, Reporter
-from gridweave.netmodel.topology import FloatArray, IntArray, Topology
+from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
 if TYPE_CHECKING:
     from gridweave.netmodel.routing import Paths
@@ -127,9 +127,8 @@ def random_changes(
     OptionError
         If a mean is not above 0, or the factor is not a part.
     """
-    for option, mean_ms in (("mean_up_ms", mean_up_ms), ("mean_down_ms", mean_down_ms)):
-        if not 0 < mean_ms < math.inf:
-            raise OptionError(option, f"is {mean_ms:g}; milliseconds, above 0")
+    check_number("mean_up_ms", mean_up_ms, 0.0, "milliseconds, above 0", above=True)
+    check_number("mean_down_ms", mean_down_ms, 0.0, "milliseconds, above 0", above=True)
     if not 0 <= factor < 1:
         raise OptionError("factor", f"is {factor:g}; a part of the bandwidth, from 0 to below 1")
     changes: list[CableChange] = []

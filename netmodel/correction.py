@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError
 from gridweave.netmodel.model import LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, NetworkModel
 from gridweave.netmodel.routing import SEGMENT_BYTES, Paths, value_paths
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
@@ -105,11 +105,9 @@ class Measurements:
         round_trip_age_ms: int = ROUND_TRIP_AGE_MS,
         bandwidth_age_ms: int = BANDWIDTH_AGE_MS,
     ) -> None:
-        if window < 1:
-            raise OptionError("window", f"is {window}; measurements, from 1 up")
-        for option, age_ms in (("round_trip_age_ms", round_trip_age_ms), ("bandwidth_age_ms", bandwidth_age_ms)):
-            if age_ms < 1:
-                raise OptionError(option, f"is {age_ms}; milliseconds, from 1 up")
+        check_number("window", window, 1, "measurements, from 1 up")
+        check_number("round_trip_age_ms", round_trip_age_ms, 1, "milliseconds, from 1 up")
+        check_number("bandwidth_age_ms", bandwidth_age_ms, 1, "milliseconds, from 1 up")
         self._window = window
         self._age_ms = round_trip_age_ms, bandwidth_age_ms
         # A round trip belongs to both directions: these are kept by the two sites in order.

@@ -59,13 +59,13 @@ def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
 
     kind = {".gml": "GML", ".graphml": "GraphML"}.get(suffix.lower())
     if kind is None:
-        raise InputError(f"{name}: has no suffix of a graph; use {' or '.join(FORMATS)}, or a table in .toml")
+        raise InputError(f"{name}: the suffix is not that of a graph; use {' or '.join(FORMATS)}, or a table in .toml")
     try:
         return _parse_gml(text) if kind == "GML" else _parse_graphml(text)
     except (nx.NetworkXException, ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{name}: is no {kind} that can be read: {' '.join(str(error).split())}") from None
+        raise InputError(f"{name}: cannot be read as {kind}: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise InputError(f"{name}: is no {kind} that can be read: it is nested too deeply") from None
+        raise InputError(f"{name}: cannot be read as {kind}: it is nested too deeply") from None
 
 
 def _parse_gml(text: str) -> nx.Graph[Any]:
@@ -229,7 +229,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
     import networkx as nx
 
     if table.name not in known_generators():
-        report.add(("generator", "name"), f"{table.name!r} is not known; known are {', '.join(known_generators())}")
+        report.add(("generator", "name"), f"{table.name!r} is not known; one of {', '.join(known_generators())}")
         return None
     function = getattr(nx, table.name)
     arguments = dict(table.arguments)
@@ -256,7 +256,7 @@ def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour
     """Give all links the latency that was said, or that of their lengths on a square."""
     if table.latency_ms is not None:
         if table.side_km is not None:
-            report.add(("generator", "side_km"), "stands beside latency_ms; give one of them")
+            report.add(("generator", "side_km"), "is given together with latency_ms; leave one of them out")
         for row in rows.links:
             row.latency_ms = table.latency_ms
         return
@@ -466,7 +466,7 @@ def parse_network(
         table = NetTable(file=name)
         given, read_text = text, lambda _: given
     else:
-        raise InputError(f"{name}: has no suffix of a network; use {TOML}, {' or '.join(FORMATS)}")
+        raise InputError(f"{name}: the suffix is not that of a network; use {TOML}, {' or '.join(FORMATS)}")
     topology = build_topology(table, name, read_text, problems, sites)
     problems.raise_if_any()
     assert topology is not None
@@ -477,7 +477,7 @@ def _parsed_table(text: str, name: str, problems: Problems) -> NetTable:
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: is no TOML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{name}: is not TOML: {' '.join(str(error).split())}") from None
     if not isinstance(raw.get("net"), dict):
         raise InputError(f"{name}: has no table [net]")
     return read_table(raw["net"], problems)
@@ -558,7 +558,7 @@ def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Report
         report.add((), f"{wrong}; a network comes from one of file, generator, and nodes with links")
         return None
     if sources == ["links"]:
-        report.add(("links",), "stand without nodes; name the nodes in [[net.nodes]]")
+        report.add(("links",), "are given without nodes; name the nodes in [[net.nodes]]")
         return None
     if table.generator is not None:
         return generated_rows(table.generator, name, table.detour, report)

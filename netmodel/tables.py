@@ -268,7 +268,7 @@ def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporte
     What could not be read is told, and is 1 bit per second.
     """
     if bps is not None and text is not None:
-        report.add((*path, "bandwidth"), f"{label}stands beside bandwidth_bps; give one of them")
+        report.add((*path, "bandwidth"), f"{label}is given together with bandwidth_bps; leave one of them out")
     if bps is not None or text is None:
         return bps
     try:

@@ -73,17 +73,16 @@ class Topology:
 
     def node_number(self, name: str) -> int:
         """Return the number of a node; an InputError if there is none of that name."""
-        try:
-            return self.nodes.index(name)
-        except ValueError:
-            raise InputError(f"{self.name}: there is no node {name!r}; there are {named(self.nodes)}") from None
+        return self._place(self.nodes, name, "node")
 
     def site_number(self, name: str) -> int:
         """Return the number of a site; an InputError if there is none of that name."""
-        try:
-            return self.sites.index(name)
-        except ValueError:
-            raise InputError(f"{self.name}: there is no site {name!r}; there are {named(self.sites)}") from None
+        return self._place(self.sites, name, "site")
+
+    def _place(self, names: tuple[str, ...], name: str, what: str) -> int:
+        if name not in names:
+            raise InputError(f"{self.name}: there is no {what} {name!r}; there are {named(names)}")
+        return names.index(name)
 
     def cables_between(self, one: str, other: str, name: str | None = None) -> list[int]:
         """Return the cables, ascending, that two nodes are joined by; those of a name, if one is given."""

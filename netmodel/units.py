@@ -20,7 +20,9 @@ def parse_bandwidth(text: str) -> float:
     """
     found = _SPEED.fullmatch(text)
     if not found:
-        raise InputError(f"{text!r} is no speed; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'")
+        raise InputError(
+            f"{text!r} is not a speed; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
+        )
     prefix = "k" if found.group(2) == "K" else found.group(2)
     return float(found.group(1)) * PREFIXES[prefix]
 

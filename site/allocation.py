@@ -98,7 +98,7 @@ class NodePool:
     def check_invariants(self) -> None:
         """Raise AssertionError if a node is free that the site has not, or `free` is not their number."""
         if self._free | self._all != self._all:
-            raise AssertionError(f"a node is free that a site of {self.nodes} has not")
+            raise AssertionError(f"a node is free that a site of {self.nodes} nodes does not have")
         if self._free.bit_count() != self.free:
             raise AssertionError(f"{self._free.bit_count()} nodes are free, {self.free} counted")
 

@@ -192,7 +192,9 @@ class SiteCore:
         What is no event of a site is passed over.
         """
         if now_ms < self._now_ms:
-            raise InputError(f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time only goes on")
+            raise InputError(
+                f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time never goes back"
+            )
         for event in events:
             if type(event) is JobSubmitted:
                 check_job(event.job)

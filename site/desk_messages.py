@@ -31,7 +31,6 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Only jobs that have ended so.
     below : int, optional
         Only jobs with smaller numbers: where the next page begins.
-    limit : int
     """
 
     own: str = ""
@@ -50,7 +49,6 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    jobs : list of JobRecord
     below : int, optional
         With which the next page is asked for; None: there is none.
     """
@@ -92,8 +90,6 @@ class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name, host : str
-    nodes : int
     here : bool
         Whether its agent answers.
     problem : str
@@ -112,7 +108,6 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name : str
     answers : bool
         Whether its actor does; the numbers are those last known if not.
     nodes, for_grid, free : int
@@ -121,7 +116,6 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Jobs there, of the grid and of its own users.
     draining : bool
         Whether it takes nothing new of the grid.
-    machines : tuple of MachineInfo
     policy : str
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
     uplink : LinkStatus, optional
@@ -156,7 +150,6 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     number : int
         Ascending; whoever was cut off asks for what came after it.
-    at_ms, job_id : int
     kind, detail : str
         As in the story of the job.
     user, name : str

@@ -83,8 +83,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     job_id : int, optional
         None for a quote.
-    now_ms : int
-    state : str
     start_ms : int, optional
         When it starts if every job takes as long as it may and no other comes; None: not known, or never.
     places : tuple of (str, int)
@@ -95,7 +93,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         How many jobs stand before it in the queue.
     reason : str
         Why it waits, in one line.
-    sites : tuple of SiteReason
     split : SplitReason, optional
         None where nothing is split.
     queues : tuple of str

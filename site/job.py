@@ -68,8 +68,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Nodes.
     estimate_ms : int
         The limit at which it is killed.
-    user : int, optional
-    job_class : int, optional
     priority : float
         For the order ``priority``.
     weight : float
@@ -182,7 +180,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         The command and its arguments, if `call` is not given.
     call : Call, optional
         The Python callable to run instead.
-    environment : dict from str to str
     working_directory : str, optional
         As for `gridweave.site.launch.Launch`.
     ranks : str
@@ -191,7 +188,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
-    grace_ms, output_limit_bytes : int
     """
 
     argv: tuple[str, ...] = ()
@@ -214,7 +210,6 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         Who sends to whom: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``, ``master-workers``.
     fraction : float
         Part of its run time on one site that it spends sending and waiting for messages.
-    message_bytes : float
     input_bytes, output_bytes : int
         What it reads before its work, and writes after it.
     input_site, output_site : str
@@ -235,7 +230,6 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    job_id : int
     has : str
         ``started``: has its nodes; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen
         no more, the job is cancelled.
@@ -252,7 +246,6 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     name : str
         Of the array, unique among those of its user.
-    index : int
     at_once : int
         So many jobs of the array may be out of ``held`` and not over at one time; 0: all.
     """
@@ -267,14 +260,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    program : Program
-    nodes : int
     limit_ms : int
         How long it may run; by which it is planned.
-    name, user, job_class : str
     priority, weight : float
         As for `gridweave.site.messages.Job`.
-    resources : Resources, optional
     sensitivity : float
         To the overhead of a split, >= 0, where the grid knows of no links.
     traffic : Traffic, optional
@@ -283,7 +272,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         Whether it is kept from the queue until it is released.
     after : tuple of After
         All of these must have come true before it goes into the queue.
-    array : ArrayPlace, optional
     """
 
     program: Program
@@ -332,11 +320,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
 
     Attributes
     ----------
-    job_id : int
-    request : JobRequest
     state : str
         See `State`.
-    submit_ms : int
     start_ms, end_ms : int, optional
         Of the last attempt.
     attempt : int
@@ -345,11 +330,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
         Sites and nodes of its last attempt.
     outcome : str
         Once it has ended: ``finished``, ``failed``, ``limit`` or ``cancelled``.
-    reason : str
     exit_codes : tuple
         As in `FragmentReport`.
-    used : Used
-    machines : tuple of str
     """
 
     job_id: int
@@ -454,12 +436,12 @@ def _order_problem(request: JobRequest) -> str | None:
         return f"after names {len(request.after)} jobs; at most {MOST_AFTER}"
     for after in request.after:
         if not 1 <= after.job_id < 2**63:
-            return f"after: {after.job_id} is no number of a job; a whole number from 1 up"
+            return f"after: {after.job_id} is not a job number; a whole number from 1 up"
     array = request.array
     if array is None:
         return None
     if not (0 < len(array.name) <= MOST_NAME and array.name.isprintable()):
-        return f"array: the name {array.name!r:.100} is none; a text of 1 to {MOST_NAME} characters in one line"
+        return f"array: the name {array.name!r:.100} cannot be used; give 1 to {MOST_NAME} characters in one line"
     if not 0 <= array.index < 2**31:
         return f"array: index is {array.index}; a whole number from 0 to {2**31 - 1}"
     if not 0 <= array.at_once <= MAX_WIDTH:

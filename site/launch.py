@@ -1,4 +1,4 @@
-"""What a machine is told of its fragment of a job, and what it tells back; its files hold the same."""
+"""What a machine is told of its piece of a job, and what it tells back; its files hold the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_GRACE_MS = 5_000
 DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
 
 Outcome = Literal["finished", "failed", "limit", "cancelled", "lost"]
-"""How a fragment ended: every rank with exit code 0; a rank otherwise, or a start that was not possible; at its limit;
+"""How a piece ended: every rank with exit code 0; a rank otherwise, or a start that was not possible; at its limit;
 at somebody's wish; or by the fault of the machine, which failed under it, or had no room for it."""
 
 Phase = Literal["waiting", "running", "ending", "ended"]
@@ -33,77 +33,39 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """One process of a job on this machine.
+    """One process of a job on this machine."""
 
-    Attributes
-    ----------
-    rank : int
-        Its number in the whole job, from 0.
-    node : int
-        The node of the job that it runs on, from 0; several nodes of a job may be on one machine.
-    threads : tuple of int, optional
-        The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of whoever
-        started it.
-    """
-
-    rank: int
-    node: int = 0
+    rank: int  # its number in the whole job, from 0
+    node: int = 0  # the node of the job that it runs on, from 0; several nodes of a job may be on one machine
+    # The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of whoever
+    # started it.
     threads: tuple[int, ...] | None = None
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A fragment of a job: all that one machine must know to run its ranks.
+    """A piece of a job: all that one machine must know to run its ranks."""
 
-    Attributes
-    ----------
-    job_id, attempt : int
-        Together the name of the fragment on its machine, both >= 0. A fragment is started at most once.
-    ranks : tuple of Rank
-        The ranks on this machine; they start all or none.
-    size : int, optional
-        Ranks of the whole job; ``None``: those of this machine are all.
-    argv : tuple of str
-        The command and its arguments, if `call` is not given.
-    call : Call, optional
-        The Python callable to run instead, in a process of its own per rank.
-    environment : dict from str to str
-        Added to the environment that the runner was given.
-    working_directory : str, optional
-        The absolute path of an existing directory; ``None``: ``work`` in the fragment's own folder, which goes when the
-        fragment is forgotten.
-    site : str
-        The name of this site.
-    sites : tuple of str
-        The names of all sites of the job.
-    rendezvous : str
-        ``host:port`` at which the ranks find each other.
-    limit_ms : int, optional
-        Wall time after which the fragment is ended; ``None``: no limit.
-    grace_ms : int
-        Time between TERM and KILL.
-    output_limit_bytes : int
-        What is kept of the output of a rank, standard output and error together.
-    start_at_unix_ms : int, optional
-        The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
-    end_on_failure : bool
-        Whether the other ranks of this fragment are ended when one has failed, as with ``mpirun``.
-    """
-
+    # Together the name of the piece on its machine, both >= 0. A piece is started at most once.
     job_id: int
     attempt: int
-    ranks: tuple[Rank, ...]
-    size: int | None = None
-    argv: tuple[str, ...] = ()
-    call: Call | None = None
-    environment: dict[str, str] = {}
+    ranks: tuple[Rank, ...]  # the ranks on this machine; they start all or none
+    size: int | None = None  # ranks of the whole job; ``None``: those of this machine are all
+    argv: tuple[str, ...] = ()  # the command and its arguments, if `call` is not given
+    call: Call | None = None  # the Python callable to run instead, in a process of its own per rank
+    environment: dict[str, str] = {}  # added to the environment that the runner was given
+    # The absolute path of an existing directory; ``None``: ``work`` in the piece's own folder, which goes when the
+    # piece is forgotten.
     working_directory: str | None = None
-    site: str = ""
-    sites: tuple[str, ...] = ()
-    rendezvous: str = ""
-    limit_ms: int | None = None
-    grace_ms: int = DEFAULT_GRACE_MS
+    site: str = ""  # the name of this site
+    sites: tuple[str, ...] = ()  # the names of all sites of the job
+    rendezvous: str = ""  # ``host:port`` at which the ranks find each other
+    limit_ms: int | None = None  # wall time after which the piece is ended; ``None``: no limit
+    grace_ms: int = DEFAULT_GRACE_MS  # time between TERM and KILL
+    # What is kept of the output of a rank, standard output and error together.
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    # The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
     start_at_unix_ms: int | None = None
+    # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
 
 
@@ -116,11 +78,11 @@ class Used(msgspec.Struct, frozen=True):
         Time on the processors, user and system.
     peak_memory_bytes : int
         The most memory at one time: of a rank, the larger of its largest process and of all its processes together at
-        any sample (shared pages counted for each); of a fragment, the sum over its ranks.
+        any sample (shared pages counted for each); of a piece, the sum over its ranks.
     read_bytes, written_bytes : int
         What went from and to storage; what the page cache gave is not in it.
     wall_s : float
-        Time from start to end; of a fragment, of its longest rank.
+        Time from start to end; of a piece, of its longest rank.
     """
 
     cpu_s: float = 0.0
@@ -146,14 +108,14 @@ class RankReport(msgspec.Struct, frozen=True):
     usage: Used = Used()
 
 
-class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of a fragment says of it (``state.msgpack``)."""
+class PieceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the folder of a piece says of it (``state.msgpack``)."""
 
     job_id: int
     attempt: int
     phase: Phase  # ``waiting`` for the agreed instant, ``running``, ``ending`` (told to end), ``ended``
     boot_id: str  # the start of the machine in which the numbers of processes below mean something
-    token: str = ""  # the value of ``GRIDWEAVE_FRAGMENT`` in the environment of its processes
+    token: str = ""  # the value of ``GRIDWEAVE_PIECE`` in the environment of its processes
     # The process that supervises it; 0 if there never was one.
     shim_pid: int = 0
     shim_start_ticks: int = 0
@@ -163,19 +125,19 @@ class FragmentState(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None  # see `Outcome`; ``None`` until it has ended
     reason: str = ""  # why it ended as it did, in one line
     ranks: tuple[RankReport, ...] = ()
-    usage: Used = Used()  # of the whole fragment, also of processes that no rank can be found for
+    usage: Used = Used()  # of the whole piece, also of processes that no rank can be found for
 
 
-class FragmentStarted(msgspec.Struct, frozen=True, tag="FragmentStarted"):
-    """All ranks of a fragment run."""
+class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
+    """All ranks of a piece run."""
 
     job_id: int
     attempt: int
     started_ms: int
 
 
-class FragmentEnded(msgspec.Struct, frozen=True, tag="FragmentEnded"):
-    """No process of a fragment is left; `started_ms` is ``None`` if none of its ranks ever ran."""
+class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
+    """No process of a piece is left; `started_ms` is ``None`` if none of its ranks ever ran."""
 
     job_id: int
     attempt: int
@@ -187,7 +149,7 @@ class FragmentEnded(msgspec.Struct, frozen=True, tag="FragmentEnded"):
     ended_ms: int
 
 
-FragmentEvent = FragmentStarted | FragmentEnded
+PieceEvent = PieceStarted | PieceEnded
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:
@@ -231,7 +193,7 @@ def _command_problem(launch: Launch) -> str | None:
         ("working directory", launch.working_directory or "")
     ]:
         if "\0" in text:
-            return f"{what}: {text!r} holds a NUL character, which the operating system does not take"
+            return f"{what}: {text!r} contains a NUL character, which the operating system does not accept"
     if launch.working_directory is not None and not launch.working_directory.startswith("/"):
         return f"working directory {launch.working_directory!r}: must be an absolute path"
     return None
@@ -243,7 +205,7 @@ def _environment_problem(launch: Launch) -> str | None:
         if wrong:
             return f"environment: the name {name!r} {wrong}; a name is any text but empty, without '=' and NUL"
         if "\0" in value:
-            return f"environment: the value of {name} holds NUL; a value is any text without it"
+            return f"environment: the value of {name} contains NUL; a value is any text without it"
     return None
 
 

@@ -152,6 +152,13 @@ JobCommand = StartJob | ChangeRate | KillJob | RefuseJob
 Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
 
 
+class OfAttempt(msgspec.Struct, frozen=True, gc=False):
+    """What is said of an attempt of a job of the grid."""
+
+    job_id: int
+    attempt: int
+
+
 class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     """Ask when these nodes could be had for so long, if asked for now."""
 
@@ -162,11 +169,9 @@ class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     resources: Resources | None = None
 
 
-class ReserveNodes(msgspec.Struct, frozen=True, tag="ReserveNodes", gc=False):
+class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False):
     """Ask for nodes for a fragment of a job, now or never."""
 
-    job_id: int
-    attempt: int
     width: int  # nodes of the fragment
     length_ms: int  # how long it will run at most, from its start on
     # The agreed start. Until then the nodes wait to be committed; their lease ends with that instant. None: it is the
@@ -174,19 +179,14 @@ class ReserveNodes(msgspec.Struct, frozen=True, tag="ReserveNodes", gc=False):
     start_ms: int | None = None
 
 
-class CommitNodes(msgspec.Struct, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
+class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
     """Start the fragment at the agreed instant: all sites have reserved their nodes."""
 
-    job_id: int
-    attempt: int
     rendezvous: str = ""  # ``host:port`` at which the ranks of a live job find each other
 
 
-class ReleaseNodes(msgspec.Struct, frozen=True, tag="ReleaseNodes", gc=False):
+class ReleaseNodes(OfAttempt, frozen=True, tag="ReleaseNodes", gc=False):
     """Give the nodes back: some other site did not grant its part."""
-
-    job_id: int
-    attempt: int
 
 
 class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
@@ -198,18 +198,12 @@ class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
     lease_until_ms: int
 
 
-class WithdrawJob(msgspec.Struct, frozen=True, tag="WithdrawJob", gc=False):
+class WithdrawJob(OfAttempt, frozen=True, tag="WithdrawJob", gc=False):
     """Take a delegated job back if it still waits; if it has started, the site has said so already."""
 
-    job_id: int
-    attempt: int
 
-
-class CancelJob(msgspec.Struct, frozen=True, tag="CancelJob", gc=False):
+class CancelJob(OfAttempt, frozen=True, tag="CancelJob", gc=False):
     """End whatever the site has of a job: a wait, reserved nodes, or a run."""
-
-    job_id: int
-    attempt: int
 
 
 class RenewLeases(msgspec.Struct, frozen=True, tag="RenewLeases", gc=False):
@@ -251,57 +245,40 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     slowdown: float | None = None
 
 
-class Reserved(msgspec.Struct, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
+class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
     """The nodes are reserved, until the agreed start at most."""
 
-    job_id: int
-    attempt: int
     # ``host:port`` at which the ranks of a live job could find each other, if the first of them is here.
     rendezvous: str = ""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="Refused", gc=False):
+class Refused(OfAttempt, frozen=True, tag="Refused", gc=False):
     """The site has not taken in a fragment or a job, and why."""
 
-    job_id: int
-    attempt: int
     reason: str
 
 
-class LeaseEnded(msgspec.Struct, frozen=True, tag="LeaseEnded", gc=False):
+class LeaseEnded(OfAttempt, frozen=True, tag="LeaseEnded", gc=False):
     """Reserved nodes were released, or not committed in time; they are free."""
 
-    job_id: int
-    attempt: int
 
-
-class Enqueued(msgspec.Struct, frozen=True, tag="Enqueued", gc=False):
+class Enqueued(OfAttempt, frozen=True, tag="Enqueued", gc=False):
     """A delegated job waits in the site's queue."""
 
-    job_id: int
-    attempt: int
 
-
-class Withdrawn(msgspec.Struct, frozen=True, tag="Withdrawn", gc=False):
+class Withdrawn(OfAttempt, frozen=True, tag="Withdrawn", gc=False):
     """A delegated job waits here no longer: it was taken back, cancelled, or its lease has ended."""
 
-    job_id: int
-    attempt: int
 
-
-class Started(msgspec.Struct, frozen=True, tag="Started", gc=False):
+class Started(OfAttempt, frozen=True, tag="Started", gc=False):
     """A fragment, or a delegated job, has started."""
 
-    job_id: int
-    attempt: int
     start_ms: int
 
 
-class Ended(msgspec.Struct, frozen=True, tag="Ended", gc=False):
+class Ended(OfAttempt, frozen=True, tag="Ended", gc=False):
     """A fragment, or a delegated job, has left its nodes."""
 
-    job_id: int
-    attempt: int
     end_ms: int
     # ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
     # limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
@@ -317,11 +294,9 @@ class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
     free: int  # nodes that a job of the grid may have now
 
 
-class RunsLate(msgspec.Struct, frozen=True, tag="RunsLate", gc=False):
+class RunsLate(OfAttempt, frozen=True, tag="RunsLate", gc=False):
     """A fragment still runs at its end by estimate, as something slows it; said again whenever its rate changes."""
 
-    job_id: int
-    attempt: int
     left: int  # of its work by its estimate (`gridweave.site.kernels.work`), as of ``since_ms``
     rate: int  # at which it has been done since then, in units of `gridweave.site.kernels.work.RATE_ONE`
     since_ms: int
@@ -346,18 +321,13 @@ class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
     """The site can start jobs again."""
 
 
-class FragmentsMet(msgspec.Struct, frozen=True, tag="FragmentsMet", gc=False):
+class FragmentsMet(OfAttempt, frozen=True, tag="FragmentsMet", gc=False):
     """All fragments of a job have started and found each other; now it runs."""
 
-    job_id: int
-    attempt: int
 
-
-class RateMeasured(msgspec.Struct, frozen=True, tag="RateMeasured", gc=False):
+class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
     """The fragments of a job go on at another rate: what they send has other links, or more company there."""
 
-    job_id: int
-    attempt: int
     rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; 0 if they stand still
     # Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
     # something else, as from fetching data to working.
@@ -375,28 +345,19 @@ LOCAL = "127.0.0.1"
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of a site.
 
-    Attributes
-    ----------
-    name : str
-        Unique within the site.
-    nodes : int
-        How many nodes of the site it is, >= 1.
-    ports : tuple of (int, int)
-        Half-open range of ports at which the ranks of jobs may meet; empty: none.
-
     Raises
     ------
     OptionError
         If a value makes no sense.
     """
 
-    name: str
-    nodes: int
-    ports: tuple[int, int] = (0, 0)
+    name: str  # unique within the site
+    nodes: int  # how many nodes of the site it is, >= 1
+    ports: tuple[int, int] = (0, 0)  # half-open range of ports at which the ranks of jobs may meet; empty: none
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise OptionError("name", "of a machine is empty; any text will do")
+            raise OptionError("name", "of a machine is empty; give it a name")
         if self.nodes < 1:
             raise OptionError("nodes", f"is {self.nodes} of machine {self.name}; a whole number from 1 up")
         low, high = self.ports

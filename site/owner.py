@@ -14,21 +14,14 @@ from gridweave.site.job import Job
 class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the owner of a site lets the grid have.
 
-    Attributes
-    ----------
-    grid_share : float
-        Part of the nodes that jobs of the grid may hold at one time, within [0, 1].
-    own_users_first : bool
-        Whether the owner's users stand ahead of the grid's delegated jobs in the queue.
-
     Raises
     ------
     OptionError
         If the share is not within [0, 1].
     """
 
-    grid_share: float = 1.0
-    own_users_first: bool = False
+    grid_share: float = 1.0  # part of the nodes that jobs of the grid may hold at one time, within [0, 1]
+    own_users_first: bool = False  # whether the owner's users stand ahead of the grid's delegated jobs in the queue
 
     def __post_init__(self) -> None:
         if not 0 <= self.grid_share <= 1:

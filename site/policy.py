@@ -69,7 +69,6 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         Nodes.
     longer_than_ms : int
         Estimate.
-    user : int, optional
     window : Window, optional
         Such a job does not start within the window. Excludes the two below.
     max_nodes : int, optional
@@ -189,7 +188,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not self.aging_ms > 0:
             raise OptionError("aging_ms", f"is {self.aging_ms}; milliseconds above 0, or infinite for no aging")
         if self.limits and self.discipline != "planning":
-            raise OptionError("limits", "are kept by planning sites; use discipline='planning'")
+            raise OptionError("limits", "are only for planning sites; use discipline='planning'")
         if len(self.limits) > MAX_LIMITS:
             raise OptionError("limits", f"are {len(self.limits)}; a site has at most {MAX_LIMITS}")
         if self.choice != "first-fit" and (self.discipline != "queue" or self.backfill not in ("easy", "slack")):

@@ -41,18 +41,6 @@ from gridweave.site.owner import OwnerPolicy
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a live site is made of; as long as a journal is used, it stays the same.
 
-    Attributes
-    ----------
-    name : str
-    number : int
-        Its place among the sites of the grid, from 0.
-    machines : tuple of Machine
-        The machines, and how many nodes each of them has.
-    policy : SitePolicy or SharedNodes
-    owner : OwnerPolicy
-    rendezvous_ms : int
-        As for `ContractCore`.
-
     Raises
     ------
     OptionError
@@ -60,11 +48,11 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    number: int
-    machines: tuple[Machine, ...]
+    number: int  # its place among the sites of the grid, from 0
+    machines: tuple[Machine, ...]  # the machines, and how many nodes each of them has
     policy: Policy
     owner: OwnerPolicy = OwnerPolicy()
-    rendezvous_ms: int = 30_000
+    rendezvous_ms: int = 30_000  # as for `ContractCore`
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]

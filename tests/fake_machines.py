@@ -11,7 +11,7 @@ import numpy as np
 
 from gridweave.errors import UnavailableError
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, Launch, Used
+from gridweave.site.launch import Launch, PieceEnded, PieceEvent, PieceStarted, Used
 
 if TYPE_CHECKING:
     from virtual_time import VirtualLoop
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Key = tuple[int, int]
 
 
-class Fragment(msgspec.Struct):
+class Piece(msgspec.Struct):
     """What a machine runs, or has run, of an attempt."""
 
     launch: Launch
@@ -34,7 +34,7 @@ class Machine:
 
     def __init__(self, works: Works, number: int, site: int, name: str, nodes: int) -> None:
         self.works, self.number, self.site, self.name, self.nodes = works, number, site, name, nodes
-        self.folder: dict[Key, Fragment] = {}
+        self.folder: dict[Key, Piece] = {}
         self.slots: dict[Key, tuple[int, ...]] = {}
         self.runner: FakeRunner | None = None
         self.is_up = True
@@ -43,17 +43,17 @@ class Machine:
     @property
     def running(self) -> list[Key]:
         """What has processes."""
-        return [key for key, fragment in self.folder.items() if fragment.begun_ms is not None and not fragment.outcome]
+        return [key for key, piece in self.folder.items() if piece.begun_ms is not None and not piece.outcome]
 
     def end(self, key: Key, outcome: str, reason: str) -> None:
-        """Have a fragment end."""
-        fragment = self.folder[key]
-        if fragment.outcome:
+        """Have a piece end."""
+        piece = self.folder[key]
+        if piece.outcome:
             return
-        fragment.outcome, fragment.reason = outcome, reason
+        piece.outcome, piece.reason = outcome, reason
         if outcome == "lost":
             self.works.lost.add(key[0])
-        if fragment.begun_ms is not None:
+        if piece.begun_ms is not None:
             self.works.left(self, key, outcome)
         if self.runner is not None:
             self.runner.tell(key)
@@ -63,7 +63,7 @@ class Machine:
         self.is_up = False
         self.runner = None
         for key in self.running:
-            self.end(key, "lost", "the machine was started anew while it ran")
+            self.end(key, "lost", "the machine was restarted while it ran")
         if wiped:
             self.works.lost |= {job_id for job_id, _ in self.folder}
             self.folder = {}
@@ -111,10 +111,10 @@ class Works:
             self._at(launch.limit_ms or 0, each, key, "limit")
 
     def _at(self, span_ms: int, machine: Machine, key: Key, outcome: str) -> None:
-        fragment = machine.folder[key]
+        piece = machine.folder[key]
 
         def due() -> None:
-            is_here = machine.folder.get(key) is fragment and not fragment.outcome
+            is_here = machine.folder.get(key) is piece and not piece.outcome
             # What works together goes on only together, but for what ends at this very instant.
             if is_here and (outcome != "finished" or key in self._works or key[0] in self.finished):
                 machine.end(key, outcome, "")
@@ -145,12 +145,12 @@ class Works:
 
 
 class FakeRunner:
-    """Stands for the agent's `MachineRunner`: starts, ends and finds again fragments of a `Machine` of this file."""
+    """Stands for the agent's `Runner`: starts, ends and finds again pieces of a `Machine` of this file."""
 
     def __init__(self, root: Machine, environment: Mapping[str, str] | None = None) -> None:
         self.machine = root
         self.root = root
-        self._events: asyncio.Queue[FragmentEvent] = asyncio.Queue()
+        self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()
         self._forgotten: set[Key] = set()
         self._told: set[Key] = set()
 
@@ -162,35 +162,35 @@ class FakeRunner:
 
     async def adopt(self) -> None:
         """Find again what is there."""
-        for key, fragment in self.machine.folder.items():
-            if fragment.begun_ms is None and not fragment.outcome:
+        for key, piece in self.machine.folder.items():
+            if piece.begun_ms is None and not piece.outcome:
                 self.machine.end(key, "lost", "it was written down and never started")
-            elif fragment.begun_ms is not None:
+            elif piece.begun_ms is not None:
                 self._tell_started(key)
-            if fragment.outcome:
+            if piece.outcome:
                 self.tell(key)
         await asyncio.sleep(0)
 
     def knows(self, job_id: int, attempt: int) -> bool:
-        """Return whether a fragment is or was here."""
+        """Return whether a piece is or was here."""
         return (job_id, attempt) in self.machine.folder or (job_id, attempt) in self._forgotten
 
     async def start(self, launch: Launch) -> None:
-        """Start a fragment, after a while."""
+        """Start a piece, after a while."""
         key = launch.job_id, launch.attempt
         if self.knows(*key):
             return
         if self.machine.is_full:
             raise UnavailableError("its disk is full")
         machine, works = self.machine, self.machine.works
-        fragment = machine.folder[key] = Fragment(launch)
+        piece = machine.folder[key] = Piece(launch)
         by = self
 
         def begin() -> None:
             # A fork server that is asked goes on without its runner, or not.
             gone = machine.runner is not by and works.rng.random() < 0.5
-            if machine.folder.get(key) is fragment and not fragment.outcome and machine.is_up and not gone:
-                fragment.begun_ms = works.loop.now_ms()
+            if machine.folder.get(key) is piece and not piece.outcome and machine.is_up and not gone:
+                piece.begun_ms = works.loop.now_ms()
                 works.began(machine, key, launch)
                 if machine.runner is not None:
                     machine.runner.started(key)
@@ -199,37 +199,37 @@ class FakeRunner:
         await asyncio.sleep(0)
 
     def room_problem(self, *, trial: bool) -> str | None:
-        """Return why there is no room for another fragment."""
+        """Return why there is no room for another piece."""
         return "its disk is full" if self.machine.is_full and trial else None
 
     async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
-        """End a fragment, or keep it from starting."""
+        """End a piece, or keep it from starting."""
         key = job_id, attempt
         if key in self._forgotten:
             return
         if key not in self.machine.folder:
-            self.machine.folder[key] = Fragment(Launch(job_id=job_id, attempt=attempt, ranks=()))
+            self.machine.folder[key] = Piece(Launch(job_id=job_id, attempt=attempt, ranks=()))
         if reason == "reached its limit":
             self.machine.works.limited.add(job_id)
         machine = self.machine
-        fragment = machine.folder[key]
-        if fragment.begun_ms is None:
+        piece = machine.folder[key]
+        if piece.begun_ms is None:
             machine.end(key, "cancelled", reason)
         else:
             machine.works.loop.call_later(
                 machine.works.rng.exponential(0.02),
-                lambda: machine.end(key, "cancelled", reason) if machine.folder.get(key) is fragment else None,
+                lambda: machine.end(key, "cancelled", reason) if machine.folder.get(key) is piece else None,
             )
         await asyncio.sleep(0)
 
     async def forget(self, job_id: int, attempt: int) -> None:
-        """Remove what is kept of a fragment."""
-        fragment = self.machine.folder.pop((job_id, attempt), None)
-        assert fragment is None or fragment.outcome, "it has not ended"
+        """Remove what is kept of a piece."""
+        piece = self.machine.folder.pop((job_id, attempt), None)
+        assert piece is None or piece.outcome, "it has not ended"
         self._forgotten.add((job_id, attempt))
         await asyncio.sleep(0)
 
-    async def events(self) -> AsyncIterator[FragmentEvent]:
+    async def events(self) -> AsyncIterator[PieceEvent]:
         """Yield what happens."""
         while True:
             yield await self._events.get()
@@ -239,20 +239,20 @@ class FakeRunner:
         self._tell_started(key)
 
     def _tell_started(self, key: Key) -> None:
-        self._events.put_nowait(FragmentStarted(*key, self.machine.folder[key].begun_ms or 0))
+        self._events.put_nowait(PieceStarted(*key, self.machine.folder[key].begun_ms or 0))
 
     def tell(self, key: Key) -> None:
         """Tell of an end, once."""
         if key not in self._told:
             self._told.add(key)
-            fragment = self.machine.folder[key]
-            end: Any = FragmentEnded(
+            piece = self.machine.folder[key]
+            end: Any = PieceEnded(
                 *key,
-                fragment.outcome,
-                fragment.reason,
+                piece.outcome,
+                piece.reason,
                 (),
                 Used(cpu_s=1.0),
-                fragment.begun_ms,
+                piece.begun_ms,
                 self.machine.works.loop.now_ms(),
             )
             self._events.put_nowait(end)

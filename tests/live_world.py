@@ -565,7 +565,7 @@ def play(seed: int) -> LiveWorld:
         mock.patch.object(driver_module, "MOST_PACKET_BYTES", int(rng.choice([300, 1 << 20]))),
         mock.patch.object(site_driver, "Journal", MemoryJournal),
         mock.patch.object(grid_driver, "Journal", MemoryJournal),
-        mock.patch.object(agent_module, "MachineRunner", FakeRunner),
+        mock.patch.object(agent_module, "Runner", FakeRunner),
     )
     with contextlib.ExitStack() as stack:
         for patch in patches:

@@ -66,8 +66,9 @@ class JobHandle:
         As it was last heard; None: nothing was asked yet.
     """
 
-    def __init__(self, client: Client, job_id: int, *, key: str = "", state: State | None = None) -> None:
-        self.id, self.key, self.state = job_id, key, state
+    def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
+        self.id, self.key = job_id, key
+        self.state: State | None = None
         self._client = client
 
     def __repr__(self) -> str:
@@ -658,7 +659,7 @@ class Client:
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
 
     async def quote(self, what: Runnable = ("true",), *, nodes: int = 1, limit: Limit = HOUR) -> api.Forecast:
-        """Return when such a job would start, and where; nothing is handed in.
+        """Return when such a job would start, and where; nothing is submitted.
 
         Parameters
         ----------

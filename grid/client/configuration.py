@@ -35,31 +35,15 @@ NO_GRID = "no grid runs here: start one with `gridweave up`, or name one with --
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """How a grid is reached.
+    """How a grid is reached."""
 
-    Attributes
-    ----------
-    url : str
-        Without a slash at its end.
-    token : str, optional
-    ca : str, optional
-        A file of certificates that are trusted in place of those of the system.
-    site : str, optional
-        Where jobs are handed in if nothing else is said, as those of a site's own user.
-    plain_http : bool
-        Whether a token may be sent unencrypted to another machine.
-    warnings : tuple of str
-        What the user should know.
-    sites : dict from str to Connection
-        The sites' own gateways, as far as they are known: jobs for such a site are handed in there.
-    """
-
-    url: str
+    url: str  # without a slash at its end
     token: str | None = None
-    ca: str | None = None
-    site: str | None = None
-    plain_http: bool = False
-    warnings: tuple[str, ...] = ()
+    ca: str | None = None  # a file of certificates that are trusted in place of those of the system
+    site: str | None = None  # where jobs are handed in if nothing else is said, as those of a site's own user
+    plain_http: bool = False  # whether a token may be sent unencrypted to another machine
+    warnings: tuple[str, ...] = ()  # what the user should know
+    # The sites' own gateways, as far as they are known: jobs for such a site are handed in there.
     sites: dict[str, Connection] = {}
 
 
@@ -97,28 +81,14 @@ def configured(
     grid: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Connection:
-    """Return how to reach the grid.
+    """Return how to reach the grid: what is given wins over the environment, and that over the file.
 
-    Parameters
-    ----------
-    url, token, ca, site, plain_http
-        What is given wins over environment and file.
-    profile : str, optional
-        The table ``[profile.NAME]`` of the file, in place of its first lines.
-    grid : str, optional
-        The name of a grid that runs on this machine, in place of ``url``.
-    environment : mapping from str to str, optional
-        That of the process, if left out.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be used, or the address is none, or two are given.
-    UnavailableError
-        If no grid is named, and none runs here; or not the one that is named.
+    `profile` is the table ``[profile.NAME]`` of the file, in place of its first lines; `grid` is the name of a grid
+    that runs on this machine, in place of `url`. InputError if the file cannot be used, the address is none, or two are
+    given; UnavailableError if no grid is named and none runs here, or not the one that is named.
     """
     if url is not None and grid is not None:
-        raise OptionError("grid", f"names the grid {grid!r} of this machine beside a URL; give one of them")
+        raise OptionError("grid", f"names the grid {grid!r}, and a URL is given as well; give only one of them")
     environment = os.environ if environment is None else environment
     in_file, warnings = _file_layer(environment, profile)
     given = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
@@ -206,9 +176,11 @@ def _clean_url(url: str) -> str:
     except ValueError:
         port_is_fine = False
     if not port_is_fine or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise OptionError("url", f"{url!r} is no address of a gateway; write for example https://grid.example.org:8765")
+        raise OptionError(
+            "url", f"{url!r} is not the address of a gateway; write for example https://grid.example.org:8765"
+        )
     if parts.username is not None or parts.password is not None:
-        raise OptionError("url", "holds a user or a password; give the token apart (GRIDWEAVE_TOKEN)")
+        raise OptionError("url", "contains a user or a password; give the token separately (GRIDWEAVE_TOKEN)")
     return url.strip().rstrip("/")
 
 
@@ -218,7 +190,7 @@ def _check_secret(connection: Connection) -> None:
     if token is None:
         return
     if not token.isascii() or not token.isprintable() or " " in token or not token:
-        raise OptionError("token", "holds blanks or other letters than a token has; copy it whole, without line ends")
+        raise OptionError("token", "contains blanks or characters that no token has; copy all of it, without line ends")
     if (
         connection.url.startswith("http:")
         and not is_loopback(urlsplit(connection.url).hostname or "")
@@ -289,13 +261,13 @@ def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_L
             raise InputError(f"{path}: there is no such file, and so no profile {profile!r}") from None
         return _Layer(), []
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is no UTF-8; write it as text") from None
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; write it as text") from None
     except OSError as error:
         raise InputError(f"{path}: {os.strerror(error.errno or 0)}") from None
     layer = _read(path, text, profile)
     warnings = []
     if is_open_to_others and _TOKEN_LINE.search(text):
-        warnings.append(f"{path} holds a token, and others may read it; run: chmod 600 {path}")
+        warnings.append(f"{path} contains a token, and others may read it; run: chmod 600 {path}")
     return layer, warnings
 
 
@@ -342,7 +314,6 @@ def _layer(
 
 
 def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]:
-    """Return the gateways of sites that a table names."""
     where = f"{path}:{_line(text, 'sites', prefix)}: {prefix}sites"
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise InputError(f"{where}: must be tables; write [{prefix}sites.NAME]")
@@ -355,10 +326,9 @@ def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]
 
 
 def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: str) -> str:
-    """Return the token in a file that is named in place of it."""
     where = f"{path}:{_line(text, TOKEN_FILE, prefix)}: {prefix}{TOKEN_FILE}"
     if "token" in table:
-        raise InputError(f"{where}: stands beside token; leave one of them out")
+        raise InputError(f"{where}: is given together with token; leave one of them out")
     place = path.parent / Path(file).expanduser()
     try:
         return place.read_text(encoding="ascii").strip()

@@ -143,7 +143,7 @@ def callable_name(function: Callable[..., Any] | str) -> str:
     for part in path.split("."):
         found = getattr(found, part, None)
     if found is not function and getattr(found, "__func__", found) is not function:
-        raise InputError(f"{module}:{path} is another object now (decorated, or defined anew); {right}")
+        raise InputError(f"{module}:{path} is another object now (decorated, or defined again); {right}")
     return f"{module}:{path}"
 
 
@@ -157,7 +157,7 @@ def _program(
     if isinstance(what, Program):
         return what
     if not isinstance(what, Call) and (isinstance(what, str) or not all(isinstance(text, str) for text in what)):
-        raise InputError(f"{what!r:.200} is no command; give a list: its name, then its arguments, each a text")
+        raise InputError(f"{what!r:.200} is not a command; give a list of strings: its name, then its arguments")
     return Program(
         argv=() if isinstance(what, Call) else tuple(what),
         call=what if isinstance(what, Call) else None,

@@ -23,6 +23,7 @@ Stream = Literal["out", "err", "result"]
 """What a rank has written to standard output, to standard error, and what its callable has returned, as JSON."""
 
 PART_BYTES = 1 << 20
+_WITH_STREAM_S = 30.0
 
 _EVENT = msgspec.json.Decoder(JobEvent)
 
@@ -110,11 +111,11 @@ def _decoded(data: bytes) -> JobEvent:
 
 
 async def output(
-    transport: Transport, job_id: int, *, rank: int, stream: Stream, offset: int = 0, follow: bool = False
+    transport: Transport, job_id: int, *, rank: int, stream: Stream, follow: bool = False
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a rank has written from an offset on, each byte once; with `follow` until its job has ended."""
+    """Yield what a rank has written, each byte once; with `follow` until its job has ended."""
     path = f"/v1/jobs/{job_id}/output"
-    cuts = 0
+    offset = cuts = 0
     while True:
         query = {"rank": str(rank), "stream": stream, "offset": str(offset), "follow": str(int(follow))}
         query |= {} if follow else {"limit": str(PART_BYTES)}
@@ -166,7 +167,7 @@ class EndWatch:
 
     `follow` returns the stream of events, and tells its argument whenever it was opened or cut off. While there is none
     the record of a job is asked for after `first_poll_s`, and each time half as long again, up to `longest_poll_s`;
-    while there is one that tells of it, every `with_stream_s`.
+    while there is one that tells of it, every half minute.
     """
 
     def __init__(
@@ -176,10 +177,9 @@ class EndWatch:
         *,
         first_poll_s: float = 0.2,
         longest_poll_s: float = 5.0,
-        with_stream_s: float = 30.0,
     ) -> None:
         self._follow, self._record = follow, record
-        self._first_poll_s, self._longest_poll_s, self._with_stream_s = first_poll_s, longest_poll_s, with_stream_s
+        self._first_poll_s, self._longest_poll_s = first_poll_s, longest_poll_s
         self._waiting: dict[int, set[asyncio.Event]] = {}
         self._is_open = False
         self._task: asyncio.Task[None] | None = None
@@ -198,7 +198,7 @@ class EndWatch:
                 if record.state in OVER:
                     return record
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._with_stream_s if self._is_told(job_id) else poll_s):
+                    async with asyncio.timeout(_WITH_STREAM_S if self._is_told(job_id) else poll_s):
                         await news.wait()
                 poll_s = min(1.5 * poll_s, self._longest_poll_s)
         finally:

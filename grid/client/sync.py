@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError
 from types import TracebackType
@@ -77,14 +78,14 @@ async def _close(source: AsyncGenerator[Any, None]) -> None:
 # -- how a method is made of an asynchronous one
 
 
-class _Twin(Generic[Original]):
+class _Twin(ABC, Generic[Original]):
     """An object that does what another one does, and waits for it."""
 
     _original: Original
 
     @property
-    def _loop(self) -> _Loop:
-        raise NotImplementedError
+    @abstractmethod
+    def _loop(self) -> _Loop: ...
 
 
 def _made(

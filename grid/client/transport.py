@@ -154,12 +154,10 @@ class Transport:
         *,
         query: Query | None = None,
         body: msgspec.Struct | None = None,
-        is_repeatable: bool = True,
     ) -> T:
         """Ask the gateway, again and again if need be, and return its answer.
 
-        UnavailableError if there was none in time; what was asked for may have been done all the same. What is not
-        repeatable is not asked again once the gateway may have heard it.
+        UnavailableError if there was none in time; what was asked for may have been done all the same.
         """
         data = msgspec.msgpack.encode(body) if body is not None else None
 
@@ -173,7 +171,7 @@ class Transport:
                     raise await _problem(response)
                 return _decoded(response.content_type, await response.read(), answer, self.connection.url)
 
-        return await self._again(once, is_repeatable)
+        return await self._again(once)
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -191,13 +189,13 @@ class Transport:
                     raise await _problem(response)
             return response
 
-        response = await self._again(once, True)
+        response = await self._again(once)
         try:
             yield response
         finally:
             response.close()
 
-    async def _again(self, once: Callable[[], Awaitable[T]], is_repeatable: bool) -> T:
+    async def _again(self, once: Callable[[], Awaitable[T]]) -> T:
         """Do something until it succeeds, fails for good, or has taken too long."""
         loop = asyncio.get_running_loop()
         began_s, tries, slept_s, was_reached = loop.time(), 0, 0.0, False
@@ -214,7 +212,7 @@ class Transport:
             # Pauses are counted as they were meant, whatever waits.
             spent_s = max(loop.time() - began_s, slept_s) + pause_s
             most_s = self.patience.total_s if was_reached else min(self.patience.connect_s, self.patience.total_s)
-            if spent_s > most_s or (last.was_reached and not is_repeatable):
+            if spent_s > most_s:
                 raise last.error
             await self.pauses.sleep(pause_s)
             slept_s += pause_s
@@ -245,7 +243,6 @@ class Transport:
 
 
 def _trusted(connection: Connection) -> ssl.SSLContext | bool:
-    """Return whose certificates are trusted."""
     if connection.ca is None:
         return True
     try:
@@ -256,7 +253,7 @@ def _trusted(connection: Connection) -> ssl.SSLContext | bool:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
     except (OSError, ValueError) as error:
-        why = "holds no certificates (PEM)" if isinstance(error, ssl.SSLError) else str(error)
+        why = "contains no certificates (PEM)" if isinstance(error, ssl.SSLError) else str(error)
         raise OptionError("ca", f"{connection.ca}: {why}") from None
 
 
@@ -268,7 +265,7 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
             return msgspec.json.decode(data, type=answer)
     except msgspec.MsgspecError as error:
         raise UnavailableError(f"{url}: its answer cannot be read ({error}); is it of another version?") from None
-    raise UnavailableError(f"{url}: answers with {kind}, so it is no gateway of gridweave; look at the address")
+    raise UnavailableError(f"{url}: answers with {kind}, so it is not a gateway of gridweave; check the address")
 
 
 async def _problem(response: aiohttp.ClientResponse) -> Exception:

@@ -77,7 +77,10 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
     read = [(number, site) for number, site in enumerate(sites) if isinstance(site, Site)]
     for number, site in read:
         if site.name in seen:
-            report.add(("sites", number, "name"), f"{site.name!r} is the name of another site too; each has its own")
+            report.add(
+                ("sites", number, "name"),
+                f"{site.name!r} is also the name of another site; each needs its own",
+            )
         seen.add(site.name)
         _check_site(site, ("sites", number), report)
     if sum(site.nodes for _, site in read) > MAX_WIDTH:
@@ -85,7 +88,6 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
 
 
 def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
-    """Check what a site says of its owner and of how it schedules."""
     try:
         OwnerPolicy(grid_share=site.grid_share)
     except OptionError as error:
@@ -134,14 +136,16 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
             if value != getattr(usual, key):
                 report.add(("grid", key), WITHOUT_NET.format(value))
         for number, _ in attached:
-            report.add(("sites", number, "at"), "is a node of no network; add the table [net], or leave this out")
+            report.add(
+                ("sites", number, "at"), "is given, but there is no network; add the table [net], or leave this out"
+            )
         return
     if grid.overhead != usual.overhead:
-        said = "stands beside [net], from which the overhead of each split follows; leave out one of them"
+        said = "is given together with [net], which decides the overhead of each split; leave one of them out"
         report.add(("grid", "overhead"), said)
     for number, site in attached:
         if site.name in net.attach:
-            report.add(("sites", number, "at"), f"stands beside net.attach.{site.name}; leave out one of them")
+            report.add(("sites", number, "at"), f"is given together with net.attach.{site.name}; leave one of them out")
 
 
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:

@@ -54,12 +54,12 @@ def find_topology(name: str, folder: Path | None = None) -> Path:
     url = KNOWN_TOPOLOGIES.get(name.casefold())
     if url is not None:
         raise InputError(
-            f"{name}: this topology is not at hand; get it from {url}, and put it beside the scenario or into the "
-            f"folder that ${FOLDER_VARIABLE} names"
+            f"{name}: this topology is not on this machine; get it from {url}, and put it next to the scenario, or in "
+            f"the folder that ${FOLDER_VARIABLE} names"
         )
     raise InputError(
         f"{name}: there is no such file, beside the scenario or in the folder that ${FOLDER_VARIABLE} names; "
-        f"of those that ship there is {', '.join(shipped_topologies())}"
+        f"gridweave ships {', '.join(shipped_topologies())}"
     )
 
 
@@ -80,7 +80,7 @@ def text_of(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is no text in UTF-8") from None
+        raise InputError(f"{path}: is not text in UTF-8") from None
 
 
 def with_source_of(table: NetTable, text: str) -> NetTable:
@@ -92,7 +92,7 @@ def with_source_of(table: NetTable, text: str) -> NetTable:
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is no TOML: {' '.join(str(error).split())}") from None
+        raise InputError(f"is not TOML: {' '.join(str(error).split())}") from None
     if not isinstance(raw.get("net"), dict):
         raise InputError("has no table [net]")
     wrong = _Lines()

@@ -222,7 +222,7 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":
-        report.add(("grid", "mode"), "is 'local', and then there is no grid; sharing, multi-site or adaptive")
+        report.add(("grid", "mode"), "is 'local', where there is no grid; give sharing, multi-site or adaptive")
     for number, site in enumerate(sites):
         if isinstance(site, LiveSiteTable) and site.machines > site.nodes:
             report.add(("sites", number, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
@@ -238,11 +238,10 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
         report.add(("net",), IDLE_NET.format(file.grid.mode))
     if file.net.changes or file.net.contention != "none":
         key = "changes" if file.net.changes else "contention"
-        report.add(("net", key), "counts in simulation alone; leave it out ([probes] measures what links are like)")
+        report.add(("net", key), "counts only in simulation; leave it out ([probes] measures what links are like)")
 
 
 def _check_own_site(file: ServedSite, report: FileReport) -> None:
-    """Check what only a site has that is served alone."""
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)
     if file.site.host is not None and file.site.machines > 1:
@@ -252,7 +251,6 @@ def _check_own_site(file: ServedSite, report: FileReport) -> None:
 
 
 def _check_end(end: EndTable, place: KeyPath, report: FileReport) -> None:
-    """Check how the other end of a link is reached."""
     try:
         parts = urlsplit(end.url)
         is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -260,11 +258,11 @@ def _check_end(end: EndTable, place: KeyPath, report: FileReport) -> None:
     except ValueError:
         is_fine = False
     if not is_fine:
-        report.add((*place, "url"), f"{end.url!r} is no address of a gateway; write for example https://host:8765")
+        report.add((*place, "url"), f"{end.url!r} is not the address of a gateway; write for example https://host:8765")
     elif end.url.startswith("http:"):
         for key in ("ca", "cert", "key"):
             if getattr(end, key) is not None:
-                report.add((*place, key), "is for TLS, and the url says http; write https")
+                report.add((*place, key), "is for TLS, but the url says http; write https")
     _check_pair(end, place, "a certificate needs its key", report)
     for key in ("token_file", "accepts_file"):
         if not getattr(end, key).strip():
@@ -272,13 +270,12 @@ def _check_end(end: EndTable, place: KeyPath, report: FileReport) -> None:
 
 
 def _check_gateway(gateway: GatewayTable, report: FileReport) -> None:
-    """Check how the gateway is set up, its files aside."""
     place = ("gateway",)
     _check_pair(gateway, place, "TLS needs a certificate and its key", report)
     if gateway.client_ca is not None and gateway.cert is None:
-        report.add((*place, "client_ca"), "is given without cert and key; without TLS nobody shows a certificate")
+        report.add((*place, "client_ca"), "is given without cert and key; client certificates need TLS")
     if gateway.operator_token_file is not None and not gateway.tokens:
-        report.add((*place, "operator_token_file"), "stands beside tokens = false; leave one of them out")
+        report.add((*place, "operator_token_file"), "is given, but tokens = false; leave one of them out")
     try:
         GatewayTable(host=gateway.host, tokens=gateway.tokens).settings("tokens.db")
     except OptionError as error:

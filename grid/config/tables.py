@@ -81,7 +81,9 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     order: Order | None = None
     backfill: Backfill | None = None
     grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
-    own_users_first: Annotated[bool, Meta(description="Whether own users stand ahead of delegated jobs.")] = False
+    own_users_first: Annotated[bool, Meta(description="Whether the site's own users go ahead of delegated jobs.")] = (
+        False
+    )
     at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
 
     @property
@@ -97,86 +99,48 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
 
 
 class LiveSiteTable(Site, frozen=True, kw_only=True):
-    """One of ``[[sites]]`` of GRID.toml: as in a scenario, and what only a live one has.
+    """One of ``[[sites]]`` of GRID.toml: as in a scenario, and what only a live one has."""
 
-    Attributes
-    ----------
-    machines : int
-        On how many Ray nodes it is; its nodes are divided among them.
-    virtual : bool
-        Whether its nodes are only counted; otherwise each has cores of its machine for itself.
-    journal : str
-        URL of its journal; a file in the folder, if left out.
-    """
-
-    machines: Nodes = 1
-    virtual: bool = True
-    journal: str = ""
+    machines: Nodes = 1  # on how many Ray nodes it is; its nodes are divided among them
+    virtual: bool = True  # whether its nodes are only counted; otherwise each has cores of its machine for itself
+    journal: str = ""  # URL of its journal; a file in the folder, if left out
 
 
 class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
-    """The table ``[site]`` of a site that is served alone: as in GRID.toml, and what only such a one has.
+    """The table ``[site]`` of a site that is served alone: as in GRID.toml, and what only such a one has."""
 
-    Attributes
-    ----------
-    number : int
-        Its place among the sites of the grid, from 0; the numbers of its own users' jobs follow from it.
-    rendezvous_ms : int
-        As ``grid.rendezvous_ms`` of GRID.toml.
-    host : str, optional
-        By which name or address other sites reach its machine; if left out, the address by which it reaches the grid,
-        or that which Ray has on a cluster that it joins.
-    journal_password_file : str, optional
-        Of the password of the journal's database.
-    """
-
+    # Its place among the sites of the grid, from 0; the numbers of its own users' jobs follow from it.
     number: Annotated[int, Meta(ge=0, lt=_MAX_SITES)]
-    rendezvous_ms: _Ms = 30_000
+    rendezvous_ms: _Ms = 30_000  # as ``grid.rendezvous_ms`` of GRID.toml
+    # By which name or address other sites reach its machine; if left out, the address by which it reaches the grid, or
+    # that which Ray has on a cluster that it joins.
     host: str | None = None
-    journal_password_file: str | None = None
+    journal_password_file: str | None = None  # of the password of the journal's database
 
 
 class EndTable(Table, frozen=True, kw_only=True):
-    """The other end of a link: the table ``[uplink]``, and what an entry of ``[[sites]]`` has of it.
+    """The other end of a link: the table ``[uplink]``, and what an entry of ``[[sites]]`` has of it."""
 
-    Attributes
-    ----------
-    url : str
-        Of the other end's gateway.
-    token_file, accepts_file : str
-        Files of the secret that is sent there, and of those that are expected from there; relative to the file that
-        names them, as all of these.
-    ca : str, optional
-        Certificates that are trusted in place of those of the system.
-    cert, key : str, optional
-        The certificate that is shown there, and its key.
-    """
-
-    url: str
+    url: str  # of the other end's gateway
+    # Files of the secret that is sent there, and of those that are expected from there; relative to the file that names
+    # them, as all of these.
     token_file: str
     accepts_file: str
-    ca: str | None = None
+    ca: str | None = None  # certificates that are trusted in place of those of the system
+    # The certificate that is shown there, and its key.
     cert: str | None = None
     key: str | None = None
 
 
 class FarSiteTable(EndTable, frozen=True, kw_only=True):
-    """One of ``[[sites]]`` of the grid's side: what the meta-scheduler knows of a site that is elsewhere.
-
-    Attributes
-    ----------
-    name : str
-    nodes, machines, grid_share
-        As in the site's own file.
-    at : str, optional
-        The node of the network at which it is attached.
-    """
+    """One of ``[[sites]]`` of the grid's side: what the meta-scheduler knows of a site that is elsewhere."""
 
     name: SiteName
+    # As in the site's own file.
     nodes: Nodes
     machines: Nodes = 1
     grid_share: float = 1.0
-    at: str | None = None
+    at: str | None = None  # the node of the network at which it is attached
 
     def as_live(self) -> LiveSiteTable:
         """Return what GRID.toml would say of this site."""
@@ -222,70 +186,39 @@ class PolicyTable(Table, frozen=True, kw_only=True):
 
 
 class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
-    """The table ``[grid]`` of a live grid: as in a scenario, and what a live meta-scheduler has.
+    """The table ``[grid]`` of a live grid: as in a scenario, and what a live meta-scheduler has."""
 
-    Attributes
-    ----------
-    margin_ms, retry_ms, lease_ms, rendezvous_ms
-        As for `gridweave.grid.service.cluster.GridPlan`.
-    seed : int
-        Of the selection ``random``.
-    journal : str
-        URL of the meta-scheduler's journal; a file in the folder, if left out.
-    journal_password_file : str, optional
-        Of the password of the journal's database.
-    """
-
+    # As for `gridweave.grid.service.cluster.GridPlan`.
     margin_ms: _Ms = 500
     retry_ms: _Ms = 10_000
     lease_ms: _Ms = 3_600_000
     rendezvous_ms: _Ms = 30_000
-    seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0
-    journal: str = ""
-    journal_password_file: str | None = None
+    seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0  # of the selection ``random``
+    journal: str = ""  # URL of the meta-scheduler's journal; a file in the folder, if left out
+    journal_password_file: str | None = None  # of the password of the journal's database
 
 
 class ProbesTable(Table, frozen=True, kw_only=True):
-    """The table ``[probes]``: without it the ways between sites are not measured.
+    """The table ``[probes]``: without it the ways between sites are not measured."""
 
-    Attributes
-    ----------
-    every_s, bandwidth_every_s : float
-        As for `gridweave.site.service.probes.probing.ProbePlan`.
-    """
-
+    # As for `gridweave.site.service.probes.probing.ProbePlan`.
     every_s: _Seconds = 60.0
     bandwidth_every_s: _Seconds = 3_600.0
 
 
 class GatewayTable(Table, frozen=True, kw_only=True):
-    """The table ``[gateway]``: where it listens, who may ask, and how much.
+    """The table ``[gateway]``: where it listens, who may ask, and how much."""
 
-    Attributes
-    ----------
-    host : str
-        Of the address that it listens at.
-    port : int, optional
-        0: any that is free. Left out: the usual one, or, of a grid on one machine, any other if that is taken.
-    tokens : bool
-        Whether who asks must have a token.
-    cert, key : str, optional
-        Files for TLS; relative to the file that names them.
-    client_ca : str, optional
-        Certificates by which the other ends of links are known, beside their secrets.
-    operator_token_file : str, optional
-        Of a token that was made elsewhere, and may do everything.
-    max_body_bytes, max_jobs, requests_per_s, burst, max_open_jobs
-        Limits; those of the gateway if left out (docs/gateway.md).
-    """
-
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # of the address that it listens at
+    # 0: any that is free. Left out: the usual one, or, of a grid on one machine, any other if that is taken.
     port: _Port | None = None
-    tokens: bool = True
+    tokens: bool = True  # whether who asks must have a token
+    # Files for TLS; relative to the file that names them.
     cert: str | None = None
     key: str | None = None
-    client_ca: str | None = None
-    operator_token_file: str | None = None
+    client_ca: str | None = None  # certificates by which the other ends of links are known, beside their secrets
+    operator_token_file: str | None = None  # of a token that was made elsewhere, and may do everything
+    # Limits; those of the gateway if left out (docs/gateway.md).
     max_body_bytes: _Count | None = None
     max_jobs: _Count | None = None
     requests_per_s: _Seconds | None = None
@@ -293,13 +226,7 @@ class GatewayTable(Table, frozen=True, kw_only=True):
     max_open_jobs: _Count | None = None
 
     def settings(self, tokens: str) -> GatewaySettings:
-        """Return how the gateway is set up.
-
-        Parameters
-        ----------
-        tokens : str
-            Where tokens are kept, if there are any.
-        """
+        """Return how the gateway is set up; tokens are kept at that place, if there are any."""
         given = {name: getattr(self, name) for name in self.__struct_fields__ if name in _SETTINGS}
         given = {name: value for name, value in given.items() if value is not None}
         return GatewaySettings(tokens=tokens if self.tokens else None, **given)
@@ -309,24 +236,14 @@ _SETTINGS = set(GatewaySettings.__struct_fields__) - {"tokens"}
 
 
 class RayTable(Table, frozen=True, kw_only=True):
-    """The table ``[ray]``: the local Ray, or where a cluster runs that a site joins.
+    """The table ``[ray]``: the local Ray, or where a cluster runs that a site joins."""
 
-    Attributes
-    ----------
-    port : int
-        Of its head; 0: any that is free.
-    first_port : int, optional
-        From which on ports are kept for the ranks of jobs to meet at, 200 for each machine.
-    object_store_mb : int
-        Memory of each of its nodes for objects; the grid itself puts none there.
-    address : str, optional
-        ``auto`` or HOST:PORT; a Ray of its own is started if it is left out.
-    """
-
-    port: _Port = 0
+    port: _Port = 0  # of its head; 0: any that is free
+    # From which on ports are kept for the ranks of jobs to meet at, 200 for each machine.
     first_port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
+    # Memory of each of its nodes for objects; the grid itself puts none there.
     object_store_mb: Annotated[int, Meta(ge=76, le=2**20)] = 80
-    address: str | None = None
+    address: str | None = None  # ``auto`` or HOST:PORT; a Ray of its own is started if it is left out
 
     @property
     def store_bytes(self) -> int:
@@ -337,24 +254,13 @@ class RayTable(Table, frozen=True, kw_only=True):
 Refused = dict[tuple[str, str], str]
 """Keys that count elsewhere, and what to say of them."""
 
-_SIMULATED = "counts in simulation alone; leave it out"
+_SIMULATED = "counts only in simulation; leave it out"
 _SERVED = "is not known in GRID.toml, but in the files of gridweave serve; leave it out"
 _NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "contention", "at")}
 
 
 class GridFile(Table, frozen=True, kw_only=True):
-    """A whole GRID.toml.
-
-    Attributes
-    ----------
-    sites : list of LiveSiteTable
-    name : str, optional
-        Of the grid; ``--name`` goes before it.
-    folder : str, optional
-        Of journals, jobs and their output; one in the user's state folder if left out.
-    net : NetTable, optional
-        The links between the sites, from which the overhead of a split follows.
-    """
+    """A whole GRID.toml."""
 
     refused: ClassVar[Refused] = _NOT_SIMULATED | {
         ("grid", "journal_password_file"): _SERVED,
@@ -365,31 +271,25 @@ class GridFile(Table, frozen=True, kw_only=True):
     replaced: ClassVar[dict[str, Any]] = {"sites": []}
 
     sites: list[LiveSiteTable]
-    name: SiteName | None = None
-    folder: str | None = None
+    name: SiteName | None = None  # of the grid; ``--name`` goes before it
+    folder: str | None = None  # of journals, jobs and their output; one in the user's state folder if left out
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
-    net: NetTable | None = None
+    net: NetTable | None = None  # the links between the sites, from which the overhead of a split follows
     probes: ProbesTable | None = None
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
     ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
 class ServedGrid(Table, frozen=True, kw_only=True):
-    """A whole file of the grid's side.
-
-    Attributes
-    ----------
-    folder : str
-        Of the journal and of the tokens.
-    """
+    """A whole file of the grid's side."""
 
     refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "rendezvous_ms"): "is not known at the grid's side; it stands in the file of each site"
+        ("grid", "rendezvous_ms"): "is not a key of the grid's side; it belongs in the file of each site"
     }
     replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
 
     sites: list[FarSiteTable]
-    folder: str
+    folder: str  # of the journal and of the tokens
     name: SiteName = "default"
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
     net: NetTable | None = None
@@ -397,24 +297,14 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 
 
 class ServedSite(Table, frozen=True, kw_only=True):
-    """A whole file of a site.
-
-    Attributes
-    ----------
-    folder : str
-        Of the journal, jobs and their output, and of the tokens.
-    name : str
-        Of the grid.
-    uplink : EndTable, optional
-        The grid's side; a site without one serves its own users alone.
-    """
+    """A whole file of a site."""
 
     refused: ClassVar[Refused] = {("site", "at"): "counts at the grid's side; leave it out"}
     replaced: ClassVar[dict[str, Any]] = {"folder": "/"}
 
     site: OwnSiteTable
-    folder: str
-    name: SiteName = "default"
-    uplink: EndTable | None = None
+    folder: str  # of the journal, jobs and their output, and of the tokens
+    name: SiteName = "default"  # of the grid
+    uplink: EndTable | None = None  # the grid's side; a site without one serves its own users alone
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
     ray: RayTable = msgspec.field(default_factory=RayTable)

@@ -107,7 +107,6 @@ class _Locator:
             self.place = found.end()
 
     def _keys(self) -> KeyPath:
-        """Read a dotted key."""
         keys: list[str] = []
         while True:
             self._blank()
@@ -153,7 +152,6 @@ class _Locator:
         return False
 
     def _blank(self) -> None:
-        """Pass over blanks, ends of lines and comments."""
         while (found := _BLANK.match(self.text, self.place)) and found.end() > self.place:
             self.place = found.end()
 
@@ -243,7 +241,7 @@ def text_of_file(path: Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ScenarioError([FileProblem(str(path), line, "", "is no text in UTF-8, as TOML is")]) from None
+        raise ScenarioError([FileProblem(str(path), line, "", "is not text in UTF-8, as TOML is")]) from None
 
 
 def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
@@ -254,9 +252,9 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
     except ValueError as error:
         found = _AT_LINE.search(str(error))
         line = int(found.group(1)) if found else text.rstrip("\n").count("\n") + 1
-        problem = f"is no TOML: {_AT_LINE.sub('', str(error))}"
+        problem = f"is not TOML: {_AT_LINE.sub('', str(error))}"
     except RecursionError:
-        line, problem = 1, "is no TOML that can be read: its values are nested too deeply"
+        line, problem = 1, "is not TOML that can be read: its values are nested too deeply"
     raise ScenarioError([FileProblem(name, line, "", " ".join(problem.split()))])
 
 

@@ -175,7 +175,6 @@ class FullControl(Control):
         return commands if change is None else commands + self._take_note(now_ms, change)
 
     def _take_note(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
-        """Bring the queue up to date with what has become of an attempt."""
         attempt, kind = change.attempt, change.kind
         job_id = attempt.job.job_id
         if kind == MOVED:

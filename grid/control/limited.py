@@ -151,7 +151,6 @@ class LimitedControl(DelegatingControl):
         return [] if delegation.number != getattr(answer, "attempt", 0) else self._heard(now_ms, delegation, answer)
 
     def _heard(self, now_ms: int, delegation: Delegation, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says of a job that it was given."""
         match answer:
             case Started():
                 delegation.state = RUNNING

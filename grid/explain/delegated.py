@@ -52,7 +52,7 @@ def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: S
         reason += quote.reason
     else:
         start = "at once" if quote.start_ms <= asked_ms else when_text(quote.start_ms, now_ms)
-        reason += f"a start {start}, {nodes_text(quote.free)} to be had now"
+        reason += f"a start {start}, {nodes_text(quote.free)} free now"
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
 
 

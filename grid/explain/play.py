@@ -113,8 +113,6 @@ def quoted_forecast(
     sensitivity: float,
     sends: Sends | None,
     names: Sequence[str],
-    *,
-    most_steps: int = MOST_STEPS,
 ) -> Forecast:
     """Return when a job would start that were submitted now; the control is used up by that."""
     for command in control.submit(now_ms, job, sensitivity, sends):
@@ -126,7 +124,7 @@ def quoted_forecast(
     placed = control.attempts.get(job.job_id)
     if placed is not None:
         return standing.placed_at_once(placed.start_ms, placed.fragments, placed.length_ms)
-    return _play(control, standing, now_ms, most_steps) or standing.unplaced(is_too_far=True)
+    return _play(control, standing, now_ms, MOST_STEPS) or standing.unplaced(is_too_far=True)
 
 
 def _expect_ends(queue: GridQueue, now_ms: int) -> None:

@@ -114,9 +114,9 @@ class TokenStore:
     def _make_file(self, create: bool) -> None:
         path = Path(self.where)
         if not create and not path.is_file():
-            raise InputError(f"{path}: no tokens are kept there; make one with gridweave token create")
+            raise InputError(f"{path}: there are no tokens there; create one with gridweave token create")
         if not path.parent.is_dir():
-            raise OptionError("tokens", f"{path.parent} is no folder; name a file in one that is there")
+            raise OptionError("tokens", f"{path.parent} is not a folder; name a file in a folder that exists")
         # Hashes alone are in it, but who has tokens is nobody's business.
         with contextlib.suppress(OSError):  # what is wrong is told when it is opened as a database
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -132,7 +132,7 @@ class TokenStore:
     def create(self, user: str, role: Role, *, days: float | None = None) -> MadeToken:
         """Make a token that can be used for some days, or until it is revoked; its secret is seen only here."""
         if not 1 <= len(user) <= 100 or not user.isprintable():
-            raise OptionError("user", f"{user!r:.120} is no name; 1 to 100 characters that can be printed")
+            raise OptionError("user", f"{user!r:.120} is not a name; give 1 to 100 printable characters")
         if role not in ROLES:
             raise OptionError("role", f"{role!r} is not known; one of {', '.join(ROLES)}")
         if days is not None and not 0 < days <= 36_500:

@@ -12,7 +12,7 @@ from gridweave.grid.api import Role
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.hub import EventHub
-from gridweave.grid.gateway.limits import HeldBytes, Memory, OpenJobs, Rates, Slots
+from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.metrics import GatewayMetrics
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
@@ -36,7 +36,6 @@ class Parts:
     at_once: Slots
     streams: Slots
     memory: Memory
-    random_bytes: Callable[[int], bytes]
 
 
 @dataclass(slots=True)
@@ -52,7 +51,6 @@ class GatewayCall:
     # The body as it came, for routes that read it themselves.
     data: bytes = b""
     form: str = JSON
-    held: HeldBytes | None = None
     answer_form: str = JSON  # one of the forms that the route offers
     # For the log.
     jobs: int = 0
@@ -74,7 +72,7 @@ class GatewayCall:
         text = self.target
         if text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0:
             return int(text)
-        raise RefusalError("unknown-job", f"{text!r:.100} is no number of a job")
+        raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
 
     async def own_job(self) -> JobRecord:
         """Return what is known of the job that the path names; others' jobs look like jobs that are not there."""
@@ -89,6 +87,12 @@ class GatewayCall:
 def unknown_job(job_id: int) -> RefusalError:
     """Return that there is no such job, at least for whoever asks."""
     return RefusalError("unknown-job", f"there is no job {job_id}, or it is another user's")
+
+
+def cut(request: web.BaseRequest) -> None:
+    """Cut a connection, so that its client sees that the answer is not whole."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 Handler = Callable[..., Awaitable[object]]

@@ -83,7 +83,7 @@ async def scheduling(call: GatewayCall) -> Scheduling:
 
 
 async def whoami(call: GatewayCall) -> TokenInfo:
-    """Show what the token of the request stands for."""
+    """Show who the token of the request belongs to, and what it allows."""
     return call.identity.info
 
 
@@ -91,7 +91,7 @@ async def whoami(call: GatewayCall) -> TokenInfo:
 
 
 def _no_tokens() -> RefusalError:
-    return RefusalError("unknown-token", "this gateway has no tokens; start it with a place for them (--tokens)")
+    return RefusalError("unknown-token", "this gateway has no tokens; start it with a token database (--tokens)")
 
 
 async def list_tokens(call: GatewayCall) -> Tokens:
@@ -113,7 +113,7 @@ async def revoke_token(call: GatewayCall) -> Done:
     if call.parts.tokens is None:
         raise _no_tokens()
     if not await call.parts.tokens.do(TokenStore.revoke, call.target):
-        raise RefusalError("unknown-token", f"there is no token {call.target!r:.100} that can be used")
+        raise RefusalError("unknown-token", f"there is no valid token {call.target!r:.100}")
     call.parts.hub.revoked(call.target)
     return Done()
 
@@ -184,7 +184,7 @@ async def forecast(call: GatewayCall) -> Forecast:
 
 
 async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
-    """Ask when a job would start, and where; nothing is handed in."""
+    """Ask when a job would start, and where; nothing is submitted."""
     request = body.request
     if not call.identity.is_operator:
         request = msgspec.structs.replace(request, user=call.identity.user)

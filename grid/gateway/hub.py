@@ -12,9 +12,9 @@ from typing import Literal, TypeVar
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.api import FieldProblem, JobEvent, JobEvents, StreamEnd
+from gridweave.grid.api import JobEvent, JobEvents, StreamEnd
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import refused_field
 
 logger = logging.getLogger("gridweave.gateway")
 
@@ -184,7 +184,6 @@ class EventHub:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Ask the grid, without end."""
         self.last = self._recent_after = (await self._ask(-1, 0.0)).last
         for begin in self.on_begin:
             await self._persist(begin)
@@ -260,7 +259,6 @@ class EventHub:
                 watcher.pass_over(batch.last)
 
     def _keep(self, events: list[JobEvent]) -> None:
-        """Keep the latest events for those who come back."""
         self._recent.extend(events)
         while len(self._recent) > _RECENT:
             self._recent_after = self._recent.popleft().number
@@ -346,5 +344,4 @@ class EventHub:
         if after > self.last:
             last = (await self._backend.events(-1, 0.0)).last
             if after > last:
-                problem = FieldProblem(where="after", detail=f"is {after}; the last event is {last}")
-                raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+                raise refused_field("after", f"is {after}; the last event is {last}")

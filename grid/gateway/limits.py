@@ -94,34 +94,22 @@ class Memory:
         self.held = 0
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[HeldBytes]:
-        """Yield what one request holds; all of it is given back at the end of the block."""
-        mine = HeldBytes(self)
+    def holding(self) -> Iterator[Callable[[int], None]]:
+        """Yield what lets one request hold more bytes, or refuses; all are given back at the end of the block."""
+        mine = 0
+
+        def take(count: int) -> None:
+            nonlocal mine
+            if self.held + count > self._most:
+                problem = "the bodies of other requests fill all the memory reserved for them"
+                raise RefusalError("busy", problem, retry_after_s=1.0)
+            self.held += count
+            mine += count
+
         try:
-            yield mine
+            yield take
         finally:
-            self.held -= mine.held
-
-    def take(self, count: int) -> None:
-        """Hold more bytes, or refuse if all requests together hold too many."""
-        if self.held + count > self._most:
-            raise RefusalError(
-                "busy", "the bodies of other requests fill the memory that there is for them", retry_after_s=1.0
-            )
-        self.held += count
-
-
-class HeldBytes:
-    """What one request holds; made by `Memory.holding`."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.held = 0
-
-    def take(self, count: int) -> None:
-        """Hold more bytes, as `Memory.take`."""
-        self._memory.take(count)
-        self.held += count
+            self.held -= mine
 
 
 _KEYS = 20_000

@@ -76,7 +76,7 @@ class LinkDoor:
         elif self._answer is not None and path.startswith(f"{CALL_PATH}/"):
             found = _CALL
         else:
-            raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; docs/link.md tells what there is")
+            raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; docs/link.md lists what there is")
         if method != "POST":
             raise RefusalError("wrong-method", f"{method!r:.50} at {path!r:.200}; POST", headers={"Allow": "POST"})
         return found
@@ -89,8 +89,8 @@ class LinkDoor:
         if (form := call.request.headers.get("Content-Type", "")) != BODY_FORM:
             raise RefusalError("unsupported-media-type", f"Content-Type is {form!r:.100}; {BODY_FORM} is understood")
         settings = call.parts.settings
-        with self._slots.one(site), call.parts.memory.holding() as held:
-            data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, held)
+        with self._slots.one(site), call.parts.memory.holding() as take:
+            data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, take)
             self.heard_ms[site] = time.time_ns() // 1_000_000
             if call.route is _PACKET:
                 problem = await self._take(site, data)
@@ -104,7 +104,7 @@ class LinkDoor:
         assert self._answer is not None, "a route without an answer"
         parts = path.removeprefix(f"{CALL_PATH}/").split("/")
         if len(parts) > 2 or not all(_NAME.fullmatch(part) for part in parts):
-            raise RefusalError("unknown-route", f"{path!r:.200} names nothing; {CALL_PATH}/[MACHINE/]METHOD")
+            raise RefusalError("unknown-route", f"{path!r:.200} leads nowhere; {CALL_PATH}/[MACHINE/]METHOD")
         return await self._answer(site, parts[0] if len(parts) == 2 else "", parts[-1], data)
 
     def _identify(self, call: GatewayCall) -> str:

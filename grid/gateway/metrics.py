@@ -26,17 +26,14 @@ class GatewayMetrics:
 
     def __init__(self, *, watchers: Callable[[], int], streams: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
-        counter = functools.partial(Counter, registry=self.registry)
-        gauge = functools.partial(Gauge, registry=self.registry)
+        self._counter = counter = functools.partial(Counter, registry=self.registry)
+        self._gauge = gauge = functools.partial(Gauge, registry=self.registry)
+        self._histogram = functools.partial(Histogram, registry=self.registry, buckets=_LATENCIES_S)
         self._requests = counter(
             "gridweave_http_requests", "Requests that were answered.", ("route", "method", "status")
         )
-        self._seconds = Histogram(
-            "gridweave_http_request_seconds",
-            "Time to the end of the answer, but for streams.",
-            ("route",),
-            buckets=_LATENCIES_S,
-            registry=self.registry,
+        self._seconds = self._histogram(
+            "gridweave_http_request_seconds", "Time to the end of the answer, but for streams.", ("route",)
         )
         self._submitted = counter("gridweave_jobs_submitted", "Jobs that the grid took in, by events.")
         self._ended = counter("gridweave_jobs_ended", "Jobs that have ended, by events.", ("outcome",))
@@ -58,24 +55,12 @@ class GatewayMetrics:
 
     def watch_links(self, links: Mapping[str, Link], sites: Sequence[str], heard_s: Callable[[str], float]) -> None:
         """Count what goes over the links of this process, and when each site whose link ends here was heard."""
-        requests = Counter(
-            "gridweave_link_requests",
-            "Requests to the other ends of links.",
-            ("site", "what", "result"),
-            registry=self.registry,
+        requests = self._counter(
+            "gridweave_link_requests", "Requests to the other ends of links.", ("site", "what", "result")
         )
-        seconds = Histogram(
-            "gridweave_link_seconds",
-            "Time to their answers.",
-            ("site", "what"),
-            buckets=_LATENCIES_S,
-            registry=self.registry,
-        )
-        heard = Gauge(
-            "gridweave_link_heard_timestamp_seconds",
-            "When the other end was heard last; 0: not yet.",
-            ("site",),
-            registry=self.registry,
+        seconds = self._histogram("gridweave_link_seconds", "Time to their answers.", ("site", "what"))
+        heard = self._gauge(
+            "gridweave_link_heard_timestamp_seconds", "When the other end was heard last; 0: not yet.", ("site",)
         )
 
         def observe(site: str, what: str, took_s: float | None) -> None:

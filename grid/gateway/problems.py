@@ -32,7 +32,7 @@ KINDS: dict[str, Kind] = {
     "unknown-site": Kind(404, "There is no such site"),
     "unknown-token": Kind(404, "There is no such token"),
     "wrong-method": Kind(405, "This path knows other methods"),
-    "not-acceptable": Kind(406, "The answer is not to be had in a form that is accepted"),
+    "not-acceptable": Kind(406, "The answer is not available in a form that is accepted"),
     "slow-body": Kind(408, "The body did not come in time"),
     "too-many-open-jobs": Kind(409, "The user has too many jobs that have not ended"),
     "body-too-large": Kind(413, "The body is too large"),
@@ -92,6 +92,11 @@ class RefusalError(Exception):
             errors=self.errors,
             retry_after_s=self.retry_after_s,
         )
+
+
+def refused_field(where: str, detail: str, kind: str = "invalid-request") -> RefusalError:
+    """Return the refusal of one part of a request."""
+    return RefusalError(kind, f"{where} {detail}", errors=[FieldProblem(where=where, detail=detail)])
 
 
 def shortened(text: str) -> str:

@@ -26,7 +26,7 @@ _KEY = (
     "Jobs without a key of their own get this one and their place: made again, it is no new job.",
 )
 _RESUME = ("Last-Event-ID", "The number of the last event that was seen; counts more than `after`.")
-_OFFSET = (streams.OFFSET_HEADER, "Where the first byte of the answer stands in the output.")
+_OFFSET = (streams.OFFSET_HEADER, "Offset of the answer's first byte in the output.")
 _LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sent with `follow`.")
 
 
@@ -140,7 +140,7 @@ def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
         call.target = parts[_BRACES_AT]
     if methods is None:
         call.target = ""
-        raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; /openapi.json tells what there is")
+        raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; /openapi.json lists what there is")
     found = methods.get(method)
     if found is None and method == "HEAD" and "GET" in methods and not methods["GET"].is_stream:
         found = methods["GET"]

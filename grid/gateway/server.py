@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.gateway.access import AsyncTokens, TokenStore, check_browser, identify
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, cut
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
@@ -46,7 +46,6 @@ class Gateway:
     """A gateway in front of a live grid.
 
     `link` is where the other ends of links knock; `links` are those by which this process calls them, to be counted.
-    `now_ms` is the clock of tokens and logs, `now_s` one that never goes back.
     """
 
     def __init__(
@@ -56,17 +55,13 @@ class Gateway:
         *,
         link: LinkDoor | None = None,
         links: Mapping[str, Link] | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        now_s: Callable[[], float] = time.monotonic,
-        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.settings = settings
         self._link = link
-        self._now_ms, self._now_s, self._random_bytes = now_ms, now_s, random_bytes
         self._certificate: Certificate | None = None
         if settings.cert is not None and settings.key is not None:
             self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
-        self._parts = _parts(backend, settings, now_ms, now_s, random_bytes)
+        self._parts = _parts(backend, settings)
         hub = self._parts.hub
         if link is not None:
             self._parts.metrics.watch_links(links or {}, link.sites, link.heard_s)
@@ -135,7 +130,7 @@ class Gateway:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, whatever it is."""
-        begin_s = self._now_s()
+        begin_s = time.monotonic()
         call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
         call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
         status, problem = _WENT_AWAY, ""
@@ -147,10 +142,10 @@ class Gateway:
             status = response.status
             return response
         except ConnectionError:
-            _cut(request)
+            cut(request)
             raise
         finally:
-            self._log(call, status, problem, self._now_s() - begin_s)
+            self._log(call, status, problem, time.monotonic() - begin_s)
 
     async def _answer(self, call: GatewayCall) -> web.StreamResponse:
         try:
@@ -192,11 +187,11 @@ class Gateway:
         given = {} if route.query is None else {"query": parameters(request.query, route.query)}
         if route.is_stream:
             return await self._respond(call, route, given)
-        with parts.at_once.one(call.identity.user), parts.memory.holding() as held:
+        with parts.at_once.one(call.identity.user), parts.memory.holding() as take:
             if route.body is not None:
                 call.form = body_form(request.headers.get("Content-Type", ""))
                 most = route.most_bytes(self.settings)
-                call.data = await read_body(request, most, self.settings.body_timeout_s, held)
+                call.data = await read_body(request, most, self.settings.body_timeout_s, take)
                 if not route.reads_body:
                     given["body"] = decode(call.data, call.form, route.body)
             return await self._respond(call, route, given)
@@ -221,13 +216,13 @@ class Gateway:
         wait_s = self._parts.rates.wait_s(call.identity.token_id)
         if wait_s > 0:
             settings = self.settings
-            problem = f"more than {settings.requests_per_s:g} requests a second; hand in many jobs with one request"
+            problem = f"more than {settings.requests_per_s:g} requests a second; submit many jobs with one request"
             raise RefusalError("too-many-requests", problem, retry_after_s=wait_s)
 
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
         if call.request.writer.output_size > 0:
             # Something has been sent already; a client sees by the missing end that it is not all.
-            _cut(call.request)
+            cut(call.request)
             raise ConnectionResetError(str(error))
         headers = call.headers | error.headers | {"Cache-Control": "no-store"}
         accept = call.request.headers.get("Accept", "")
@@ -254,7 +249,7 @@ class Gateway:
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id", "")
-        return given if good_id(given) else self._random_bytes(8).hex()
+        return given if good_id(given) else secrets.token_hex(8)
 
     def _log(self, call: GatewayCall, status: int, problem: str, seconds: float) -> None:
         route = call.route
@@ -264,7 +259,7 @@ class Gateway:
             return  # there are many each second; what is wrong with one is told
         log_request(
             LoggedRequest(
-                time=time_text(self._now_ms()),
+                time=time_text(time.time_ns() // 1_000_000),
                 id=call.request_id,
                 user=call.identity.user,
                 token=call.identity.token_id,
@@ -281,16 +276,10 @@ class Gateway:
         )
 
 
-def _parts(
-    backend: Backend,
-    settings: GatewaySettings,
-    now_ms: Callable[[], int],
-    now_s: Callable[[], float],
-    random_bytes: Callable[[int], bytes],
-) -> Parts:
+def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
     tokens: AsyncTokens | None = None
     if settings.tokens is not None:
-        tokens = AsyncTokens(TokenStore(settings.tokens, now_ms=now_ms, random_bytes=random_bytes))
+        tokens = AsyncTokens(TokenStore(settings.tokens))
     usable = None if tokens is None else tokens.usable
     hub = EventHub(backend, usable=usable, backlog=settings.backlog, check_s=settings.check_tokens_s)
     streams = Slots(settings.max_streams, "too-many-streams", "streams")
@@ -301,17 +290,11 @@ def _parts(
         hub=hub,
         open_jobs=OpenJobs(backend, settings.max_open_jobs),
         metrics=GatewayMetrics(watchers=lambda: hub.watchers, streams=streams.total),
-        rates=Rates(settings.requests_per_s, settings.burst, now_s),
+        rates=Rates(settings.requests_per_s, settings.burst, time.monotonic),
         at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
         streams=streams,
         memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
-        random_bytes=random_bytes,
     )
-
-
-def _cut(request: web.BaseRequest) -> None:
-    if request.transport is not None:
-        request.transport.abort()
 
 
 class _Server(web.Server):

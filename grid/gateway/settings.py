@@ -16,77 +16,39 @@ DEFAULT_PORT = 8765
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a gateway is set up.
+    """How a gateway is set up."""
 
-    Attributes
-    ----------
-    host : str
-        The address to listen at.
-    port : int
-        0: any that is free.
-    tokens : str, optional
-        Where the tokens are kept: a path, or a URL. None: there are none; everybody who reaches the gateway is an
-        operator, so that it listens on loopback alone.
-    cert, key : str, optional
-        Files with the certificate (and those that it is signed with) and its key, for TLS.
-    client_ca : str, optional
-        A file of certificates: who shows one that is signed by one of them is known by it. The other ends of links must
-        then, users need not.
-    max_body_bytes, max_jobs : int
-        Of a request that hands in jobs.
-    max_job_bytes : int
-        Of one job in it.
-    requests_per_s, burst : float
-        How many requests each token may make, in the long run and at once.
-    max_open_jobs : int
-        How many jobs of a user may be handed in and not over.
-    max_at_once, max_streams : int
-        Requests of a user that are being answered, and streams of events and output that are open.
-    max_connections : int
-        Of everybody together.
-    max_held_bytes : int
-        Of all bodies together that are being read and worked on.
-    body_timeout_s : float
-        In which the body of a request must have come.
-    idle_s : float
-        After which a connection without a request is closed.
-    comment_s : float
-        How often a stream of events that has nothing to say says so.
-    backlog : int
-        So many events may wait for a watcher that does not take them; then it is dropped.
-    check_tokens_s : float
-        How often it is looked whether the tokens of open streams can be used still. (At each event as well.)
-    stop_s : float
-        So long requests may take to come to an end when the gateway stops.
-
-    Raises
-    ------
-    OptionError
-        If a setting makes no sense.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
+    host: str = "127.0.0.1"  # the address to listen at
+    port: int = DEFAULT_PORT  # 0: any that is free
+    # Where the tokens are kept: a path, or a URL. None: there are none; everybody who reaches the gateway is an
+    # operator, so that it listens on loopback alone.
     tokens: str | None = None
+    # Files with the certificate (and those that it is signed with) and its key, for TLS.
     cert: str | None = None
     key: str | None = None
+    # A file of certificates: who shows one that is signed by one of them is known by it. The other ends of links must
+    # then, users need not.
     client_ca: str | None = None
+    # Of a request that hands in jobs.
     max_body_bytes: int = 32 << 20
     max_jobs: int = 10_000
-    max_job_bytes: int = 1 << 20
+    max_job_bytes: int = 1 << 20  # of one job in it
+    # How many requests each token may make, in the long run and at once.
     requests_per_s: float = 500.0
     burst: float = 1_000.0
-    max_open_jobs: int = 100_000
+    max_open_jobs: int = 100_000  # how many jobs of a user may be handed in and not over
+    # Requests of a user that are being answered, and streams of events and output that are open.
     max_at_once: int = 100
     max_streams: int = 500
-    max_connections: int = 4_000
-    max_held_bytes: int = 256 << 20
-    body_timeout_s: float = 30.0
-    idle_s: float = 75.0
-    comment_s: float = 15.0
-    backlog: int = 10_000
+    max_connections: int = 4_000  # of everybody together
+    max_held_bytes: int = 256 << 20  # of all bodies together that are being read and worked on
+    body_timeout_s: float = 30.0  # in which the body of a request must have come
+    idle_s: float = 75.0  # after which a connection without a request is closed
+    comment_s: float = 15.0  # how often a stream of events that has nothing to say says so
+    backlog: int = 10_000  # so many events may wait for a watcher that does not take them; then it is dropped
+    # How often it is looked whether the tokens of open streams can be used still. (At each event as well.)
     check_tokens_s: float = 1.0
-    stop_s: float = 10.0
+    stop_s: float = 10.0  # so long requests may take to come to an end when the gateway stops
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -99,7 +61,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             given, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
         if self.client_ca is not None and self.cert is None:
-            raise OptionError("client_ca", "is given without cert and key; without TLS nobody shows a certificate")
+            raise OptionError("client_ca", "is given without cert and key; client certificates need TLS")
         if self.tokens is None and not is_loopback(self.host):
             raise OptionError(
                 "host",
@@ -139,9 +101,9 @@ class Certificate:
             try:
                 text = Path(path).read_bytes()
             except OSError as error:
-                raise OptionError(option, f"{path}: {error.strerror}; name a file that can be read") from None
+                raise OptionError(option, f"{path}: {error.strerror}; name a file that you can read") from None
             if b"-----BEGIN" not in text:
-                raise OptionError(option, f"{path} is no PEM file; it begins with -----BEGIN")
+                raise OptionError(option, f"{path} is not a PEM file, which begins with -----BEGIN")
 
         def ask() -> NoReturn:
             raise OptionError("key", f"{self._key} is encrypted; decrypt it, and let nobody else read it")

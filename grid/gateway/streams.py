@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import FieldProblem, JobId, OutputPart, StreamEnd
-from gridweave.grid.gateway.call import GatewayCall, unknown_job
+from gridweave.grid.gateway.call import GatewayCall, cut, unknown_job
 from gridweave.grid.gateway.hub import Chunk, Filter
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.wire import EVENT_STREAM
 
 OFFSET_HEADER = "Gridweave-Offset"
@@ -64,14 +64,12 @@ async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | N
     if heard:
         # A browser that comes back asks for the same URL; what it has seen since then counts.
         if not (heard.isascii() and heard.isdigit() and len(heard) < 19):
-            problem = FieldProblem(where="Last-Event-ID", detail=f"is {heard!r:.50}; the number of an event")
-            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field("Last-Event-ID", f"is {heard!r:.50}; the number of an event")
         after = int(heard)
     user = query.user
     if not call.identity.is_operator:
         if user not in (None, call.identity.user):
-            problem = FieldProblem(where="user", detail="is another than yours, whose events are not yours to see")
-            raise RefusalError("forbidden", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field("user", "is of another user, whose events you may not see", "forbidden")
         user = call.identity.user
         await _check_own(call, query.job)
     if after is not None:
@@ -118,15 +116,9 @@ async def _send(call: GatewayCall, response: web.StreamResponse, data: bytes) ->
         async with asyncio.timeout(_SEND_S):
             await response.write(data)
     except TimeoutError:
-        _cut(call)
-        raise ConnectionResetError("the client takes nothing") from None
+        cut(call.request)
+        raise ConnectionResetError("the client does not read") from None
     call.bytes_out += len(data)
-
-
-def _cut(call: GatewayCall) -> None:
-    """Cut a connection, so that its client sees that the answer is not whole."""
-    if call.request.transport is not None:
-        call.request.transport.abort()
 
 
 async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
@@ -143,7 +135,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
         try:
             await socket.prepare(call.request)
         except web.HTTPException as error:
-            raise RefusalError("invalid-request", f"this is no handshake of a WebSocket: {error.text}") from None
+            raise RefusalError("invalid-request", f"this is not a WebSocket handshake: {error.text}") from None
         settings = call.parts.settings
         watching = call.parts.hub.watch(wanted, call.identity.token_id, after, settings.comment_s)
         sending = asyncio.create_task(_send_frames(call, socket, watching, query.format))
@@ -198,8 +190,8 @@ async def _send_chunk(
                 await (socket.send_str(frame.decode()) if form == "json" else socket.send_bytes(frame))
                 call.bytes_out += len(frame)
     except TimeoutError:
-        _cut(call)
-        raise ConnectionResetError("the client takes nothing") from None
+        cut(call.request)
+        raise ConnectionResetError("the client does not read") from None
 
 
 _CLOSE_CODES = {
@@ -262,10 +254,10 @@ async def _follow(
         except UnavailableError:
             part = msgspec.structs.replace(part, data=b"", offset=part.offset + len(part.data))
             if loop.time() - heard_s > _GIVE_UP_S:
-                _cut(call)
+                cut(call.request)
                 raise ConnectionResetError("the grid does not answer") from None
         except RefusalError:
-            _cut(call)
+            cut(call.request)
             raise ConnectionResetError("the stream is not to go on") from None
 
 
@@ -273,6 +265,6 @@ async def _check_wanted(call: GatewayCall) -> None:
     """Refuse to go on with a stream whose token can be used no more, or when the gateway stops."""
     tokens = call.parts.tokens
     if tokens is not None and call.identity.token_id not in await tokens.usable():
-        raise RefusalError("unauthenticated", "the token can be used no more")
+        raise RefusalError("unauthenticated", "the token is no longer valid")
     if call.parts.hub.is_stopping:
         raise RefusalError("unavailable", "the gateway stops")

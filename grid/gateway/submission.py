@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 from gridweave.grid.api import FieldProblem, Key, NewJob, SubmitAnswer, Submitted
 from gridweave.grid.gateway.call import GatewayCall
 from gridweave.grid.gateway.limits import check_count, open_at_site
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.wire import decode
 from gridweave.site.job import Accepted, Declined, JobRequest
 
@@ -156,10 +157,9 @@ def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
     header = call.request.headers.get("Idempotency-Key")
     if header is not None and not (1 <= len(header) <= _MOST_KEY and header.isprintable()):
         detail = f"is {header[:50]!r}; 1 to {_MOST_KEY} characters that can be printed"
-        problem = FieldProblem(where="Idempotency-Key", detail=detail)
-        raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+        raise refused_field("Idempotency-Key", detail)
     if header is None:
-        header = call.parts.random_bytes(12).hex()
+        header = secrets.token_hex(12)
     return [f"{header} {place}" if job.key is None else job.key for place, job in enumerate(jobs)]
 
 
@@ -173,8 +173,7 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], p
     first: dict[str, int] = {}
     for (key, _), place in zip(passed, places, strict=True):
         if key in first:
-            problem = FieldProblem(where=f"jobs[{place}].key", detail=f"is that of jobs[{first[key]}], too")
-            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field(f"jobs[{place}].key", f"is also the key of jobs[{first[key]}]")
         first[key] = place
 
 

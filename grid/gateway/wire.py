@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,8 +13,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from gridweave.grid.api import FieldProblem, Problem
-from gridweave.grid.gateway.limits import HeldBytes
-from gridweave.grid.gateway.problems import RefusalError, shortened
+from gridweave.grid.gateway.problems import RefusalError, refused_field, shortened
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
@@ -75,7 +74,7 @@ def body_form(header: str) -> str:
     return name
 
 
-async def read_body(request: web.BaseRequest, most: int, timeout_s: float, held: HeldBytes) -> bytes:
+async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take: Callable[[int], None]) -> bytes:
     """Return the body of a request, if it is not too large, too slow, or compressed: a few bytes could become many."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -91,7 +90,7 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, held:
                 total += len(part)
                 if total > most:
                     raise RefusalError("body-too-large", f"the body has more than {most} bytes, which is the most")
-                held.take(len(part))
+                take(len(part))
                 parts.append(part)
     except TimeoutError:
         problem = f"{total} bytes of the body came in {timeout_s:g} s, and not all; send it faster, or in parts"
@@ -155,8 +154,7 @@ def parameters(query: Any, kind: type[T]) -> T:
         elif name not in repeatable and len(values) > 1:
             wrong = "is given more than once"
         if wrong:
-            problem = FieldProblem(where=shortened(name), detail=wrong)
-            raise RefusalError("invalid-request", f"{problem.where} {problem.detail}", errors=[problem])
+            raise refused_field(shortened(name), wrong)
         found[name] = values if name in repeatable else values[0]
     try:
         answer = msgspec.convert(found, kind, strict=False)

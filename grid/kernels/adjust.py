@@ -71,14 +71,7 @@ def pass_and_placement(state: GridState, codes: GridCodes, now_ms: Int) -> tuple
 
 @kernel_part
 def placement_of(state: GridState, number: Int) -> PlacedRow:
-    """Return slot, end by estimate, number of fragments, first site and its nodes, of a job that was started.
-
-    Parameters
-    ----------
-    state : GridState
-    number : int
-        Of those that the last pass started, in their order.
-    """
+    """Return slot, end by estimate, number of fragments, first site and its nodes, of a job that was started."""
     slot = state.started[number]
     first = state.fragments[state.first_fragment[slot]]
     return slot, state.end_ms[slot], state.n_fragments[slot], first.site, first.width

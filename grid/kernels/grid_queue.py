@@ -26,15 +26,7 @@ from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE
 
 @kernel_part
 def grid_job_ended(state: GridState, slot: Slot) -> bool:
-    """Take the job of a slot out, which has ended; return whether it was running.
-
-    Parameters
-    ----------
-    state : GridState
-        Changed in place.
-    slot : int
-        Of the job.
-    """
+    """Take the job of a slot out, which has ended; return whether it was running."""
     place = place_of(state, slot)
     if place == NO_PLACE:
         return False

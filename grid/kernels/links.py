@@ -76,16 +76,7 @@ class Memo(NamedTuple):
 
 
 def new_memo(sites: int) -> Memo:
-    """Return a memory of places with nothing in it.
-
-    Parameters
-    ----------
-    sites : int
-
-    Returns
-    -------
-    Memo
-    """
+    """Return a memory of places with nothing in it."""
     return Memo(
         job_id=np.full(MEMO_ROWS, NO_JOB),
         available=np.zeros((MEMO_ROWS, sites), np.int64),
@@ -158,13 +149,7 @@ class GridLinks(NamedTuple):
 
 @kernel_part
 def grown_ms(length_ms: Int, factor: float) -> Int:
-    """Return a length of time, times a factor, in whole milliseconds, rounded up.
-
-    Parameters
-    ----------
-    length_ms : int
-    factor : float
-    """
+    """Return a length of time, times a factor, in whole milliseconds, rounded up."""
     return np.int64(math.ceil(length_ms * factor))
 
 

@@ -150,20 +150,9 @@ def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: Site
 def take_parts(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, available: SiteNodes, when_ms: Int
 ) -> bool:
-    """Split a job at an instant; return whether it can be. ``available`` may be used up on the way.
+    """Split a job at an instant; return whether it can be, with the parts in ``taken[:n_taken]``.
 
-    Parameters
-    ----------
-    state : GridState
-        The parts are left in ``taken[:n_taken]``.
-    codes : GridCodes
-    net : GridLinks or None
-        ``codes.net``, told apart by the compiler.
-    slot : int
-        Of the job.
-    available : numpy.ndarray of int64, shape (sites,)
-        The nodes of each site that it may have.
-    when_ms : int
+    `net` is ``codes.net``, told apart by the compiler; the nodes in `available` may be used up on the way.
     """
     if net is None:
         return take_split(state, codes, slot, available)

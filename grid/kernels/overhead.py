@@ -21,17 +21,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 @kernel_part
 def stretched_ms(overhead: npt.NDArray[np.float64], n_fragments: Int, sensitivity: float, length_ms: Int) -> Int:
-    """Return how long a job takes in so many fragments, by a table of overheads for 2, 3, ... fragments.
-
-    Parameters
-    ----------
-    overhead : numpy.ndarray of float64, shape (at least 1,)
-        By which part of itself it takes longer; the last one holds for more fragments.
-    n_fragments : int
-    sensitivity : float
-    length_ms : int
-        On one site.
-    """
+    """Return how long a job takes in so many fragments, by overheads for 2, 3, ... of them; the last holds for more."""
     if n_fragments == 1:
         return length_ms
     factor = overhead[min(n_fragments, len(overhead) + 1) - 2] * sensitivity
@@ -104,17 +94,7 @@ def _shortest_split_now_ms(
 
 @kernel_part
 def longest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> float:
-    """Return what no split of a job takes longer than, as a double: it may be more than any number of milliseconds.
-
-    Parameters
-    ----------
-    state : GridState
-    codes : GridCodes
-    slot : int
-        Of the job.
-    length_ms : int
-        On one site.
-    """
+    """Return what no split of a job takes longer than, as a double: it may be more than any number of milliseconds."""
     return _longest_split_ms(state, codes, codes.net, slot, length_ms)
 
 

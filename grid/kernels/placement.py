@@ -55,13 +55,7 @@ class GridCodes(NamedTuple):
 
 @kernel_part
 def fragments_allowed(codes: GridCodes, width: Int) -> Int:
-    """Return into how many fragments a job of this width may be split.
-
-    Parameters
-    ----------
-    codes : GridCodes
-    width : int
-    """
+    """Return into how many fragments a job of this width may be split."""
     for row in range(len(codes.width_up_to)):
         if width <= codes.width_up_to[row]:
             return codes.fragments[row]
@@ -132,15 +126,7 @@ def take_site(state: GridState, slot: Slot, site: Int) -> None:
 
 @kernel_part
 def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
-    """Whether a job may be split: by the mode, and by the lower bound unless it fits on no site.
-
-    Parameters
-    ----------
-    state : GridState
-    codes : GridCodes
-    slot : int
-        Of the job.
-    """
+    """Whether a job may be split: by the mode, and by the lower bound unless it fits on no site."""
     width = state.jobs[slot].width
     return codes.splits and (width > codes.lower_bound or width > state.counters[0].largest)
 

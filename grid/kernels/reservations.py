@@ -52,19 +52,7 @@ class ReservedStarts(NamedTuple):
 
 
 def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> ReservedStarts:
-    """Return a plan for an idle grid, in which nothing is reserved.
-
-    Parameters
-    ----------
-    state : GridState
-    codes : GridCodes
-    room : int
-        Jobs that may wait or run at one time.
-
-    Returns
-    -------
-    ReservedStarts
-    """
+    """Return a plan for an idle grid, in which nothing is reserved, for so many jobs that wait or run."""
     sites = len(state.nodes)
     # Each job changes what is free at its start and at its end; one step stands for the last pass, and one for now.
     steps = 2 * room + 2
@@ -88,16 +76,7 @@ def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> Reserve
 
 
 def enlarged(plan: ReservedStarts) -> ReservedStarts:
-    """Return the same plan with room for twice as many jobs.
-
-    Parameters
-    ----------
-    plan : ReservedStarts
-
-    Returns
-    -------
-    ReservedStarts
-    """
+    """Return the same plan with room for twice as many jobs."""
     room = len(plan.reserved)
     wider = ((0, 0), (0, 2 * room))
     spare = np.zeros(2 * room, np.int64)
@@ -116,14 +95,7 @@ def enlarged(plan: ReservedStarts) -> ReservedStarts:
 
 @kernel_part
 def has_room(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
-    """Whether the plan has room for so many new jobs.
-
-    Parameters
-    ----------
-    state : GridState
-    plan : ReservedStarts
-    n_new : int
-    """
+    """Whether the plan has room for so many new jobs."""
     counters = state.counters[0]
     return counters.n_waiting + counters.n_running + n_new <= len(plan.reserved)
 

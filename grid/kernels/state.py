@@ -153,19 +153,7 @@ class GridState(NamedTuple):
 
 
 def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
-    """Return the state of an idle grid.
-
-    Parameters
-    ----------
-    nodes : numpy.ndarray of int64, shape (sites,)
-        Nodes of each site.
-    slots : int
-        Jobs that may wait or run at one time.
-
-    Returns
-    -------
-    GridState
-    """
+    """Return the state of an idle grid, with slots for the jobs that may wait or run at one time."""
     sites = len(nodes)
     running = int(min(nodes.sum(), slots))
     state = GridState(
@@ -207,12 +195,7 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
 
 @kernel_part
 def is_full(state: GridState) -> bool:
-    """Whether the fragments of one more pass might not find room: a pass starts no more than one per node.
-
-    Parameters
-    ----------
-    state : GridState
-    """
+    """Whether the fragments of one more pass might not find room: a pass starts no more than one per node."""
     return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
 
 
@@ -240,15 +223,7 @@ def add_free(state: GridState, site: Int, nodes: Int) -> None:
 
 @kernel_part
 def recall_taken(state: GridState, slot: Slot) -> None:
-    """Put the fragments of a job that has started back into ``taken``.
-
-    Parameters
-    ----------
-    state : GridState
-        Changed in place.
-    slot : int
-        Of the job.
-    """
+    """Put the fragments of a job that has started back into ``taken``."""
     first = state.first_fragment[slot]
     for k in range(state.n_fragments[slot]):
         state.taken[k] = state.fragments[first + k]

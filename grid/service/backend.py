@@ -200,7 +200,6 @@ class LiveBackend:
         return known
 
     async def _own_forecast(self, job_id: int) -> Forecast | None:
-        """Return what a site says of a job of its own users."""
         record = await self._record(job_id)
         if record is None:
             return None

@@ -271,7 +271,7 @@ class RunningGrid(RunningActors):
             data = ray.get(actor.submit.remote(encode(list(requests))), timeout=START_S)
         except ray.exceptions.RayError as error:
             raise UnavailableError(
-                f"the grid does not answer: {type(error).__name__}; hand in the same again"
+                f"the grid does not answer: {type(error).__name__}; submit the same again"
             ) from error
         return msgspec.msgpack.decode(data, type=list[Answer])
 
@@ -340,7 +340,6 @@ def make_site(
 
 
 def _labels(labelled: bool, site: SitePlan, machine: str) -> dict[str, str]:
-    """Return which labels a Ray node must have for an actor of this machine."""
     if not labelled:
         return {}
     labels = {SITE_LABEL: site.name}
@@ -389,7 +388,6 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
 
 
 def _network(read: ReadGrid) -> GridNetwork | None:
-    """Return the links between the sites, as the meta-scheduler knows them."""
     if read.network is None:
         return None
     model = NetworkModel.of_table(read.network.table, read.network.topology)

@@ -26,11 +26,10 @@ import msgspec
 from gridweave.errors import GridweaveError, OptionError, UnavailableError
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
-from gridweave.grid.service.ray import connected, free_port, token_environment, watch_ray
+from gridweave.grid.service.ray import child_environment, connected, free_port, last_words, watch_ray
 from gridweave.grid.service.state import (
     GATEWAY,
     LOGS,
-    MARKER_VARIABLE,
     TOKEN,
     TOKENS,
     LocalGridState,
@@ -48,7 +47,7 @@ Say = Callable[[str], None]
 
 READY_S = 60.0
 LOG = "gateway.log"
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S, _ANSWER_S = 0.05, 5.0
 
 
 def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
@@ -100,7 +99,7 @@ async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say:
         try:
             say(f"the gateway listens at {gateway.url}")
             if gateway.settings.tokens is None:
-                say("there are no tokens: everybody on this machine is an operator, and nobody else can reach it")
+                say("there are no tokens: everybody on this machine is an operator, and nobody else can connect")
             while not is_over.is_set():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -172,20 +171,13 @@ def start_gateway(
         raise UnavailableError(f"gateway.port: something else listens at {plan.host}:{plan.port}; name another port")
     settings = msgspec.structs.replace(plan.settings(str(folder / TOKENS)), port=port)
     task = GatewayTask(settings=settings, address=state.address, namespace=state.namespace, token=str(folder / TOKEN))
-    environment = dict(os.environ) | {MARKER_VARIABLE: state.marker}
-    if ray_token is not None:
-        environment = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
-        environment |= token_environment(ray_token)
-    if "PYTHONPATH" in environment:
-        paths = environment["PYTHONPATH"].split(os.pathsep)
-        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
     with (folder / LOGS / LOG).open("ab") as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "gridweave.grid.service.gateway_process", state.name],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=child_environment(state.marker, ray_token),
             start_new_session=True,
         )
     assert child.stdin is not None
@@ -222,24 +214,15 @@ def wait_until_ready(url: str, process: LocalProcess, logs: Path) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def answers(url: str, *, timeout_s: float = 5.0) -> bool:
+def answers(url: str) -> bool:
     """Return whether a gateway answers for the grid behind it."""
     # Nothing secret is sent, and who answers is not asked: the certificate may be for another name of this machine.
     anybody = ssl._create_unverified_context()
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s, context=anybody) as answer:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=_ANSWER_S, context=anybody) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False
-
-
-def last_words(log: Path) -> str:
-    """Return the last line that a process has written."""
-    try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        lines = []
-    return lines[-1].strip() if lines else f"nothing is told; see {log}"
 
 
 def main() -> int:

@@ -16,13 +16,12 @@ import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid
-from gridweave.grid.config.tables import GatewayTable, GridFile
+from gridweave.grid.config.tables import GridFile
 from gridweave.grid.service.cluster import GIVE_UP_S, find_actors, make_grid, plan_of, stop_actors
 from gridweave.grid.service.gateway_process import start_gateway, wait_until_ready
 from gridweave.grid.service.ray import (
     LOOPBACK,
     MOST_NODES,
-    STORE_BYTES,
     Launcher,
     OwnRay,
     RayMachine,
@@ -74,61 +73,33 @@ Tell = Callable[[str], None]
 """Hears what is going on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Wanted:
     """A grid as it is to run on this machine."""
 
     name: str
-    sites: tuple[LocalSite, ...]
-    # Makes its plan of: the folder, the namespace, whether Ray nodes are labelled, the first port for ranks, and the
-    # secret by which sites that probe know each other. It may take a while.
-    make_plan: Callable[[str, str, bool, int, bytes], GridPlan]
-    folder: str = ""  # of journals, jobs and output; empty: one below that of its state
-    gateway: GatewayTable = field(default_factory=GatewayTable)
-    # Of the local Ray; the first two 0: any.
-    ray_port: int = 0
-    first_port: int = 0
-    store_bytes: int = STORE_BYTES
+    read: ReadGrid
     address: str | None = None  # of a Ray cluster that runs, in place of a local one
-    # The GRID.toml it comes from.
-    file: str = ""
-    text: str = ""
-    base: str = ""
+
+    @property
+    def file(self) -> GridFile:
+        """What GRID.toml says."""
+        assert isinstance(self.read.file, GridFile), "a file of serve is not a GRID.toml"
+        return self.read.file
 
     @property
     def machines(self) -> list[RayMachine]:
         """The machines of all sites."""
         return [
             RayMachine(site.name, f"m{number}", site.machines == 1)
-            for site in self.sites
+            for site in self.file.sites
             for number in range(site.machines)
         ]
 
 
 def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:
     """Return what is to run of a GRID.toml; `name` goes before the name in the file."""
-    file = read.file
-    assert isinstance(file, GridFile), "a file of serve is no GRID.toml"
-
-    def make_plan(folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
-        return plan_of(
-            read, folder=folder, namespace=namespace, labelled=labelled, first_port=first_port, secret=secret
-        )
-
-    return Wanted(
-        name=check_name(name or file.name or DEFAULT_NAME),
-        sites=tuple(LocalSite(site.name, site.nodes, site.machines) for site in file.sites),
-        make_plan=make_plan,
-        folder=read.folder,
-        gateway=read.gateway,
-        ray_port=file.ray.port,
-        first_port=file.ray.first_port or 0,
-        store_bytes=file.ray.store_bytes,
-        address=address,
-        file=read.source,
-        text=read.text,
-        base=read.base,
-    )
+    return Wanted(check_name(name or read.file.name or DEFAULT_NAME), read, address)
 
 
 @dataclass(kw_only=True)
@@ -142,13 +113,13 @@ class Brought:
     remarks: list[str] = field(default_factory=list)  # what people should know
 
 
-def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str | None = None) -> Brought:
+def bring_up(wanted: Wanted, tell: Tell) -> Brought:
     """Start a grid on this machine, or what is missing of it; if that fails, nothing is left of what was started.
 
-    `read` returns what is wanted under this name, at this address; while it does, Ray is loaded already.
+    OptionError if a grid of this name runs by another GRID.toml, or elsewhere.
     """
-    with working_on(name) as folder, ended_in_order():
-        before = read_grid_state(name)
+    with working_on(wanted.name) as folder, ended_in_order():
+        before = read_grid_state(wanted.name)
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
             if before.processes:
@@ -157,26 +128,21 @@ def bring_up(name: str, read: Callable[[], Wanted], tell: Tell, *, address: str 
             before = None
         if before is not None:
             tell("Looking at what runs")
-        elif address is None:
-            tell("Starting Ray")
-        launcher = None
+            _check_same(before, wanted)
+        launcher = work = None
         try:
-            if before is None and address is None:
+            if before is None and wanted.address is None:
+                tell("Starting Ray")
                 check_ray()
                 with uninterrupted():
                     launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
-            wanted = read()
-            if before is not None:
-                _check_same(before, wanted)
-            work = None
-            try:
-                with uninterrupted():
-                    work = _Work(wanted, folder, before, last_url, tell)
-                work.run(launcher)
-            except BaseException:
-                if work is not None:
-                    work.undo()
-                raise
+            with uninterrupted():
+                work = _Work(wanted, folder, before, last_url, tell)
+            work.run(launcher)
+        except BaseException:
+            if work is not None:
+                work.undo()
+            raise
         finally:
             if launcher is not None:
                 launcher.close()
@@ -194,22 +160,22 @@ class _Work:
         self.done = Brought(state=before or self._new_state(), was_up=before is not None)
 
     def _new_state(self) -> LocalGridState:
-        wanted = self._wanted
+        wanted, read = self._wanted, self._wanted.read
         return LocalGridState(
             name=wanted.name,
             marker=kept_secret(self._folder, MARKER),
             boot=boot_id(),
             since_ms=int(time.time() * 1000),
-            folder=wanted.folder or str(self._folder / LIVE),
+            folder=read.folder or str(self._folder / LIVE),
             namespace=NAMESPACE if wanted.name == DEFAULT_NAME else f"{NAMESPACE}-{wanted.name}",
-            sites=wanted.sites,
+            sites=tuple(LocalSite(site.name, site.nodes, site.machines) for site in read.sites),
             address=wanted.address or "",
             own_ray=wanted.address is None,
             url=self._last_url,
-            tokens=wanted.gateway.tokens,
-            file=wanted.file,
-            text=wanted.text,
-            base=wanted.base,
+            tokens=read.gateway.tokens,
+            file=read.source,
+            text=read.text,
+            base=read.base,
         )
 
     def run(self, launcher: Launcher | None) -> None:
@@ -248,7 +214,7 @@ class _Work:
         self._await_gateway()
 
     def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
-        state, wanted = self.done.state, self._wanted
+        state, wanted = self.done.state, self._wanted.file.ray
         port = int(state.address.rpartition(":")[2] or 0)
         processes = tuple(one for one in state.processes if one.name != GATEWAY)
         return OwnRay(
@@ -256,7 +222,7 @@ class _Work:
             machines,
             marker=state.marker,
             store_bytes=wanted.store_bytes,
-            port=wanted.ray_port,
+            port=wanted.port,
             state=RayState(boot=state.boot, port=port, temp=state.temp, processes=processes),
             changed=self._ray_changed,
         )
@@ -299,7 +265,7 @@ class _Work:
     def _labelled(self, ray: Any) -> bool:
         """Return whether the nodes of a cluster say whose they are."""
         found = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
-        missing = [site.name for site in self._wanted.sites if site.name not in found]
+        missing = [site.name for site in self._wanted.file.sites if site.name not in found]
         if found and missing:
             raise UnavailableError(
                 f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add such a node, or leave it out"
@@ -324,8 +290,14 @@ class _Work:
 
     def _plan(self, labelled: bool) -> GridPlan:
         state, secret = self.done.state, kept_secret(self._folder, PROBE_SECRET).encode()
-        first_port = self._wanted.first_port or first_port_of(state.name)
-        return self._wanted.make_plan(state.folder, state.namespace, labelled, first_port, secret)
+        return plan_of(
+            self._wanted.read,
+            folder=state.folder,
+            namespace=state.namespace,
+            labelled=labelled,
+            first_port=self._wanted.file.ray.first_port or first_port_of(state.name),
+            secret=secret,
+        )
 
     def _make_actors(self, plan: GridPlan) -> RunningGrid:
         grid = make_grid(plan)
@@ -348,8 +320,9 @@ class _Work:
         if state.process(GATEWAY) is not None:
             return
         with uninterrupted():
-            process, url = start_gateway(self._wanted.gateway, state, self._folder, ray_token)
-            self._change(url=url, cert=self._wanted.gateway.cert or "")
+            gateway = self._wanted.read.gateway
+            process, url = start_gateway(gateway, state, self._folder, ray_token)
+            self._change(url=url, cert=gateway.cert or "")
             self._started(process)
         self._lap("gateway begun")
 
@@ -413,10 +386,11 @@ def is_broken(state: LocalGridState) -> bool:
 
 
 def _check_same(state: LocalGridState, wanted: Wanted) -> None:
-    """Raise OptionError if a grid runs that is not the one that is wanted."""
     right = "run `gridweave down` first, or give another --name"
-    if wanted.text != state.text:
-        raise OptionError(wanted.file, f"the grid {state.name!r} runs by another GRID.toml, {state.file}; {right}")
+    if wanted.read.text != state.text:
+        raise OptionError(
+            wanted.read.source, f"the grid {state.name!r} runs by another GRID.toml, {state.file}; {right}"
+        )
     if (wanted.address is None) != state.own_ray or (wanted.address not in (None, state.address)):
         where = "a Ray of its own" if state.own_ray else f"the Ray at {state.address}"
         raise OptionError("--address", f"the grid {state.name!r} runs on {where}; {right}")

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError, not_installed
-from gridweave.grid.service.ray_nodes import Launched, Launching, RayNode
+from gridweave.grid.service.ray_nodes import Launching, RayNode
 from gridweave.grid.service.signals import postponed, uninterrupted
 from gridweave.grid.service.state import (
     HEAD,
@@ -67,15 +67,24 @@ def knock(address: str) -> None:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Let Ray start without a report to its makers, and without remarks of its own, unless the user says so."""
-    added = [name for name in _QUIET if name not in os.environ]
-    os.environ.update({name: _QUIET[name] for name in added})
+def _environment_of_this(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Let Ray start without a report to its makers, and without remarks of its own, unless the user says so."""
+    with _environment_of_this({name: value for name, value in _QUIET.items() if name not in os.environ}):
+        yield
 
 
 @contextlib.contextmanager
@@ -180,12 +189,12 @@ class Launcher:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            env=_environment_of_nodes(token, marker),
+            env=child_environment(marker, token) | _OF_NODES,
             # Ctrl-C comes to this process alone, which then ends all in order.
             start_new_session=True,
         )
 
-    def launch(self, task: Launching) -> Iterator[Launched]:
+    def launch(self, task: Launching) -> Iterator[LocalProcess]:
         """Yield the nodes as they are started; ``problem`` is then what was said if the head has not come up."""
         process = self._process
         assert process.stdin is not None
@@ -193,17 +202,17 @@ class Launcher:
         with contextlib.suppress(BrokenPipeError), process.stdin as orders:
             orders.write(msgspec.json.encode(task))
         for line in process.stdout:
-            yield msgspec.json.decode(line, type=Launched)
+            yield msgspec.json.decode(line, type=LocalProcess)
         if process.wait():
             self._said.seek(0)
             self.problem = self._said.read().decode(errors="replace")
 
-    def close(self) -> list[Launched]:
+    def close(self) -> list[LocalProcess]:
         """End it; what it has started goes on. Return those of them that were not yielded."""
         self._process.terminate()
         self._process.wait()
         told = self._process.stdout
-        untold = [] if told is None or told.closed else [msgspec.json.decode(line, type=Launched) for line in told]
+        untold = [] if told is None or told.closed else [msgspec.json.decode(line, type=LocalProcess) for line in told]
         for pipe in (self._process.stdin, self._process.stdout, self._said):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -279,7 +288,6 @@ class OwnRay:
             self._launch(missing, head=head is None, launcher=launcher)
 
     def _launch(self, machines: Sequence[RayMachine], *, head: bool, launcher: Launcher | None = None) -> None:
-        """Start the head, or not, and nodes for machines."""
         task = Launching(
             host=LOOPBACK,
             port=self.state.port,
@@ -297,11 +305,12 @@ class OwnRay:
             for one in launcher.close() if launcher is not None else ():
                 self._started(one)
         if launcher.problem is not None:
-            raise UnavailableError(f"Ray cannot be started on this machine: {self._last_words(HEAD, launcher.problem)}")
+            told = last_words(self._log(HEAD), launcher.problem)
+            raise UnavailableError(f"Ray cannot be started on this machine: {told}")
 
-    def _started(self, one: Launched) -> None:
+    def _started(self, one: LocalProcess) -> None:
         others = tuple(other for other in self.state.processes if other.name != one.name)
-        self._change(processes=(*others, LocalProcess(one.name, one.pid, one.start_ticks)))
+        self._change(processes=(*others, one))
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
@@ -320,9 +329,8 @@ class OwnRay:
                 # Ray gives up a node that is not there within half a minute, which happens on a busy machine.
                 tries[machine.node] += 1
                 if tries[machine.node] >= _TRIES:
-                    raise UnavailableError(
-                        f"the {machine.node} cannot be started on this machine: {self._last_words(machine.node)}"
-                    )
+                    told = last_words(self._log(machine.node))
+                    raise UnavailableError(f"the {machine.node} cannot be started on this machine: {told}")
                 self._launch([machine], head=False)
             if time.monotonic() > until:
                 raise UnavailableError(f"the {missing[0].node} has not joined within {_JOIN_S:.0f} s")
@@ -336,7 +344,7 @@ class OwnRay:
     def mend(self) -> None:
         """Start anew the nodes that have ended; UnavailableError if the head has: without it nothing of it works."""
         if self.process(HEAD) is None:
-            raise UnavailableError("the head of Ray has ended; all of it is to be started anew")
+            raise UnavailableError("the head of Ray has ended; all of it must be started again")
         self.start()
 
     def end_nodes(self) -> None:
@@ -391,28 +399,35 @@ class OwnRay:
     def _log(self, name: str) -> str:
         return str(self._folder / LOGS / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
 
-    def _last_words(self, name: str, said: str = "") -> str:
-        with contextlib.suppress(OSError):
-            said = said.strip() or Path(self._log(name)).read_text(errors="replace")
-        lines = [line for line in said.splitlines() if line.strip()]
-        return lines[-1].strip() if lines else f"nothing is told; see {self._folder / LOGS}"
+
+def last_words(log: str | Path, said: str = "") -> str:
+    """Return the last line that a process has said, or written into its log."""
+    with contextlib.suppress(OSError):
+        said = said.strip() or Path(log).read_text(errors="replace")
+    lines = [line for line in said.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"nothing is told; see {log}"
 
 
-def _environment_of_nodes(token: Path, marker: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    kept |= token_environment(token)
-    kept[MARKER_VARIABLE] = marker
-    # Ray would write the titles of its processes over their environment, by which they are known.
-    kept["SPT_NOENV"] = "1"
-    # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
-    kept["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"
-    kept["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Its workers, and with them the actors of the grid and all jobs, would give way to every other process.
-    kept["RAY_worker_niceness"] = "0"
-    kept["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+def child_environment(marker: str, token: Path | None) -> dict[str, str]:
+    """Return the environment of a process of a grid; with a token, what others say of Ray is kept from it."""
+    kept = dict(os.environ)
+    if token is not None:
+        kept = {name: value for name, value in kept.items() if not name.startswith("RAY_")} | token_environment(token)
     if "PYTHONPATH" in kept:
         kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
-    return kept
+    return kept | {MARKER_VARIABLE: marker}
+
+
+_OF_NODES = {
+    # Ray would write the titles of its processes over their environment, by which they are known.
+    "SPT_NOENV": "1",
+    # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Its workers, and with them the actors of the grid and all jobs, would give way to every other process.
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 
 
 def check_ray() -> None:
@@ -458,21 +473,7 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind((host, port))
             return int(one.getsockname()[1])
-    raise UnavailableError(f"{host}: no port can be had there")
-
-
-@contextlib.contextmanager
-def _environment_of_this(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    raise UnavailableError(f"{host}: no port is free there")
 
 
 @contextlib.contextmanager

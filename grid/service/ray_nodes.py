@@ -19,7 +19,8 @@ from typing import NoReturn
 
 import msgspec
 
-from gridweave.site.machine.processes import PR_SET_NAME, control_process, process_stat
+from gridweave.grid.service.state import LocalProcess
+from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
 HEAD_S = 60.0
 _LOOK_EVERY_S = 0.02
@@ -41,14 +42,6 @@ class Launching(msgspec.Struct, frozen=True, kw_only=True):
     head: RayNode | None = None  # none: it runs
     nodes: tuple[RayNode, ...] = ()  # those that join it
     end_with: int = 0  # the number of a process with which they end; 0: none
-
-
-class Launched(msgspec.Struct, frozen=True):
-    """A node that was started: the leader of its session."""
-
-    name: str
-    pid: int
-    start_ticks: int
 
 
 def main() -> int:
@@ -78,9 +71,9 @@ def _launch(node: RayNode, end_with: int) -> int:
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _become(node, end_with)
-        stat = process_stat(pid)
-        assert stat is not None, "a child that was not waited for has a number"
-        sys.stdout.buffer.write(msgspec.json.encode(Launched(node.name, pid, stat.start_ticks)) + b"\n")
+        process = LocalProcess.of_pid(node.name, pid)
+        assert process is not None, "a child that was not waited for has a number"
+        sys.stdout.buffer.write(msgspec.json.encode(process) + b"\n")
         sys.stdout.buffer.flush()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,19 +1,15 @@
-"""The grid's side of ``gridweave serve``: the meta-scheduler and its gateway in one process, the sites elsewhere.
+"""The two sides of ``gridweave serve``: the meta-scheduler in one process with its gateway, and one site by itself.
 
-What both sides of ``gridweave serve`` have in common: the gateway, its tokens, and how the process ends.
-
-One site of ``gridweave serve``: its Ray, or a cluster that it joins, its actors, and its own gateway.
+A site has a Ray of its own, or a cluster that it joins, its actors, and its own gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -42,7 +38,7 @@ from gridweave.grid.service.ray import (
     knock,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.state import HEAD, make_private
+from gridweave.grid.service.state import HEAD, locked, make_private
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
@@ -96,7 +92,7 @@ def grid_service(read: ReadGrid) -> GridService:
     from gridweave.grid.service.cluster import machines_of, plan_of
 
     file = read.file
-    assert isinstance(file, ServedGrid), "a site is no grid"
+    assert isinstance(file, ServedGrid), "a site is not a grid"
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
     return GridService(
         folder=read.folder,
@@ -165,9 +161,12 @@ def serve_grid(service: GridService, say: Say) -> None:
     journal knows all.
     """
     log_requests()
+    asyncio.run(_serve_grid(service, _settings(service), say))
+
+
+def _settings(service: GridService | SiteService) -> GatewaySettings:
     tokens = prepare_tokens(service.gateway, Path(service.folder))
-    settings = msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
-    asyncio.run(_serve_grid(service, settings, say))
+    return msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
 
 
 async def _serve_grid(service: GridService, settings: GatewaySettings, say: Say) -> None:
@@ -248,7 +247,7 @@ def site_service(read: ReadGrid) -> SiteService:
     from gridweave.grid.service.cluster import plan_of
 
     file = read.file
-    assert isinstance(file, ServedSite), "the grid's side is no site"
+    assert isinstance(file, ServedSite), "the grid's side is not a site"
     own, ray, uplink = file.site, file.ray, file.uplink
     first_port = ray.first_port or FIRST_PORT + own.number % _MOST_PLACES * PORTS_OF_A_SITE
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=first_port, secret=b"")
@@ -274,10 +273,10 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
     When the head of its Ray has ended, jobs go on, as after a kill.
     """
     folder = make_private(Path(service.folder))
-    with _alone(folder), ended_in_order():
+    taken = f"another process serves the site in {folder}; end it, or name another folder"
+    with locked(folder / _LOCK, taken), ended_in_order():
         log_requests()
-        tokens = prepare_tokens(service.gateway, folder)
-        settings = msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
+        settings = _settings(service)
         _check_files(service)
         if service.uplink is not None:
             warn_of_plain([service.uplink], say)
@@ -297,22 +296,6 @@ def _check_files(service: SiteService) -> None:
         Secrets(service.accepts_file)
     except OptionError as error:
         raise OptionError("uplink", f"{error.option}: {error.problem}") from None
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep another process from serving the same site."""
-    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UnavailableError(
-                f"another process serves the site in {folder}; end it, or name another folder"
-            ) from None
-        yield
-    finally:
-        os.close(handle)
 
 
 def site_ray(service: SiteService) -> OwnRay:
@@ -442,7 +425,6 @@ def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) ->
 
 
 async def _look_after(ray: OwnRay) -> None:
-    """See again and again that Ray runs."""
     while True:
         await asyncio.to_thread(ray.mend)
         await asyncio.sleep(_LOOK_S)

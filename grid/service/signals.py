@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
-from types import FrameType
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,23 +16,45 @@ _ALL = (signal.SIGINT, *_POSTPONED)
 
 
 @contextlib.contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP take down what was started, as Ctrl-C does, and end with 128 + the signal's number."""
+def _heard_by(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, Any], object] | signal.Handlers | None
+) -> Iterator[None]:
+    """Have a handler hear signals (None: who hears them now); then whoever heard them before does so again."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, hear) for number in _POSTPONED}
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in before if handler is not None else ():
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number, earlier in before.items():
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
+
+
+@contextlib.contextmanager
+def _blocked(numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP take down what was started, as Ctrl-C does, and end with 128 + the signal's number."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: object) -> None:
+        heard.append(number)
+        raise SystemExit(128 + number)
+
+    try:
+        with _heard_by(_POSTPONED, hear):
+            yield
+    finally:
         if heard:
             # Where the exception passes through Ray, or through a callback, another one comes out of it, or none.
             raise SystemExit(128 + heard[0])
@@ -63,15 +84,12 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
             task.cancel()
         return await work
 
-    before = {number: signal.getsignal(number) for number in _POSTPONED}
     try:
-        with asyncio.Runner() as runner:
+        with _heard_by(_POSTPONED, None), asyncio.Runner() as runner:
             for number in _POSTPONED:
                 runner.get_loop().add_signal_handler(number, hear, number)
             return runner.run(cancellable())
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if heard:
             raise SystemExit(128 + heard[0])
 
@@ -79,15 +97,8 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """Let nothing interrupt this: what is being ended is ended whole."""
-    if threading.current_thread() is not threading.main_thread():
+    with _heard_by(_ALL, signal.SIG_IGN):
         yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ALL}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextlib.contextmanager
@@ -96,16 +107,11 @@ def uninterrupted() -> Iterator[None]:
 
     Blocking them would not do: a process that is started would never hear of them.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     heard: list[int] = []
-    before = {number: signal.signal(number, lambda heard_of, frame: heard.append(heard_of)) for number in _ALL}
     try:
-        yield
+        with _heard_by(_ALL, lambda number, frame: heard.append(number)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if heard:
             signal.raise_signal(heard[0])
 
@@ -119,21 +125,12 @@ def postponed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _POSTPONED}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _POSTPONED)
-    try:
+    with _blocked(_POSTPONED), _heard_by(_POSTPONED, None):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextlib.contextmanager
 def for_the_main_thread() -> Iterator[None]:
     """Leave signals to the thread that runs this: threads that are started in it hear of none."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
-    try:
+    with _blocked(_ALL):
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

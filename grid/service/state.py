@@ -21,7 +21,7 @@ import msgspec
 import platformdirs
 
 from gridweave.errors import GridweaveError, OptionError, UnavailableError
-from gridweave.site.machine.folders import JOBS, fragment_key, read_state, write_whole
+from gridweave.site.machine.folders import JOBS, piece_key, read_state, write_whole
 from gridweave.site.machine.processes import ProcessStat, boot_id, open_process, process_stat, send_signal, strays
 
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ def node_of(site: str) -> str:
 def check_name(name: str) -> str:
     """Return the name of a grid, if it can be one."""
     if not _NAME.fullmatch(name):
-        raise OptionError("--name", f"{name!r} is no name of a grid; 1 to 40 letters, digits, hyphens and underscores")
+        raise OptionError(
+            "--name", f"{name!r} cannot be the name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
+        )
     return name
 
 
@@ -212,15 +214,21 @@ def known_grids() -> list[str]:
 def working_on(name: str) -> Iterator[Path]:
     """Keep others from starting or ending the same grid meanwhile; yield the folder of its state."""
     folder = make_private(state_folder(name))
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    right = "wait for it, or give another --name"
+    with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}"):
+        yield folder
+
+
+@contextlib.contextmanager
+def locked(path: Path, problem: str) -> Iterator[None]:
+    """Hold a lock, a file; UnavailableError with the problem if another process holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UnavailableError(
-                f"another process starts or ends the grid {name!r} just now; wait for it, or give another --name"
-            ) from None
-        yield folder
+            raise UnavailableError(problem) from None
+        yield
     finally:
         os.close(handle)
 
@@ -313,7 +321,7 @@ async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
     from gridweave.site.machine.runner import Runner
 
     for jobs in sorted(folder.glob(f"*/*/{JOBS}")):
-        states = [read_state(fragment) for fragment in jobs.iterdir() if fragment_key(fragment) is not None]
+        states = [read_state(piece) for piece in jobs.iterdir() if piece_key(piece) is not None]
         if all(state is not None and state.phase == "ended" for state in states):
             continue
         with contextlib.suppress(GridweaveError, TimeoutError):
@@ -322,7 +330,7 @@ async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
 
 
 async def _end_all(runner: Runner, reason: str) -> None:
-    from gridweave.site.launch import FragmentEnded
+    from gridweave.site.launch import PieceEnded
 
     left = set(await runner.adopt())
     for key in left:
@@ -330,16 +338,16 @@ async def _end_all(runner: Runner, reason: str) -> None:
     events = runner.events()
     while left:
         event = await anext(events)
-        if isinstance(event, FragmentEnded):
+        if isinstance(event, PieceEnded):
             left.discard((event.job_id, event.attempt))
 
 
 def count_running(folder: Path) -> int:
     """Return how many parts of jobs run on this machine, by their folders."""
     states = (
-        read_state(fragment)
+        read_state(piece)
         for jobs in folder.glob(f"*/*/{JOBS}")
-        for fragment in jobs.iterdir()
-        if fragment_key(fragment) is not None
+        for piece in jobs.iterdir()
+        if piece_key(piece) is not None
     )
     return sum(state is not None and state.phase != "ended" for state in states)

@@ -74,6 +74,7 @@ def play_site(
         label=policy.label,
         options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
         shared=entry_of(policy).shares_nodes,
+        shares_time=entry_of(policy).shares_time,
         columns=told.columns,
         own_metrics=own_metrics(entry_of(policy), workload, nodes, told) | _by_needs(workload, nodes, told),
     )
@@ -157,7 +158,7 @@ def check_driver(driver: str, policy: Policy, reservations: Sequence[Request]) -
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
     if reservations and not entry_of(policy).keeps_reservations:
-        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
+        raise OptionError("reservations", "are only for planning sites; use discipline='planning'")
     check_requests(reservations)
 
 

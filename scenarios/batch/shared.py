@@ -151,7 +151,7 @@ def _policy_of(policy: SharedPolicy) -> SharingPolicy:
     if isinstance(policy, SharingPolicy):
         return policy
     if policy not in VARIANTS:
-        raise InputError(f"policy {policy!r} is not known; known are {', '.join(VARIANTS)}")
+        raise InputError(f"policy {policy!r} is not known; one of {', '.join(VARIANTS)}")
     return VARIANTS[policy]
 
 

@@ -174,4 +174,4 @@ def _refuse(unused: Mapping[str, object], what: str) -> None:
     """Refuse what goes with another policy."""
     for option, value in unused.items():
         if value is not None:
-            raise OptionError(option, f"is of no use to {what}; leave it out, or give another policy")
+            raise OptionError(option, f"is not used by {what}; leave it out, or give another policy")

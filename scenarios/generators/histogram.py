@@ -137,7 +137,7 @@ def weibull_by_name(text: str) -> Weibull:
     head, _, name = text.partition(":")
     if head != "table" or name not in WEIBULL_TABLE:
         names = ", ".join(WEIBULL_TABLE)
-        raise OptionError("weibull", f"{text!r} is not known; right is fit, or table: and one of {names}")
+        raise OptionError("weibull", f"{text!r} is not known; write fit, or table: and one of {names}")
     return WEIBULL_TABLE[name]
 
 
@@ -227,12 +227,12 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"the counts sum to {sum(self.counts)}, the model was learnt from {self.moments.jobs} jobs"
             )
         if max(self.widths) > self.nodes:
-            raise InputError(f"a width of {max(self.widths)} stands in the model of a machine of {self.nodes} nodes")
+            raise InputError(f"the model has a width of {max(self.widths)}, but its machine has {self.nodes} nodes")
         bins = len(bin_edges()) - 1
         if min(self.estimates) < -bins or max(self.estimates) >= len(self.estimate_values):
-            raise InputError("estimates holds a code for which there is neither a value nor a bin")
+            raise InputError("estimates contains a code for which there is neither a value nor a bin")
         if min(self.runs) < RUN_OVERRAN or max(self.runs) >= bins:
-            raise InputError("runs holds a code for which there is no bin")
+            raise InputError("runs contains a code for which there is no bin")
         low, high = self._estimate_bounds(np.arange(cells))
         if np.any(low >= high):
             raise InputError("a cell has run times that are longer than its estimates")

@@ -10,7 +10,7 @@ Hyper-Erlang distributions of common order, fitted to three moments.
 J. Jann, P. Pattnaik, H. Franke, F. Wang, J. Skovira and J. Riodan, *Modeling of Workload in MPPs* (JSSPP 1997; below:
 *Jann*), which Zhang et al., section 2.1, use. The distribution is a mixture of two Erlang distributions with the same
 number of phases n. M. Johnson and M. Taaffe (*Matching moments to phase distributions: mixtures of Erlang distributions
-of common order*, 1989) show which moments such a mixture can have; see `fit_moments`.
+of common order*, 1989) show which moments such a mixture can have; see `fit_sample`.
 
 One class of widths of the hyper-Erlang workload model, and the jobs that are drawn from it.
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Annotated, Unpack
 
 import msgspec
@@ -120,23 +119,10 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return rng.standard_gamma(shape, size) * (mean / self.order)
 
 
-def fit_moments(m1: float, m2: float, m3: float) -> HyperErlang:
-    """Fit a hyper-Erlang distribution of common order to the first three raw moments.
+def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
+    """Fit a hyper-Erlang distribution of common order to the first three moments of observed values, none negative.
 
-    Parameters
-    ----------
-    m1, m2, m3 : float
-        E[X], E[X^2] and E[X^3] of a positive quantity in milliseconds.
-
-    Returns
-    -------
-    HyperErlang
-        Of the lowest order that has these moments.
-
-    Raises
-    ------
-    InputError
-        If no distribution on the positive numbers has them.
+    It is of the lowest order that has them. Values that are all equal give a constant.
 
     Notes
     -----
@@ -149,27 +135,6 @@ def fit_moments(m1: float, m2: float, m3: float) -> HyperErlang:
     if n > m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. Both hold for large n whatever the data, unless all
     values are equal, or all but zeros. Then, and where more than `MAX_ORDER` phases are needed, the branches are
     constants (order None), which have the same three moments. Where t2 = t1^2 and t3 = t1^3 one branch is enough.
-
-    Examples
-    --------
-    >>> fit_moments(1000.0, 2e6, 6e9)
-    HyperErlang(order=1, probabilities=(1.0,), means_ms=(1000.0,))
-    """
-    if not all(math.isfinite(m) and m > 0 for m in (m1, m2, m3)):
-        raise InputError(f"the moments {m1}, {m2}, {m3} are not all finite numbers > 0")
-    # In units of the mean and exactly: where the values are nearly equal, the differences cancel nearly all digits.
-    mean, second, third = Fraction(m1), Fraction(m2), Fraction(m3)
-    variance = second / mean**2 - 1
-    skew = third / mean**3 - 3 * (second / mean**2) + 2
-    if variance < -_NOISE or mean * third < second**2 * (1 - Fraction(_NOISE)):
-        raise InputError(f"no distribution on positive numbers has the moments {m1}, {m2}, {m3}")
-    return _fit(m1, float(variance), float(skew))
-
-
-def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
-    """Fit a hyper-Erlang distribution of common order to the first three moments of observed values, none negative.
-
-    It is of the lowest order that has them. Values that are all equal give a constant.
     """
     values = np.asarray(values_ms, np.float64)
     if not len(values) or not np.all(np.isfinite(values)) or values.min() < 0 or values.max() == 0:
@@ -264,7 +229,7 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.counts or len(self.widths) != len(self.counts):
             raise InputError("the widths and counts of a class must have one common length, at least 1")
         if max(self.widths) > self.max_width:
-            raise InputError(f"a width of {max(self.widths)} stands in the class up to {self.max_width}")
+            raise InputError(f"a class of widths up to {self.max_width} has a width of {max(self.widths)}")
 
     @property
     def jobs(self) -> int:
@@ -351,7 +316,7 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("a hyper-Erlang model has at least one class of widths")
         widest = max(max(group.widths) for group in self.classes)
         if widest > self.nodes:
-            raise InputError(f"a width of {widest} stands in the model of a machine of {self.nodes} nodes")
+            raise InputError(f"the model has a width of {widest}, but its machine has {self.nodes} nodes")
 
     def offered_load(self, nodes: int | None = None) -> float:
         """Return the offered load that the means of the model give.

@@ -338,7 +338,7 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     0.2927
     """
     if kind not in _KINDS:
-        raise OptionError("kind", f"{kind!r} is not known; known are {', '.join(_KINDS)}")
+        raise OptionError("kind", f"{kind!r} is not known; one of {', '.join(_KINDS)}")
     name, types = _KINDS[kind]
     return LublinModel(name, nodes, types)
 

@@ -196,7 +196,7 @@ def load_model(source: str | Path) -> Model:
         is_file = False
     if not is_file:
         known = ", ".join(model_names())
-        raise InputError(f"{source}: there is no such file, and no such model; known by name are {known}")
+        raise InputError(f"{source}: there is no such file, and no such model; known models are {known}")
     return _read(Path(source))
 
 
@@ -227,7 +227,7 @@ def _read(path: Path) -> Model:
     if envelope.version != VERSION:
         raise InputError(f"{path}: is of version {envelope.version}; this gridweave reads version {VERSION}")
     if envelope.kind not in GENERATORS:
-        raise InputError(f"{path}: is of an unknown kind; known are {', '.join(GENERATORS)}")
+        raise InputError(f"{path}: is of an unknown kind; there are {', '.join(GENERATORS)}")
     try:
         model = msgspec.json.decode(envelope.model, type=GENERATORS[envelope.kind].model_type)
     except (msgspec.DecodeError, UnicodeDecodeError, InputError) as error:

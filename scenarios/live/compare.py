@@ -155,7 +155,7 @@ class LiveRun:
         late_real_ms = float(np.quantile(self.late_ms, 0.95)) / self.speed
         if late_real_ms > MS_PER_S:
             lines.append(
-                f"the machine cannot keep up: one job in twenty was handed in {late_real_ms / MS_PER_S:,.1f} s of real "
+                f"the machine cannot keep up: one job in twenty was submitted {late_real_ms / MS_PER_S:,.1f} s of real "
                 "time late or more; give a lower --speed"
             )
         return lines
@@ -179,14 +179,19 @@ class LiveRun:
 
     def difference_rows(self) -> Iterator[tuple[str, ...]]:
         """Yield differences job by job in seconds: name, least, 5%, median, 95%, most."""
-        for name, values in (
-            ("started later", self.start_differences_ms),
-            ("ended later", self.end_differences_ms),
-            ("taken in late", self.late_ms),
-            ("held nodes longer than its work", self.longer_ms),
-        ):
+        names = ("started later", "ended later", "taken in late", "held nodes longer than its work")
+        for name, values in zip(names, self._differences().values(), strict=True):
             if len(values):
                 yield (name, *(f"{value / MS_PER_S:,.1f}" for value in np.quantile(values, _QUANTILES)))
+
+    def _differences(self) -> dict[str, IntArray]:
+        """Return by how much jobs differed from the simulation, by the names of ``summary.json``."""
+        return {
+            "start_ms": self.start_differences_ms,
+            "end_ms": self.end_differences_ms,
+            "late_ms": self.late_ms,
+            "longer_ms": self.longer_ms,
+        }
 
     def count_rows(self) -> Iterator[tuple[str, str]]:
         """Yield numbers of jobs."""
@@ -200,16 +205,10 @@ class LiveRun:
 
     def summary(self) -> dict[str, Any]:
         """Return what ``summary.json`` says, as plain values."""
+        ends = ("least", "q05", "median", "q95", "most")
         differences = {
-            name: dict(
-                zip(("least", "q05", "median", "q95", "most"), np.quantile(values, _QUANTILES).tolist(), strict=True)
-            )
-            for name, values in (
-                ("start_ms", self.start_differences_ms),
-                ("end_ms", self.end_differences_ms),
-                ("late_ms", self.late_ms),
-                ("longer_ms", self.longer_ms),
-            )
+            name: dict(zip(ends, np.quantile(values, _QUANTILES).tolist(), strict=True))
+            for name, values in self._differences().items()
             if len(values)
         }
         return {

@@ -186,7 +186,7 @@ def end_forecast(child: subprocess.Popen[bytes]) -> GridRun:
     assert child.stdout is not None
     answer = child.stdout.read()
     if child.wait():
-        raise UnavailableError("the simulation of the demonstration has failed; see above")
+        raise UnavailableError("the simulation of the demonstration failed; see above")
     run: GridRun = pickle.loads(answer)
     return run
 
@@ -239,7 +239,7 @@ def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UnavailableError("the demonstration is shown by another process just now; wait for it") from None
+                raise UnavailableError("another process is running the demonstration; wait for it") from None
             try:
                 _remove(name, tell)  # what one that was killed has left
                 yield

@@ -88,7 +88,7 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
         raise ScenarioError([f"{name}: --on {on}: {problem}" for problem in problems])
     remarks = []
     if network != Network():
-        remarks.append("messages take live what they take: [network] counts in the simulation alone")
+        remarks.append("live messages take the time they take: [network] counts only in the simulation")
     if built.policy.mode != "local" and built.policy.selection == "random":
         remarks.append("selection random: the live grid draws other numbers than the simulation")
     return remarks

@@ -292,7 +292,7 @@ class Player:
         found = {record.job_id: record for record in await self._found(targets)}
         missing = sorted(set(self._ids.values()) - found.keys())
         if missing:
-            raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it begun anew meanwhile?")
+            raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it started over meanwhile?")
         ended = [found[self._ids[job.row]] for job in self._jobs]
         self.records = [expanded(record, self.origin_ms, self._speed) for record in ended]
 
@@ -358,7 +358,7 @@ class Player:
         left = queue.waiting + queue.starting + queue.running + sum(site.waiting + site.running for site in sites)
         if not strangers and not left:
             return []
-        seen = [f"{len(strangers)} handed in meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
+        seen = [f"{len(strangers)} submitted meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
         return [f"warning: jobs of others were on the grid ({', '.join(seen)}); the schedule is theirs as well"]
 
     async def _clock_ahead_ms(self) -> int:

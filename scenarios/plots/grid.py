@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
-from gridweave.scenarios.plots.parts import BLACK, BLUE, NICE_MS, VERMILLION, TimeAxis, new_figure, tidy
+from gridweave.scenarios.plots.parts import (
+    BLACK,
+    BLUE,
+    VERMILLION,
+    TimeAxis,
+    count_axis,
+    new_figure,
+    nice_bins,
+    percent_axis,
+    tidy,
+)
 from gridweave.scenarios.plots.results import over_bins, span
-from gridweave.scenarios.plots.schedule import busiest_window, draw_queue, place_jobs
+from gridweave.scenarios.plots.schedule import HEIGHT_IN, WIDTH_IN, Boxes, busiest_window, draw_queue, place_jobs
 from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.results.steps import step_functions
 from gridweave.scenarios.workload.table import IntArray
@@ -22,15 +31,13 @@ _LOCAL = "#C9D7E6"  # of jobs on one site: quiet, so that the others stand out
 # Paul Tol's bright scheme without its blue and grey.
 _SPLIT = ("#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#009988")
 _BORDER = "#5F7286"
-_CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
-_WIDTH_IN, _HEIGHT_IN = 11.0, 7.5
 
 
 def plot_utilisation(run: GridRun) -> Figure:
     """Draw how busy each site was over time, the whole grid, and the waiting jobs, as means over bins of time."""
     one = run.as_one()
     begin_ms, until_ms = span(one)
-    edges_ms, bin_name = _bins(begin_ms, until_ms)
+    edges_ms, bin_name = nice_bins(begin_ms, until_ms, _BINS_AT_MOST)
     time = TimeAxis.of(one.workload, begin_ms, until_ms)
     place = time.place(edges_ms)
     sites = len(run.site_names)
@@ -48,13 +55,9 @@ def plot_utilisation(run: GridRun) -> Figure:
     upper.invert_yaxis()
     steps = step_functions(*one.schedule())
     _draw_mean(middle, steps.time_ms, steps.busy, edges_ms, place, BLUE, scale=100 / one.nodes)
-    middle.set_ylim(0, 102)
-    middle.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    middle.set_ylabel("Busy nodes,\nwhole grid")
+    percent_axis(middle, "Busy nodes,\nwhole grid")
     most = _draw_mean(lower, steps.time_ms, steps.waiting, edges_ms, place, VERMILLION, scale=1.0)
-    lower.set_ylim(0, max(1.0, most * 1.08))
-    lower.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-    lower.set_ylabel("Waiting jobs")
+    count_axis(lower, "Waiting jobs", most, 4)
     time.show(lower, begin_ms, until_ms)
     upper.set_title(f"means of {bin_name}", fontsize="small", loc="left")
     figure.suptitle(_title(run))
@@ -71,7 +74,7 @@ def plot_schedule(run: GridRun) -> Figure:
     steps = step_functions(*one.schedule())
     begin_ms, until_ms = busiest_window(one, steps)
     time = TimeAxis.of(one.workload, begin_ms, until_ms)
-    figure = new_figure(_WIDTH_IN, _HEIGHT_IN)
+    figure = new_figure(WIDTH_IN, HEIGHT_IN)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(7, 1))
     floors = np.concatenate(([0], np.cumsum(run.result.site_nodes)))
     several = _draw_jobs(upper, run, floors, time, begin_ms, until_ms)
@@ -94,12 +97,6 @@ def _title(run: GridRun) -> str:
     nodes, sites = run.result.nodes, len(run.site_names)
     where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
     return f"{run.name}: {run.label}, {where}"
-
-
-def _bins(begin_ms: int, until_ms: int) -> tuple[IntArray, str]:
-    """Return bins of a length that people know."""
-    length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= _BINS_AT_MOST), max(NICE_MS))
-    return np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms]
 
 
 def _name_sites(axes: Axes, run: GridRun, heights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
@@ -135,32 +132,16 @@ def _draw_mean(
 
 def _draw_jobs(axes: Axes, run: GridRun, floors: IntArray, time: TimeAxis, begin_ms: int, until_ms: int) -> int:
     """Draw what runs in the window at every site; return the number of multi-site jobs."""
-    node_pt = _HEIGHT_IN * 72 * 0.75 / float(floors[-1])
-    corners: list[list[tuple[float, float]]] = []
-    fills: list[str] = []
-    borders: list[str] = []
+    boxes = Boxes(axes, time, (begin_ms, until_ms), HEIGHT_IN * 72 * 0.75 / float(floors[-1]), _BORDER)
     colours = _colours(run, begin_ms, until_ms)
     for site, floor in enumerate(floors[:-1].tolist()):
         here = run.site_result(site)
         if not len(here.workload):
             continue
         for row, intervals in place_jobs(here, step_functions(*here.schedule()), begin_ms, until_ms):
-            job_id = int(here.workload.job_id[row])
-            fill = colours.get(job_id, _LOCAL)
-            ends_ms = np.clip([here.start_ms[row], here.end_ms[row]], begin_ms, until_ms)
-            left, right = time.place(ends_ms).tolist()
-            wide_pt = float(ends_ms[1] - ends_ms[0]) / (until_ms - begin_ms) * _WIDTH_IN * 72 * 0.85
-            for low, high in intervals:
-                bottom, top = floor + low, floor + high
-                corners.append([(left, bottom), (right, bottom), (right, top), (left, top)])
-                fills.append(fill)
-                high_pt = (high - low) * node_pt
-                # The border of a sliver would hide its colour.
-                borders.append(fill if min(wide_pt, high_pt) < _SLIVER_PT else _BORDER)
-                if wide_pt > len(str(job_id)) * _CHAR_PT and high_pt > _LINE_PT:
-                    where = (left + right) / 2, (bottom + top) / 2
-                    axes.text(*where, str(job_id), ha="center", va="center", fontsize=_FONT_PT)
-    axes.add_collection(PolyCollection(corners, facecolors=fills, edgecolors=borders, linewidths=0.4))
+            job_id, span_ms = int(here.workload.job_id[row]), (int(here.start_ms[row]), int(here.end_ms[row]))
+            boxes.add(job_id, span_ms, intervals, colours.get(job_id, _LOCAL), floor)
+    boxes.draw(0.4)
     axes.spines[["top", "right"]].set_visible(False)
     return len(colours)
 

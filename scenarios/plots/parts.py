@@ -16,11 +16,11 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from gridweave.errors import InputError
 from gridweave.scenarios.workload.columns import load_zone
-from gridweave.scenarios.workload.table import MS_PER_S, Workload
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -84,6 +84,26 @@ def tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def percent_axis(axes: Axes, label: str) -> None:
+    """Make the y axis one of per cent, from 0 to 100."""
+    axes.set_ylim(0, 102)
+    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axes.set_ylabel(label)
+
+
+def count_axis(axes: Axes, label: str, most: float, ticks: int) -> None:
+    """Make the y axis one of numbers of things, up to the most that is drawn."""
+    axes.set_ylim(0, max(1.0, most * 1.08))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
+    axes.set_ylabel(label)
+
+
+def nice_bins(begin_ms: int, until_ms: int, most: int) -> tuple[IntArray, str]:
+    """Return the edges of at most so many bins of a length that people know, and what they call it."""
+    length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= most), max(NICE_MS))
+    return np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms]
 
 
 def legend_below(figure: Figure, axes: Axes | None = None) -> None:

@@ -71,15 +71,7 @@ def draw_zhang(table: str, title: str, runs: ZhangRuns) -> dict[str, Figure]:
 def _draw_panel(axes: Axes, panel: Panel, curves: Curves) -> None:
     for number, line in enumerate(panel.lines):
         curve = curves[line.setting]
-        axes.plot(
-            curve.rho,
-            values_of(line, panel.quantity, curve),
-            color=SERIES[number],
-            marker=MARKERS[number],
-            markersize=4.5,
-            linewidth=1.4,
-            label=line.label,
-        )
+        _line(axes, curve.rho, values_of(line, panel.quantity, curve), number, line.label)
     if panel.quantity == "loss":
         ends = np.array([0.5, 1.0])
         axes.plot(ends, 1 - ends, color=BLACK, linewidth=1, linestyle=DASHED, label="κ = 1 − ρ")

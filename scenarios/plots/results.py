@@ -9,19 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.plots.parts import (
     BLACK,
     BLUE,
-    NICE_MS,
+    DASHED,
     SERIES,
     VERMILLION,
     FloatArray,
     TimeAxis,
+    count_axis,
+    legend_below,
     log_time_axis,
     new_figure,
+    nice_bins,
+    percent_axis,
     tidy,
 )
 from gridweave.scenarios.results.schedule import SimulationResult
@@ -54,14 +58,10 @@ def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, e
         float(np.average(over_bins(steps.time_ms, steps.busy, bins.edges_ms)[0], weights=np.diff(bins.edges_ms)))
         * percent
     )
-    upper.axhline(mean, color=BLACK, linewidth=1, linestyle=(0, (5, 3)), label=f"mean of the time shown: {mean:.1f}%")
-    upper.set_ylim(0, 102)
-    upper.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    upper.set_ylabel(f"Busy nodes [% of {result.nodes:,}]")
+    upper.axhline(mean, color=BLACK, linewidth=1, linestyle=DASHED, label=f"mean of the time shown: {mean:.1f}%")
+    percent_axis(upper, f"Busy nodes [% of {result.nodes:,}]")
     most = _draw_steps(lower, bins, place, (steps.time_ms, steps.waiting), VERMILLION, scale=1.0, share=1.0)
-    lower.set_ylim(0, max(1.0, most * 1.05))
-    lower.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    lower.set_ylabel("Waiting jobs")
+    count_axis(lower, "Waiting jobs", most, 5)
     for axes in (upper, lower):
         tidy(axes)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0.1, frameon=False, fontsize="small", ncols=3)
@@ -102,8 +102,7 @@ class _Bins:
         inside = steps.time_ms[slice(*np.searchsorted(steps.time_ms, (begin_ms + 1, until_ms)))]
         if len(inside) <= _STEPS_AT_MOST:
             return cls(np.concatenate(([begin_ms], inside, [until_ms])), "")
-        length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= _BINS_AT_MOST), max(NICE_MS))
-        return cls(np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms])
+        return cls(*nice_bins(begin_ms, until_ms, _BINS_AT_MOST))
 
 
 def over_bins(
@@ -192,8 +191,7 @@ def plot_waits(result: SimulationResult) -> Figure:
     right.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     right.set_xlabel("Slowdown, bounded by 10 s")
     _finish_shares((left, right))
-    handles = left.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    legend_below(figure, left)
     figure.suptitle(title(result))
     return figure
 
@@ -231,10 +229,8 @@ def _draw_shares(axes: Axes, values: FloatArray, floor: float, colour: str, labe
 
 def _finish_shares(panels: Sequence[Axes]) -> None:
     for axes in panels:
-        axes.set_ylim(0, 101)
-        axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+        percent_axis(axes, "Jobs up to this value [%]" if axes is panels[0] else "")
         tidy(axes)
-    panels[0].set_ylabel("Jobs up to this value [%]")
 
 
 def plot_comparison(results: Sequence[SimulationResult]) -> Figure:

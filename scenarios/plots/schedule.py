@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gridweave.scenarios.plots.parts import NICE_MS, VERMILLION, FloatArray, TimeAxis, new_figure, tidy
+from gridweave.scenarios.plots.parts import NICE_MS, VERMILLION, FloatArray, TimeAxis, count_axis, new_figure, tidy
 from gridweave.scenarios.plots.results import over_bins, span, title, window
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.results.steps import Steps, step_functions
@@ -22,7 +22,7 @@ STARTS_AT_MOST = 100
 
 # Paul Tol's light scheme: told apart also with colour vision deficiencies, and black text is legible on all of them.
 _FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
-_WIDTH_IN, _HEIGHT_IN = 11.0, 7.5
+WIDTH_IN, HEIGHT_IN = 11.0, 7.5
 _CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
 
 _ROWS_AT_ONCE = 1 << 16
@@ -44,7 +44,7 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
     """
     steps = step_functions(*result.schedule())
     begin_ms, until_ms = _chosen_window(result, steps, start_ms, end_ms)
-    figure = new_figure(_WIDTH_IN, _HEIGHT_IN)
+    figure = new_figure(WIDTH_IN, HEIGHT_IN)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(6, 1))
     time = TimeAxis.of(result.workload, begin_ms, until_ms)
     time.show(lower, begin_ms, until_ms)
@@ -84,6 +84,37 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
             begin_ms = int(froms[np.argmax(asked_until(froms + length_ms) - asked_until(froms))])
             until_ms = begin_ms + length_ms
     return begin_ms, until_ms
+
+
+class Boxes:
+    """Jobs as rectangles over a window of time and the nodes of a machine, each of which is ``node_pt`` high."""
+
+    def __init__(self, axes: Axes, time: TimeAxis, window_ms: tuple[int, int], node_pt: float, border: str) -> None:
+        self._axes, self._time, self._window_ms, self._node_pt, self._border = axes, time, window_ms, node_pt, border
+        self._corners: list[list[tuple[float, float]]] = []
+        self._looks: list[tuple[str, str]] = []
+
+    def add(
+        self, job_id: int, span_ms: tuple[int, int], intervals: Iterable[Interval], fill: str, floor: int = 0
+    ) -> None:
+        """Add a job on intervals of nodes, counted from ``floor``; its id is written where there is room."""
+        begin_ms, until_ms = self._window_ms
+        ends_ms = np.clip(span_ms, begin_ms, until_ms)
+        left, right = self._time.place(ends_ms).tolist()
+        wide_pt = float(ends_ms[1] - ends_ms[0]) / (until_ms - begin_ms) * WIDTH_IN * 72 * 0.9
+        for low, high in intervals:
+            bottom, top, high_pt = floor + low, floor + high, (high - low) * self._node_pt
+            self._corners.append([(left, bottom), (right, bottom), (right, top), (left, top)])
+            # The border of a sliver would hide its colour.
+            self._looks.append((fill, fill if min(wide_pt, high_pt) < _SLIVER_PT else self._border))
+            if wide_pt > len(str(job_id)) * _CHAR_PT and high_pt > _LINE_PT:
+                where = (left + right) / 2, (bottom + top) / 2
+                self._axes.text(*where, str(job_id), ha="center", va="center", fontsize=_FONT_PT)
+
+    def draw(self, line: float) -> None:
+        """Draw all rectangles, with borders of this width."""
+        fills, borders = zip(*self._looks, strict=True) if self._looks else ((), ())
+        self._axes.add_collection(PolyCollection(self._corners, facecolors=fills, edgecolors=borders, linewidths=line))
 
 
 def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: int) -> Iterator[_Placed]:
@@ -127,23 +158,11 @@ def _draw_jobs(
     axes: Axes, result: SimulationResult, placed: list[_Placed], time: TimeAxis, begin_ms: int, until_ms: int
 ) -> None:
     """Draw the jobs that run in the window."""
-    node_pt = _HEIGHT_IN * 72 * 0.7 / result.nodes
-    corners: list[list[tuple[float, float]]] = []
-    looks: list[tuple[str, str, float]] = []
+    boxes = Boxes(axes, time, (begin_ms, until_ms), HEIGHT_IN * 72 * 0.7 / result.nodes, "#333333")
     for (row, intervals), fill in zip(placed, _fills(result, placed), strict=True):
-        ends_ms = np.clip([result.start_ms[row], result.end_ms[row]], begin_ms, until_ms)
-        left, right = time.place(ends_ms).tolist()
-        wide_pt = float(ends_ms[1] - ends_ms[0]) / (until_ms - begin_ms) * _WIDTH_IN * 72 * 0.92
-        text = str(result.workload.job_id[row])
-        for low, high in intervals:
-            corners.append([(left, low), (right, low), (right, high), (left, high)])
-            high_pt = (high - low) * node_pt
-            # The border of a sliver would hide its colour.
-            looks.append((fill, fill, 0.5) if min(wide_pt, high_pt) < _SLIVER_PT else (fill, "#333333", 0.5))
-            if wide_pt > len(text) * _CHAR_PT and high_pt > _LINE_PT:
-                axes.text((left + right) / 2, (low + high) / 2, text, ha="center", va="center", fontsize=_FONT_PT)
-    fills, borders, lines = zip(*looks, strict=True) if looks else ((), (), ())
-    axes.add_collection(PolyCollection(corners, facecolors=fills, edgecolors=borders, linewidths=lines))
+        span_ms = int(result.start_ms[row]), int(result.end_ms[row])
+        boxes.add(int(result.workload.job_id[row]), span_ms, intervals, fill)
+    boxes.draw(0.5)
     axes.set_ylim(0, result.nodes)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("Node")
@@ -177,7 +196,5 @@ def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms
     edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))
     waiting = over_bins(steps.time_ms, steps.waiting, edges_ms)[2]
     axes.stairs(waiting, time.place(edges_ms), fill=True, color=VERMILLION, alpha=0.6)
-    axes.set_ylim(0, max(1.0, float(waiting.max()) * 1.1))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
-    axes.set_ylabel("Waiting\njobs")
+    count_axis(axes, "Waiting\njobs", float(waiting.max()), 3)
     tidy(axes)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
 from gridweave.errors import UnavailableError
-from gridweave.scenarios.plots.parts import BLACK, SERIES, new_figure, tidy
+from gridweave.scenarios.plots.parts import BLACK, MARKERS, SERIES, new_figure, tidy
 from gridweave.scenarios.sweep.plan import Axis, SweepPlan
 from gridweave.scenarios.sweep.tables import Naming, naming_of
 
@@ -26,7 +26,6 @@ FloatArray = npt.NDArray[np.float64]
 Places = tuple[int, ...]
 """One place on each of some axes."""
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _LINES_AT_MOST, _PANELS_AT_MOST = len(SERIES), 12
 _BAND_ROOM, _NEAR_ZERO = 0.6, 0.6
@@ -232,7 +231,7 @@ def _combinations(axes: Sequence[Axis]) -> itertools.product[tuple[int, ...]]:
 
 
 def _style(number: int) -> tuple[str, object, str]:
-    return SERIES[number % len(SERIES)], _DASHES[number // len(SERIES)], _MARKERS[number % len(_MARKERS)]
+    return SERIES[number % len(SERIES)], _DASHES[number // len(SERIES)], MARKERS[number % len(MARKERS)]
 
 
 def _label(axes: Sequence[Axis], places: Sequence[int], *, names: bool = False) -> str:

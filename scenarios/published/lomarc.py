@@ -22,7 +22,6 @@ from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model,
 from gridweave.scenarios.published.report import (
     EACH,
     OURS,
-    Conclusion,
     Findings,
     Record,
     Row,
@@ -31,7 +30,7 @@ from gridweave.scenarios.published.report import (
     Verdict,
     our_values,
 )
-from gridweave.scenarios.published.study import Study, printed, seeds_of
+from gridweave.scenarios.published.study import Study, judge, printed, seeds_of
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.scenarios.workload.columns import assign_resources
@@ -442,60 +441,33 @@ def _reluctant(view: View) -> Verdict:
     return Verdict(own < other, f"W3: the {own:.1f}th with L-R (4th), the {other:.1f}th with L-U1 (6th)")
 
 
-Claim = tuple[str, Callable[[View], Verdict]]
-
-_RESPONSES: tuple[Claim, ...] = (
-    ("All LOMARC variants have shorter response times than PSS, AC and AM", _beat_all("response_s")),
-    ("Coscheduling without a match (AC) is significantly worse than space sharing", _always_is_worse),
-    ("L-R cuts response times by 48 to 56%", _cuts("response_s", "L-R")),
-    ("L-R about halves response times and relative bounded response times", _at_least_half),
-    ("The heavier the workload, the larger the improvement of L-R", _grows),
-    ("L-U1 has almost the response times of L-R", _near_each_other),
-    ("L-U1 is slightly better than L-U2", _u1_beats_u2),
-    ("L-FM is worse than L-R under heavy workloads", _first_match_is_worse),
-    ("AM is better than PSS and worse than L-R and L-FM", _adjacent_is_between),
-    ("L-N cuts response times by 23 to 31%", _cuts("response_s", "L-N")),
-    ("L-R shortens the makespan by 5, 20 and 33%", _cuts("makespan_s", "L-R")),
-)
-
-_RELATIVE: tuple[Claim, ...] = (
-    ("All LOMARC variants have lower relative bounded response times than the others", _beat_all("relative")),
-    ("L-R cuts relative bounded response times by 50 to 66%", _cuts("relative", "L-R")),
-    ("L-R has the lowest relative bounded response times", _response_is_best),
-    ("L-N cuts them by 7, 17 and 40%", _cuts("relative", "L-N")),
-)
-
-_UTILISATION: tuple[Claim, ...] = (
-    ("Utilisation is almost the same for all, and grows with the workload", _utilisation_is_alike),
-    ("L-U1, L-U2 and L-R gain 8.5, 19 and 38% of utilisation efficiency", _gains(HYPERTHREADED, (8.5, 19, 38))),
-    ("L-U1, L-U2 and L-R do not differ in utilisation efficiency", _gains_are_alike),
-    ("L-FM gains 6, 15 and 31%", _gains(("L-FM",), (6, 15, 31))),
-    ("L-N gains 2, 9 and 18%", _gains(("L-N",), (2, 9, 18))),
-)
-
-CLAIMS: dict[str, tuple[Claim, ...]] = {
-    "lomarc-5": (
-        ("Few candidates are left to choose from", _few_candidates),
-        ("L-R selects less far down in the queue than L-U1 under W3", _reluctant),
+CHECKS: dict[str, tuple[Callable[[View], Verdict], ...]] = {
+    "lomarc-4": (),
+    "lomarc-5": (_few_candidates, _reluctant),
+    "lomarc-6": (
+        _beat_all("response_s"),
+        _always_is_worse,
+        _cuts("response_s", "L-R"),
+        _at_least_half,
+        _grows,
+        _near_each_other,
+        _u1_beats_u2,
+        _first_match_is_worse,
+        _adjacent_is_between,
+        _cuts("response_s", "L-N"),
+        _cuts("makespan_s", "L-R"),
     ),
-    "lomarc-6": _RESPONSES,
-    "lomarc-7": _RELATIVE,
-    "lomarc-8": _UTILISATION,
-    "lomarc-9": (
-        ("With M2 and M3 L-U1, L-U2 and L-R improve as much as with M1", _mixes_are_alike),
-        ("L-N improves more with M2 (many disk-bound jobs) and less with M3", _standard_by_mix),
+    "lomarc-7": (_beat_all("relative"), _cuts("relative", "L-R"), _response_is_best, _cuts("relative", "L-N")),
+    "lomarc-8": (
+        _utilisation_is_alike,
+        _gains(HYPERTHREADED, (8.5, 19, 38)),
+        _gains_are_alike,
+        _gains(("L-FM",), (6, 15, 31)),
+        _gains(("L-N",), (2, 9, 18)),
     ),
+    "lomarc-9": (_mixes_are_alike, _standard_by_mix),
 }
-"""Table or figure to its conclusions: what the paper says, and the check."""
-
-
-def judge(entry: str, points: Points, readings: Sequence[str]) -> tuple[Conclusion, ...]:
-    """Return the conclusions of one of `CLAIMS`, judged for each reading by the points of all that the figure shows."""
-    views = {reading: View(points, reading) for reading in readings}
-    return tuple(
-        Conclusion("LOMARC, section 6.2", claim, {name: check(view) for name, view in views.items()})
-        for claim, check in CLAIMS.get(entry, ())
-    )
+"""Table or figure to the checks of what the paper concludes from it."""
 
 
 QUANTITIES = {
@@ -536,7 +508,7 @@ def report(table: str, runs: LomarcRuns) -> Findings:
     notes = [f"{runs.jobs:,} jobs on {NODES} nodes; means over the seeds 1 to {len(runs.seeds)}"]
     if table == "lomarc-4":
         sections = _loads(runs)
-        notes += _about_loads()
+        notes += [_GROWTH_OF_LOADS, _SIZE_OF_LOADS]
     elif table == "lomarc-5":
         sections = [_table_5(reading, view) for reading, view in views.items()]
     else:
@@ -545,7 +517,7 @@ def report(table: str, runs: LomarcRuns) -> Findings:
         notes.append('readings of the slowdown formula: docs/sharing.md, "Slowdown"')
     return Findings(
         sections=tuple(sections),
-        conclusions=judge(table, points, tuple(READINGS)),
+        conclusions=judge(table, CHECKS[table], views),
         data={"runs": _records(runs, table)} if table in SHOWN else {},
         notes=tuple(notes),
     )
@@ -578,16 +550,14 @@ def _mean_load(runs: LomarcRuns, name: str, weeks: float | None) -> FloatArray:
     return np.asarray(np.mean(loads, axis=0), np.float64)
 
 
-def _about_loads() -> list[str]:
-    growth = (
-        "the published loads grow as exp(b Δα), b = 0.4871 of the model (1 : 1.22 : 1.98): a is the mean of the "
-        "logarithm of the gaps, taken back, and the alphas say all there is to say of the three workloads"
-    )
-    size = (
-        "no reading of r, n and P gives 10.6 itself; with arithmetic means the load of W1 and W2 is below 1, as the "
-        "published makespans ask for (under W1 L-R shortens it by 5% only)"
-    )
-    return [growth, size]
+_GROWTH_OF_LOADS = (
+    "the published loads grow as exp(b Δα), b = 0.4871 of the model (1 : 1.22 : 1.98): a is the mean of the "
+    "logarithm of the gaps, taken back, and the alphas say all there is to say of the three workloads"
+)
+_SIZE_OF_LOADS = (
+    "no reading of r, n and P gives 10.6 itself; with arithmetic means the load of W1 and W2 is below 1, as the "
+    "published makespans ask for (under W1 L-R shortens it by 5% only)"
+)
 
 
 def _table_5(reading: str, view: View) -> Section:

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
-from gridweave.grid.config.networks import TOML, find_topology, text_of, with_source_of
+from gridweave.grid.config.networks import find_topology, text_of
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
-from gridweave.netmodel.reading import build_topology
-from gridweave.netmodel.tables import CONTENTIONS, NetTable, Problems
+from gridweave.netmodel.reading import parse_network
+from gridweave.netmodel.tables import CONTENTIONS, NetTable
 from gridweave.netmodel.topology import Topology
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
@@ -106,16 +106,8 @@ class NetworkRuns:
     @cached_property
     def topology(self) -> Topology:
         """The network, with the four sites."""
-        name = self.source
-        sites = PLACES[name]
-        table = NetTable(file=name)
-        if name.endswith(TOML):
-            table = with_source_of(table, text_of(find_topology(name)))
-        problems = Problems(name)
-        topology = build_topology(table, name, lambda file: text_of(find_topology(file)), problems, sites)
-        problems.raise_if_any()
-        assert topology is not None
-        return topology
+        text = text_of(find_topology(self.source))
+        return parse_network(text, self.source, lambda file: text_of(find_topology(file)), PLACES[self.source])[1]
 
     @cached_property
     def model(self) -> NetworkModel:

@@ -149,6 +149,6 @@ def resolve(names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         if name.casefold() not in known:
-            raise OptionError("TABLE", f"{name!r} is not known; known are {', '.join([*TABLES, *GROUPS])}")
+            raise OptionError("TABLE", f"{name!r} is not known; one of {', '.join([*TABLES, *GROUPS])}")
         found += known[name.casefold()]
     return list(dict.fromkeys(found))

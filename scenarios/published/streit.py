@@ -263,7 +263,7 @@ class ThesisRuns:
         """Return the jobs of a trace, which must be there."""
         jobs = self.jobs(key)
         if jobs is None:
-            raise TraceError(THESIS_TRACES[key].name, "this trace is not at hand")
+            raise TraceError(THESIS_TRACES[key].name, "this trace is not on this machine")
         return jobs
 
     def _shared(self, run: tuple[str, str, str, str]) -> tuple[str, str, str, str]:

@@ -6,7 +6,8 @@ computed for the three extracts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.published.report import EACH, Conclusion, Findings, Row, Section, Value, Verdict, change_pct
 from gridweave.scenarios.published.streit import THESIS_TRACES
-from gridweave.scenarios.published.study import Study, printed
+from gridweave.scenarios.published.study import Study, judge, printed
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.estimates import perfect
@@ -234,58 +235,40 @@ def conclusions(runs: GridRuns) -> Findings:
         _adaptive_is_best,
         _adaptive_on_m384,
     )
-    return Findings(conclusions=tuple(check(runs) for check in checks))
+    each = {name: name for name in EXTRACTS}
+    return Findings(conclusions=judge("streit-7", [partial(check, runs) for check in checks], each))
 
 
-def _conclusion(source: str, claim: str, judged: Iterable[tuple[str, bool, str]]) -> Conclusion:
-    """Return a conclusion with a verdict for each workload."""
-    return Conclusion(source, claim, {name: Verdict(holds, figures) for name, holds, figures in judged})
+def _equal_machines_are_better(runs: GridRuns, name: str) -> Verdict:
+    awrt = {m: runs.awrt_by_width_s(name, m, multi_site(0.5)) for m in ("m64", "m64-8", "m128", "m256", "m256-5")}
+    order = awrt["m64"] > awrt["m64-8"] > awrt["m128"] > awrt["m256"] < awrt["m256-5"]
+    return Verdict(order, "AWRT " + _listed(awrt, " s"))
 
 
-def _equal_machines_are_better(runs: GridRuns) -> Conclusion:
-    judged = []
-    for name in EXTRACTS:
-        awrt = {m: runs.awrt_by_width_s(name, m, multi_site(0.5)) for m in ("m64", "m64-8", "m128", "m256", "m256-5")}
-        order = awrt["m64"] > awrt["m64-8"] > awrt["m128"] > awrt["m256"] < awrt["m256-5"]
-        judged.append((name, order, "AWRT " + _listed(awrt, " s")))
-    claim = "At p = 50% larger machines are better, and equal ones than unequal: m64 > m64-8 > m128 > m256 < m256-5"
-    return _conclusion("section 7.3.1", claim, judged)
-
-
-def _sharing_beats_local(runs: GridRuns) -> Conclusion:
-    judged = []
-    for name in EXTRACTS:
-        local, shared = (
-            runs.result(name, "m128", GridPolicy(mode=mode), max_width=128).metrics() for mode in ("local", "sharing")
-        )
-        by_area = 100 * (1 - shared.awrt_area_ms / local.awrt_area_ms)
-        by_width = 100 * (1 - shared.awrt_width_ms / local.awrt_width_ms)
-        figures = f"{by_width:.0f}% weighted by width (equation 7.1), {by_area:.0f}% by resource consumption"
-        judged.append((name, by_width > 50, figures))
-    return _conclusion("section 7.3.2", "Job sharing improves AWRT over local processing by more than half", judged)
-
-
-def _multi_site_pays_up_to(runs: GridRuns) -> Conclusion:
-    judged = []
-    for name in EXTRACTS:
-        shared = runs.awrt_by_width_s(name, "m128", GridPolicy(mode="sharing"), max_width=128)
-        gains = {
-            f"p = {pct}%": 100 * (1 - runs.awrt_by_width_s(name, "m128", multi_site(pct / 100), max_width=128) / shared)
-            for pct in (0, 10, 20, 25, 30, 40)
-        }
-        judged.append((name, gains["p = 25%"] > 0, "AWRT is better than with sharing by " + _listed(gains, "%", 1)))
-    return _conclusion("section 7.3.2", "Multi-site pays up to an overhead of about 25%", judged)
-
-
-def _lower_bound_of_half(runs: GridRuns) -> Conclusion:
-    judged = []
-    for name in EXTRACTS:
-        awrt = {str(bound): runs.awrt_s(name, "m256", multi_site(0.8, lower_bound=bound)) for bound in BOUNDS}
-        good = awrt["128"] <= min(awrt.values()) * (1 + _EQUAL_PCT / 100)
-        judged.append((name, good, "AWRT by lower bound " + _listed(awrt, " s")))
-    return _conclusion(
-        "section 7.3.3", "On m256 at p = 80% a lower bound of half the machine, 128, is the best", judged
+def _sharing_beats_local(runs: GridRuns, name: str) -> Verdict:
+    local, shared = (
+        runs.result(name, "m128", GridPolicy(mode=mode), max_width=128).metrics() for mode in ("local", "sharing")
     )
+    by_area = 100 * (1 - shared.awrt_area_ms / local.awrt_area_ms)
+    by_width = 100 * (1 - shared.awrt_width_ms / local.awrt_width_ms)
+    return Verdict(
+        by_width > 50, f"{by_width:.0f}% weighted by width (equation 7.1), {by_area:.0f}% by resource consumption"
+    )
+
+
+def _multi_site_pays_up_to(runs: GridRuns, name: str) -> Verdict:
+    shared = runs.awrt_by_width_s(name, "m128", GridPolicy(mode="sharing"), max_width=128)
+    gains = {
+        f"p = {pct}%": 100 * (1 - runs.awrt_by_width_s(name, "m128", multi_site(pct / 100), max_width=128) / shared)
+        for pct in (0, 10, 20, 25, 30, 40)
+    }
+    return Verdict(gains["p = 25%"] > 0, "AWRT is better than with sharing by " + _listed(gains, "%", 1))
+
+
+def _lower_bound_of_half(runs: GridRuns, name: str) -> Verdict:
+    awrt = {str(bound): runs.awrt_s(name, "m256", multi_site(0.8, lower_bound=bound)) for bound in BOUNDS}
+    good = awrt["128"] <= min(awrt.values()) * (1 + _EQUAL_PCT / 100)
+    return Verdict(good, "AWRT by lower bound " + _listed(awrt, " s"))
 
 
 def _best_other(runs: GridRuns, name: str, machines: str, overhead: float) -> float:
@@ -296,26 +279,18 @@ def _best_other(runs: GridRuns, name: str, machines: str, overhead: float) -> fl
     return min(runs.awrt_s(name, machines, policy) for policy in policies)
 
 
-def _adaptive_is_best(runs: GridRuns) -> Conclusion:
-    judged = []
-    for name in EXTRACTS:
-        ahead = {
-            f"p = {overhead:.0%}": 100
-            * (1 - runs.awrt_s(name, "m384", adaptive(overhead)) / _best_other(runs, name, "m384", overhead))
-            for overhead in (0.0, 0.3, 0.6, 1.2, 3.0)
-        }
-        judged.append((name, min(ahead.values()) > -_EQUAL_PCT, "ahead by " + _listed(ahead, "%", 1)))
-    claim = "On m384 adaptive beats the best non-adaptive at every overhead (by AWRT; no worse by 1% counts)"
-    return _conclusion("section 7.3.3", claim, judged)
+def _adaptive_is_best(runs: GridRuns, name: str) -> Verdict:
+    ahead = {
+        f"p = {overhead:.0%}": 100
+        * (1 - runs.awrt_s(name, "m384", adaptive(overhead)) / _best_other(runs, name, "m384", overhead))
+        for overhead in (0.0, 0.3, 0.6, 1.2, 3.0)
+    }
+    return Verdict(min(ahead.values()) > -_EQUAL_PCT, "ahead by " + _listed(ahead, "%", 1))
 
 
-def _adaptive_on_m384(runs: GridRuns) -> Conclusion:
-    judged = []
-    for name in EXTRACTS:
-        loss = change_pct(*(runs.awrt_s(name, "m384", adaptive(p)) for p in (3.0, 0.3)))
-        judged.append((name, loss <= _FEW_PCT, f"{loss:+.1f}%"))
-    claim = "On m384 adaptive scheduling loses only a few per cent of AWRT from p = 30% to 300% (published: 7%)"
-    return _conclusion("section 7.3.3", claim, judged)
+def _adaptive_on_m384(runs: GridRuns, name: str) -> Verdict:
+    loss = change_pct(*(runs.awrt_s(name, "m384", adaptive(p)) for p in (3.0, 0.3)))
+    return Verdict(loss <= _FEW_PCT, f"{loss:+.1f}%")
 
 
 def _listed(numbers: dict[str, float], unit: str, decimals: int = 0) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from gridweave.errors import OptionError, TraceError
+from gridweave.scenarios.published.report import Conclusion, Verdict
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.runner import in_threads
 from gridweave.scenarios.traces.load import find_trace
@@ -52,6 +53,17 @@ class Study(Generic[SettingT, ResultT]):
             self._results[one] = result
             self._progress(done, len(new), f"Simulating: {self._title}")
         return {setting: self._results[one] for setting, one in wanted.items()}
+
+
+def judge(
+    table: str, checks: Iterable[Callable[[ResultT], Verdict]], readings: Mapping[str, ResultT]
+) -> tuple[Conclusion, ...]:
+    """Check what a paper concludes from a table (``data/claims.csv``, in this order), for each reading of it."""
+    claims = (row for row in printed("claims") if row["table"] == table)
+    return tuple(
+        Conclusion(row["source"], row["claim"], {name: check(one) for name, one in readings.items()})
+        for row, check in zip(claims, checks, strict=True)
+    )
 
 
 def seeds_of(count: int) -> tuple[int, ...]:

@@ -32,9 +32,9 @@ from gridweave.scenarios.generators.hyper_erlang import (
     learn_hyper_erlang,
     rescale,
 )
-from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Record, Row, Section, Verdict, our_values
+from gridweave.scenarios.published.report import OURS, Findings, Record, Row, Section, Verdict, our_values
 from gridweave.scenarios.published.streit import THESIS_TRACES
-from gridweave.scenarios.published.study import Study, seeds_of
+from gridweave.scenarios.published.study import Study, judge, seeds_of
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.traces.swf import read_swf
 from gridweave.scenarios.workload.columns import NARROW_UP_TO
@@ -463,68 +463,26 @@ def _range(changes: FloatArray) -> str:
     return f"{known.min():+.0f}% to {known.max():+.0f}%" if known.size else "not reached"
 
 
-CLAIMS: Mapping[str, Sequence[tuple[str, str, Check]]] = {
+CHECKS: Mapping[str, Sequence[Check]] = {
     "zhang-5": (
-        ("section 3, Figure 5(a)", "Up to 75% utilisation all policies are comparable", _comparable_at_low_utilisation),
-        ("section 3, Figure 5(a)", "There SJF performs slightly better", _sjf_best_at_low_utilisation),
-        (
-            "section 3, Figure 5(a)",
-            "At higher utilisation FCFS performs better than the other policies",
-            _fcfs_best_at_high_utilisation,
-        ),
-        ("section 3, Figure 5(b)", "SJF and WFit saturate at a utilisation of 85%", _sjf_wfit_saturate),
-        ("section 3, Figure 5(b)", "BFit and FCFS can sustain more than 90%", _bfit_fcfs_sustain),
-        ("section 3, Figure 5", "At these loads FCFS has a better average wait than BFit", _fcfs_before_bfit),
+        _comparable_at_low_utilisation,
+        _sjf_best_at_low_utilisation,
+        _fcfs_best_at_high_utilisation,
+        _sjf_wfit_saturate,
+        _bfit_fcfs_sustain,
+        _fcfs_before_bfit,
     ),
     "zhang-6": (
-        ("section 4, Figure 6", "Ω: the impact of over-estimation on averages is minimal", _impact(OMEGAS)),
-        (
-            "section 4, Figure 6(a)",
-            "Ω: up to 90% over-estimation reduces the average slowdown by approximately 20%",
-            _omega_reduces_slowdown,
-        ),
-        ("section 4, Figure 6(b)", "Ω: up to 85% the average wait varies negligibly", _omega_wait_negligible),
-        (
-            "section 4, Figure 6(b)",
-            "Ω: only at very high utilisation some impact is seen",
-            _omega_impact_only_at_very_high,
-        ),
-        (
-            "section 1",
-            "Ω: over-estimation has no real impact regardless of its degree (Ω up to 10)",
-            _impact((*OMEGAS, *GREAT_OMEGAS)),
-        ),
+        _impact(OMEGAS),
+        _omega_reduces_slowdown,
+        _omega_wait_negligible,
+        _omega_impact_only_at_very_high,
+        _impact((*OMEGAS, *GREAT_OMEGAS)),
     ),
-    "zhang-7": (
-        ("section 4, Figure 7", "Φ: there is very little impact of over-estimation", _impact(PHIS)),
-        (
-            "section 4, Figure 7(b)",
-            "Φ: more accurate estimates have a little benefit in wait",
-            _phi_accuracy_pays_little,
-        ),
-    ),
-    "zhang-8": (
-        (
-            "section 4, Figure 8(a)",
-            "Ω = 3: good estimators get a lower average wait",
-            _good_estimators(OMEGA_3, 0, CLASSES - 1),
-        ),
-        (
-            "section 4, Figure 8(b)",
-            "Φ = 0.2: good estimators get a lower average wait",
-            _good_estimators(PHI_02, CLASSES - 1, 0),
-        ),
-    ),
+    "zhang-7": (_impact(PHIS), _phi_accuracy_pays_little),
+    "zhang-8": (_good_estimators(OMEGA_3, 0, CLASSES - 1), _good_estimators(PHI_02, CLASSES - 1, 0)),
 }
-"""Figure to its conclusions: where the paper draws it, what it says, and the check."""
-
-
-def judge(figure: str, curves: Mapping[str, Curves]) -> tuple[Conclusion, ...]:
-    """Check the conclusions that the paper draws from a figure, by the curves of each reading."""
-    return tuple(
-        Conclusion(source, claim, {reading: check(one) for reading, one in curves.items()})
-        for source, claim, check in CLAIMS[figure]
-    )
+"""Figure to the checks of what the paper concludes from it."""
 
 
 class PanelLine(NamedTuple):
@@ -617,7 +575,7 @@ def report(table: str, runs: ZhangRuns) -> Findings:
     curves = curves_of(table, runs)
     return Findings(
         sections=tuple(_section(table, panel, curves) for panel in FIGURES[table]),
-        conclusions=judge(table, curves),
+        conclusions=judge(table, CHECKS[table], curves),
         data={"curves": [record for reading, one in curves.items() for record in _records(reading, one)]},
         notes=_notes(runs),
     )
@@ -657,16 +615,14 @@ def _records(reading: str, curves: Curves) -> list[Record]:
     records: list[Record] = []
     for setting, curve in curves.items():
         for place, factor in enumerate(RUN_FACTORS):
-            point: Record = {
-                "reading": reading,
-                "order": setting.order,
-                "estimates": setting.estimates,
-                "run_factor": factor,
-                "utilisation": float(curve.rho[place]),
-                "wait_s": float(curve.wait_s[place]),
-                "slowdown": float(curve.slowdown[place]),
-                "loss_of_capacity": float(curve.loss[place]),
-            }
+            point: Record = {"reading": reading, **setting._asdict(), "run_factor": factor}
+            for name, values in (
+                ("utilisation", curve.rho),
+                ("wait_s", curve.wait_s),
+                ("slowdown", curve.slowdown),
+                ("loss_of_capacity", curve.loss),
+            ):
+                point[name] = float(values[place])
             for number, wait in enumerate(curve.class_wait_s[place].tolist()):
                 point[f"class_{number}_wait_s"] = None if math.isnan(wait) else wait
             records.append(point)

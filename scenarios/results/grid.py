@@ -385,7 +385,7 @@ class GridRun:
             If there is no such kind.
         """
         if kind not in PLOT_KINDS:
-            raise OptionError("kind", f"{kind!r} is no plot; give one of {', '.join(PLOT_KINDS)}")
+            raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
         if kind == "schedule" and self.shared:
             raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
         if kind == "waits":

@@ -417,7 +417,7 @@ def _integers(name: str, values: npt.ArrayLike, n: int | None = None) -> IntArra
 def _refuse(order: IntArray | slice, wrong: BoolArray, problem: str) -> None:
     if wrong.any():
         row = np.arange(len(wrong))[order][np.argmax(wrong)]
-        raise InputError(f"the job in row {row} {problem}; this is no schedule")
+        raise InputError(f"the job in row {row} {problem}; this is not a schedule")
 
 
 def compute_shared(

@@ -89,7 +89,7 @@ def write_result(result: SimulationResult, folder: Path, *, plots: bool = True) 
     Raises
     ------
     InputError
-        If the folder cannot be made or written to, or an option is no plain value.
+        If the folder cannot be made or written to, or an option is not a plain value.
     """
     return write_all(folder, _files_of(result, plots=plots))
 
@@ -260,7 +260,7 @@ def write_json(path: Path, value: Any) -> None:
     try:
         text = msgspec.json.encode(value, enc_hook=_plain, order="sorted")
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path.name}: an option is no plain value: {error}") from None
+        raise InputError(f"{path.name}: an option is not a plain value: {error}") from None
     path.write_bytes(msgspec.json.format(text, indent=2) + b"\n")
 
 
@@ -385,6 +385,9 @@ class SimulationResult(MadeAnew):
         Name of the site.
     shared : bool
         Whether jobs may share nodes.
+    shares_time : bool
+        Whether jobs that have started also pause or run at a fraction of their speed: metrics then take as the length
+        of a job its run time alone, and all else of its turn-around as its wait.
     site_nodes : numpy.ndarray of int64, shape (sites,), optional
         Nodes of each site; one site if left out.
     placement : Placement, optional
@@ -423,6 +426,7 @@ class SimulationResult(MadeAnew):
     options: Mapping[str, Any] = field(default_factory=dict)
     site: str = "site"
     shared: bool = False
+    shares_time: bool = False
     cancelled: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     site_nodes: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     placement: Placement | None = None
@@ -520,7 +524,8 @@ class SimulationResult(MadeAnew):
         tuple of numpy.ndarray of int64, each of shape (m,)
             In the order of the workload.
         """
-        columns = self.workload.submit_ms, self.start_ms, self.end_ms, self.workload.width
+        start_ms = np.where(self.ran, self.end_ms - self.workload.run_ms, NEVER) if self.shares_time else self.start_ms
+        columns = self.workload.submit_ms, start_ms, self.end_ms, self.workload.width
         ran = self.ran
         if ran.all():
             return columns
@@ -571,7 +576,7 @@ class SimulationResult(MadeAnew):
         elif kind == "month":
             classes = classes_by_month(submit_ms, self.workload.start_unix_s, self.workload.timezone)
         else:
-            raise OptionError("kind", f"{kind!r} is no way to class jobs; give one of {', '.join(CLASS_KINDS)}")
+            raise OptionError("kind", f"{kind!r} is not a way to class jobs; give one of {', '.join(CLASS_KINDS)}")
         return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes, shared=self.shared)
 
     def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
@@ -648,7 +653,7 @@ class SimulationResult(MadeAnew):
         if kind == "schedule":
             return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
         if kind != "waits":
-            raise OptionError("kind", f"{kind!r} is no plot; give one of {', '.join(PLOT_KINDS)}")
+            raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
         if start_ms is not None or end_ms is not None:
             raise OptionError("start_ms", "the distributions of waits are of all jobs; leave the window out")
         return plots.plot_waits(self)
@@ -715,6 +720,6 @@ class SimulationResult(MadeAnew):
         Raises
         ------
         InputError
-            If the folder cannot be made or written to, or an option is no plain value.
+            If the folder cannot be made or written to, or an option is not a plain value.
         """
         return write_result(self, Path(folder), plots=plots)

@@ -224,7 +224,7 @@ def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
     yield "multi-site jobs, of the squashed area", _percent(run.multi_site_area()).removesuffix("%"), "%"
     if result.world is not None:
         yield "messages between sites and grid", f"{result.world.messages:,}", ""
-        yield "jobs begun anew after a failure", f"{result.world.restarts:,}", ""
+        yield "jobs started again after a failure", f"{result.world.restarts:,}", ""
     values = run.as_one().metrics().to_dict()
     for name in run.shown:
         yield _shown(name, values[name])

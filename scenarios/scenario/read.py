@@ -344,7 +344,7 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
         report.add(("workload", "to_grid"), f"is {scenario.workload.to_grid}; a part of the jobs, from 0 to 1")
     for number, metric in enumerate(scenario.output.metrics):
         if metric not in Metrics.__struct_fields__:
-            report.add(("output", "metrics", number), f"{metric!r} is no metric; docs/metrics.md names them")
+            report.add(("output", "metrics", number), f"{metric!r} is not a metric; docs/metrics.md lists them")
 
 
 def sites_of(scenario: Scenario) -> list[Site]:
@@ -359,7 +359,7 @@ def _check_source(table: WorkloadTable, report: FileReport) -> None:
     if table.trace is None and table.generator is None:
         report.add(at, "has no source; give trace or generator")
     elif table.trace is not None and table.generator is not None:
-        report.add((*at, "generator"), "stands beside a trace; give one of them")
+        report.add((*at, "generator"), "is given beside a trace; give only one of them")
     elif table.generator is not None:
         if table.jobs is None and report.is_clean((*at, "jobs")):
             report.add((*at, "jobs"), "is missing; say how many jobs the generator is to make")
@@ -384,7 +384,9 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
             wrong = f"has {' and '.join(step.named)}" if step.named else "is empty"
             report.add(place, f"{wrong}; a transformation is one of cut, shrink, stretch and split")
         if isinstance(step.split, str) and step.split not in SPLITS:
-            report.add((*place, "split"), f"{step.split!r} is no width; give a number of nodes, {' or '.join(SPLITS)}")
+            report.add(
+                (*place, "split"), f"{step.split!r} is not a width; give a number of nodes, {' or '.join(SPLITS)}"
+            )
 
 
 def _check_home(scenario: Scenario, report: FileReport) -> None:
@@ -450,7 +452,7 @@ def _parsed(text: str, report: FileReport) -> tuple[str, object]:
     except (ValueError, RecursionError):
         pass
     if not written or written[0] in "[{\"'" or "\n" in written:
-        return _refused(key, f"{written!r} is no value; write it as in TOML, or a bare word", report)
+        return _refused(key, f"{written!r} is not a value; write it as in TOML, or as a bare word", report)
     return key, written
 
 
@@ -479,7 +481,7 @@ def _set(place: Any, path: KeyPath, names: list[str], value: object) -> KeyPath 
     if isinstance(place, list) and path == ("workload", "transform"):
         holders = [number for number, step in enumerate(place) if isinstance(step, dict) and name in step]
         if len(holders) > 1:
-            return f"{name} stands there {len(holders)} times; set workload.transform as a whole"
+            return f"{name} is there {len(holders)} times; set workload.transform as a whole"
         if not holders:
             holders = [len(place)]
             place.append({})
@@ -566,7 +568,7 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
     Raises
     ------
     ScenarioError
-        If the file is no TOML.
+        If the file is not TOML.
     InputError
         If there is no such scenario.
     """
@@ -614,7 +616,7 @@ def _with_machines(raw: dict[str, Any], report: FileReport) -> dict[str, Any]:
     known = machine_configurations()
     if name in known:
         return raw | {"sites": msgspec.to_builtins(known[name].sites())}
-    report.add(("sites",), f"{name!r} is no machine configuration; known are {', '.join(known)}; or write [[sites]]")
+    report.add(("sites",), f"{name!r} is not a machine configuration; there are {', '.join(known)}; or write [[sites]]")
     return raw | {"sites": []}
 
 
@@ -653,7 +655,7 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: is no TOML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{name}: is not TOML: {' '.join(str(error).split())}") from None
     if not isinstance(raw.get("net"), dict):
         raise InputError(f"{name}: has no table [net]")
     return _of_table(raw["net"], name, path.parent) if set(raw) == {"net"} else _of_scenario(path)

@@ -296,7 +296,7 @@ def check_metric(name: str) -> None:
     """Refuse a metric that is not recorded."""
     if name not in METRICS:
         raise OptionError(
-            "--metric", f"{name!r} is no metric; docs/metrics.md names them, and {', '.join(METRICS[:3])}"
+            "--metric", f"{name!r} is not a metric; docs/metrics.md lists them, and {', '.join(METRICS[:3])}"
         )
 
 

@@ -83,7 +83,9 @@ def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str
     but what it holds.
     """
     plain = msgspec.structs.replace(scenario, header=Header(seed=scenario.header.seed), output=Output())
-    return _hash(_without_places(plain, files), stamp)
+    for file in files:
+        plain = with_file(plain, file.field, f"sha256:{file.digest}")
+    return hashlib.sha256(stamp.encode() + b"\n" + msgspec.json.encode(plain, order="sorted")).hexdigest()[:40]
 
 
 def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
@@ -132,14 +134,3 @@ def _digest(path: str, mtime_ns: int, size: int) -> str:  # the last two tell wh
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _without_places(scenario: Scenario, files: tuple[InputFile, ...]) -> Scenario:
-    for file in files:
-        scenario = with_file(scenario, file.field, f"sha256:{file.digest}")
-    return scenario
-
-
-def _hash(scenario: Scenario, stamp: str) -> str:
-    text = msgspec.json.encode(scenario, order="sorted")
-    return hashlib.sha256(stamp.encode() + b"\n" + text).hexdigest()[:40]

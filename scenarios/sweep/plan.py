@@ -88,7 +88,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
         if not values:
             problems.append(f"--vary {name}: has no values; write {name}=a,b")
         if key == SEED_KEY:
-            problems.append(f"--vary {name}: seeds are not varied so; write --seeds 10, or --seeds 1,2,3")
+            problems.append(f"--vary {name}: seeds are not varied this way; write --seeds 10, or --seeds 1,2,3")
         if any(axis.key == key for axis in axes):
             problems.append(f"--vary {name}: is varied already; give all of its values at once")
         twice = next((text for place, text in enumerate(texts) if text in texts[:place]), None)
@@ -118,10 +118,10 @@ def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
         return None
     wrong = next((seed for seed in listed if not _is_seed(seed)), None)
     if wrong is not None:
-        problems.append(f"--seeds: {wrong!r} is no seed; a seed is a whole number from 0 to {MAX_SEED}")
+        problems.append(f"--seeds: {wrong!r} is not a seed; a seed is a whole number from 0 to {MAX_SEED}")
         return None
     if len(set(listed)) < len(listed):
-        problems.append("--seeds: has a seed twice; the same seed gives the same result")
+        problems.append("--seeds: has a seed twice; each seed needs to be given only once")
         return None
     return tuple(int(seed) for seed in listed)
 
@@ -139,7 +139,7 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
     wrong = [word for word in words if not (word.isascii() and word.isdecimal() and len(word) <= 19)]
     if wrong:
         problems.append(
-            f"--seeds: {wrong[0]!r} is no whole number; write 10 for ten seeds, 1,2,3 for these, 7, for one"
+            f"--seeds: {wrong[0]!r} is not a whole number; write 10 for ten seeds, 1,2,3 for these, 7, for one"
         )
         return None
     numbers = [int(word) for word in words]
@@ -190,7 +190,7 @@ def _pairs_of(vary: Mapping[str, Iterable[object]]) -> Iterable[tuple[str, list[
 
 
 def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
-    """Return key and values of ``key=v1,v2``; a value that is no TOML is a text."""
+    """Return key and values of ``key=v1,v2``; a value that is not TOML is a text."""
     name, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not name:
         problems.append(f"--vary {text}: is not key=v1,v2, such as grid.overhead=0,0.1,0.3")
@@ -201,7 +201,7 @@ def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
             values.append(tomllib.loads(f"value = {part}\n")["value"])
         except (ValueError, RecursionError):
             if not part or part[0] in "[{\"'" or "\n" in part:
-                problems.append(f"--vary {name}: {part!r} is no value; write it as in TOML, or a bare word")
+                problems.append(f"--vary {name}: {part!r} is not a value; write it as in TOML, or as a bare word")
                 return None
             values.append(part)
     return name, values

@@ -131,7 +131,7 @@ def convert(
     - The machine has the nodes that the caller says, or else the first usable number that the file has ``stated``.
     """
     if not len(records.job_id):
-        raise TraceError(path, "holds no jobs; a trace has one record per line")
+        raise TraceError(path, "contains no jobs; a trace has one record per line")
     nodes = _machine_size(path, nodes, stated)
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
     no_estimate = (records.estimate_s == MISSING) | (estimate == 0)

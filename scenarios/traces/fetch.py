@@ -104,7 +104,7 @@ def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_
     """
     full = resolve_name(name)
     if full is None:
-        raise InputError(f"{name}: no trace of that name is known; known are {', '.join(sorted(KNOWN_TRACES))}")
+        raise InputError(f"{name}: there is no trace of that name; there are {', '.join(sorted(KNOWN_TRACES))}")
     trace = KNOWN_TRACES[full]
     place = Path(folder) if folder is not None else cache_folder()
     target = place / os.path.basename(trace.url)

@@ -74,7 +74,7 @@ def find_trace(path: str | Path) -> Path:
             if trace_stem(file).casefold() in wanted:
                 return file
     if full is not None:
-        raise TraceError(path, f"this trace is not at hand; get it with `gridweave trace fetch {full}`")
+        raise TraceError(path, f"this trace is not on this machine; get it with `gridweave trace fetch {full}`")
     known = ", ".join(sorted(KNOWN_TRACES))
     raise TraceError(path, f"there is no such file; traces that `gridweave trace fetch` can get are {known}")
 
@@ -141,9 +141,9 @@ def save_workload(workload: Workload, path: str | Path, *, file_format: str | No
         If the suffix stands for no format, or the file cannot be written.
     """
     if file_format is not None and file_format not in FORMATS:
-        raise OptionError("file_format", f"{file_format!r} is not a format; known are {', '.join(FORMATS)}")
+        raise OptionError("file_format", f"{file_format!r} is not a format; one of {', '.join(FORMATS)}")
     chosen = file_format or format_of(path)
     if chosen is None:
-        raise InputError(f"{path}: the suffix stands for no format; use .swf, .mupsie or .txt, or name the format")
+        raise InputError(f"{path}: the suffix is not that of a format; use .swf, .mupsie or .txt, or name the format")
     (write_swf if chosen == "swf" else write_mupsie)(workload, path)
     return chosen

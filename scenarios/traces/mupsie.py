@@ -54,26 +54,9 @@ _DATE = re.compile(r"(?:[A-Za-z]+,\s*)?(\d{1,2})\s+([A-Za-z]{3})[a-z]*\.?\s+(\d{
 def read_mupsie(
     path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = ()
 ) -> tuple[Workload, ConversionReport]:
-    """Read a MuPSiE job file as a workload, by the rules of `gridweave.scenarios.traces.convert.convert`.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        Plain, gzip or xz.
-    nodes : int, optional
-        Nodes of the machine; the comment "Machine Size" tells it if left out.
-    columns : sequence of str, optional
-        Must be empty: the format holds no optional columns.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, a record is broken, or no job is left.
-    OptionError
-        If `nodes` or `columns` cannot be used.
-    """
+    """Read a MuPSiE job file as `read_swf` reads an SWF file; the format holds no optional columns."""
     for name in columns:
-        raise OptionError("columns", f"{name!r} is not to be had: the MuPSiE format holds no optional columns")
+        raise OptionError("columns", f"{name!r} is not available: the MuPSiE format has no optional columns")
     table, comments = read_table(path, MUPSIE_FIELDS, keep=_NAMES, comment="#", record="a MuPSiE record")
     entries = {entry[1].lower(): entry[2] for entry in map(_ENTRY.match, reversed(comments)) if entry}
     zone = known_zone(entries.get("time zone"))
@@ -115,20 +98,10 @@ def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
 
 
 def write_mupsie(workload: Workload, path: str | Path) -> None:
-    """Write a workload as a MuPSiE job file.
+    """Write a workload as a MuPSiE job file, compressed if the suffix is ``.gz`` or ``.xz``; whole, or not at all.
 
     The format holds neither optional columns nor which jobs were killed at their estimate: `Workload.columns` and
     `Workload.overran` are lost. All else comes back with `read_mupsie`.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; a suffix ``.gz`` or ``.xz`` compresses it. Either the whole file is written or nothing.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or a job id is too large to be read back exactly.
     """
     check_exact(path, "job_id", workload.job_id)
     head = "".join(f"{line}\n" for line in _comments(workload))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, write_file
+from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, short, write_file
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, assign_resources, check_resources
 from gridweave.scenarios.workload.table import Workload
 
@@ -140,7 +140,7 @@ def _checked_header(path: str | Path, line: int, names: list[str]) -> list[str]:
     """Return the names of the columns, known, each once, and all that are needed."""
     for number, name in enumerate(names):
         if name not in _COLUMNS:
-            problem = f"{_shown(name)} is not the name of a column; known are {', '.join(_COLUMNS)}"
+            problem = f"{short(name)!a} is not the name of a column; there are {', '.join(_COLUMNS)}"
             raise TraceError(path, problem, line=line)
         if name in names[:number]:
             raise TraceError(path, "this column is there twice", line=line, field=name)
@@ -167,7 +167,7 @@ def _read_lines(
             problem = f"{int(job['job_id'])} is not a job of {workload.name}"
             raise TraceError(path, problem, line=line, field="job_id")
         if line_of[row]:
-            problem = f"{int(job['job_id'])} is there twice; it stands on line {line_of[row]}, too"
+            problem = f"{int(job['job_id'])} is there twice; it is on line {line_of[row]}, too"
             raise TraceError(path, problem, line=line, field="job_id")
         line_of[row] = line
         _make_whole(path, line, job)
@@ -189,7 +189,7 @@ def _value(path: str | Path, line: int, name: str, text: str) -> float:
     if pattern.fullmatch(text):
         value = int(text) if column.whole else float(text)
     if not 0 <= value <= column.high or (name == "memory_fraction" and value == 0):
-        raise TraceError(path, f"{_shown(text)} is not {column.right}", line=line, field=name)
+        raise TraceError(path, f"{short(text)!a} is not {column.right}", line=line, field=name)
     return value
 
 
@@ -202,11 +202,6 @@ def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
     if abs(total - 1) > _EXACT_SUM:
         for name in TIME_FRACTIONS:
             job[name] /= total
-
-
-def _shown(text: str) -> str:
-    """Return a text of the file so that it fits into a message of one line."""
-    return ascii(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def write_resources(workload: Workload, path: str | Path) -> None:

@@ -218,21 +218,12 @@ def read_swf(
 
 
 def write_swf(workload: Workload, path: str | Path) -> None:
-    """Write a workload as an SWF file; `read_swf` gives the same workload back.
+    """Write a workload as an SWF file, compressed if the suffix is ``.gz`` or ``.xz``; whole, or not at all.
 
-    A job's width is written as allocated and as requested processors, its run time and estimate as they are. Jobs that
-    were killed at their estimate get status 0, the others 1, and the header says so. SWF has no place for the optional
-    columns ``priority`` and ``weight``.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file; a suffix ``.gz`` or ``.xz`` compresses it. Either the whole file is written or nothing.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or a number is too large to be read back exactly.
+    `read_swf` gives the same workload back. A job's width is written as allocated and as requested processors, its run
+    time and estimate as they are. Jobs that were killed at their estimate get status 0, the others 1, and the header
+    says so. SWF has no place for the optional columns ``priority`` and ``weight``, nor for numbers too large to be read
+    back exactly.
     """
     columns = {source: workload.columns[name] for name, source in COLUMN_FIELDS.items() if name in workload.columns}
     for name, values in (("job_id", workload.job_id), *columns.items()):

@@ -201,17 +201,21 @@ def _value(path: str | Path, line: int, field: Field, text: str) -> float:
     """Parse one field of one record."""
 
     def wrong(problem: str) -> TraceError:
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        return TraceError(path, f"{shown} {problem}", line=line, field=field.name)
+        return TraceError(path, f"{short(text)} {problem}", line=line, field=field.name)
 
     value = float(text) if NUMBER.fullmatch(text) else math.nan
     if math.isnan(value):
-        raise wrong("is not a number; only decimal numbers may stand here, and -1 for what is not known")
+        raise wrong("is not a number; only decimal numbers are allowed here, and -1 for unknown")
     if not field.low <= value <= field.high:
         raise wrong(f"is not within {field.low} to {field.high}")
     if field.whole and value != math.floor(value):
         raise wrong("is not a whole number")
     return value
+
+
+def short(text: str) -> str:
+    """Return a text of a file so that it fits into a message of one line."""
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:

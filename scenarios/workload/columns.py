@@ -344,7 +344,7 @@ def mix_named(text: str) -> ResourceMix:
         if cpu + network + disk == 100:
             return ResourceMix(cpu / 100, network / 100, disk / 100)
     known = ", ".join(MIXES)
-    raise OptionError("mix", f"{text!r} is not known; right is {known}, or per cent that sum to 100, as in 40/30/30")
+    raise OptionError("mix", f"{text!r} is not known; write {known}, or percentages that sum to 100, as in 40/30/30")
 
 
 def assign_resources(

@@ -113,11 +113,11 @@ def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> 
     if name in {"keep", "perfect"} and not colon:
         return workload if name == "keep" else perfect(workload)
     if name not in {"omega", "phi"}:
-        raise OptionError("estimates", f"{model!r} is not known; known are {FORMS}")
+        raise OptionError("estimates", f"{model!r} is not known; one of {FORMS}")
     try:
         parameter = float(text)
     except ValueError:
-        raise OptionError("estimates", f"{model!r} has no number after the colon; right is {FORMS}") from None
+        raise OptionError("estimates", f"{model!r} has no number after the colon; write {FORMS}") from None
     return omega(workload, parameter, rng) if name == "omega" else phi(workload, parameter, rng)
 
 

@@ -98,7 +98,7 @@ def _restrided(workload: Workload, mine: int, stride: int) -> IntArray:
     """Return ids whose parts are numbered in one range for all sites."""
     largest = int(workload.job_id.max(initial=0)) // mine
     if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
-        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; number the jobs anew")
+        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; renumber the jobs")
     return workload.job_id // mine * stride + workload.job_id % mine
 
 

@@ -52,7 +52,7 @@ def check_requests(requests: Sequence[Request]) -> None:
     known: set[int] = set()
     for when_ms, request in requests:
         if request.reservation_id in known:
-            raise OptionError("reservations", f"id {request.reservation_id} stands twice; ids are unique")
+            raise OptionError("reservations", f"id {request.reservation_id} appears twice; ids are unique")
         if when_ms < 0:
             problem = f"{request.reservation_id} is requested at {when_ms} ms; time begins at 0"
             raise OptionError("reservations", problem)

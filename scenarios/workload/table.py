@@ -140,7 +140,7 @@ class Workload(MadeAnew):
         unknown = sorted(set(self.columns) - set(OPTIONAL_COLUMNS))
         if unknown:
             known = ", ".join(OPTIONAL_COLUMNS)
-            raise InputError(f"{self.name}: column {unknown[0]!r} is not known; known are {known}")
+            raise InputError(f"{self.name}: column {unknown[0]!r} is not known; one of {known}")
         for name, values in self._all_columns():
             if values.shape != (n,):
                 raise InputError(f"{self.name}: {name} has shape {values.shape}, job_id has ({n},)")
@@ -160,7 +160,7 @@ class Workload(MadeAnew):
         self._refuse("submit_ms", later, "is out of order; sort by submit time, then by job id")
         repeated = repeated_id(self.job_id)
         if repeated is not None:
-            raise InputError(f"{self.name}: job {repeated}: job_id stands twice; ids are unique")
+            raise InputError(f"{self.name}: job {repeated}: job_id appears twice; ids are unique")
         if self.nodes is not None and self.nodes < 1:
             raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
 

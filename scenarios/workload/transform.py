@@ -170,7 +170,7 @@ def split(workload: Workload, max_width: int) -> Workload:
         return workload
     largest = int(workload.job_id.max())
     if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
-        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; number the jobs anew")
+        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; renumber the jobs")
     parts = _parts(workload, max_width)
     if parts.sum() > _MAX_PARTS:
         raise OptionError("max_width", f"{max_width} makes {parts.sum()} jobs, over {_MAX_PARTS}; give a greater width")

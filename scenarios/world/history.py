@@ -95,7 +95,7 @@ class History:
             raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
         if taken.bit_count() != width:
             raise ViolationError(
-                f"{now_ms} ms: job {job_id} has not the {width} nodes of site {site} that it asked for"
+                f"{now_ms} ms: job {job_id} does not have the {width} nodes of site {site} that it asked for"
             )
         runs = self._runs[site]
         if job_id in runs:
@@ -135,7 +135,7 @@ class History:
             if run is None or run.attempt != attempt:
                 raise ViolationError(f"{now_ms} ms: job {job_id} works without its fragment on site {site}")
             if run.width != width:
-                raise ViolationError(f"{now_ms} ms: job {job_id} has not its {width} nodes on site {site}")
+                raise ViolationError(f"{now_ms} ms: job {job_id} does not have its {width} nodes on site {site}")
         self._working[job_id] = attempt
 
     def stopped(self, now_ms: int, job_id: int, *, completed: bool) -> None:

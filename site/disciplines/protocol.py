@@ -195,6 +195,8 @@ class Entry:
         ``--option`` of the command. It is handed to ``read`` under the name ``table_key``.
     shares_nodes : bool
         Whether several jobs may be on a node.
+    shares_time : bool
+        Whether jobs that have started also pause or run at a fraction of their speed, which metrics count as waiting.
     uses_resources : bool
         Whether it counts what jobs need of CPU, network, disk and memory: the columns of a workload
         `gridweave.scenarios.workload.columns.RESOURCE_COLUMNS`, the field ``resources`` of a `Job`.
@@ -218,6 +220,7 @@ class Entry:
     table: type[msgspec.Struct] | None = None
     table_key: str = ""
     shares_nodes: bool = False
+    shares_time: bool = False
     uses_resources: bool = False
     needs: tuple[str, ...] = ()
     keeps_reservations: bool = False

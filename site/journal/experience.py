@@ -19,16 +19,9 @@ _MOST_NAMES = 8
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """What the jobs of a user and class have used, and what that suggests for the next one.
+    """What the jobs of a user and class have used, and what that suggests for the next one."""
 
-    Attributes
-    ----------
-    user, job_class : str or None
-        None: jobs that name none.
-    experience : Experience
-    suggestion : Suggestion
-    """
-
+    # None: jobs that name none.
     user: str | None
     job_class: str | None
     experience: Experience

@@ -221,7 +221,7 @@ class Journal(JournalReader):
                 yield step
             except BaseException:
                 if step.has_acted:
-                    self._refused = "a step failed after its core had acted; open the journal anew and replay it"
+                    self._refused = "a step failed after its core had acted; open the journal again and replay it"
                 raise
             self._take_in(step)
         finally:
@@ -283,7 +283,7 @@ class Journal(JournalReader):
         """Take the next number of a batch, if nobody else has become the writer since the last."""
         mine = {"mine": self._writer_id, "last": self._batch, "batch": self._batch + 1}
         if execute_plain(connection, _NEXT_BATCH, mine).rowcount != 1:
-            self._refused = "another process has become its writer; end that, open the journal anew and replay it"
+            self._refused = "another process has become its writer; end that, open the journal again and replay it"
             self._is_replaced = True
             self._check_usable()
 

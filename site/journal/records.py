@@ -59,34 +59,18 @@ class NumberedNote(msgspec.Struct, frozen=True):
 
 
 class JobUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has used.
-
-    Attributes
-    ----------
-    job_id : int
-    user, job_class : str or int, optional
-        Whose it was and of which class; a number is kept as its digits.
-    at_ms : int
-        When it ended.
-    width : int
-        Nodes.
-    estimate_ms, run_ms : int
-    cpu : float, optional
-        Part of the time of its CPUs that it computed.
-    memory_bytes : int, optional
-        The most that it had on one node.
-    read_bytes, write_bytes : int, optional
-    """
+    """What a job has used."""
 
     job_id: int
+    # Whose it was and of which class; a number is kept as its digits.
     user: str | int | None = None
     job_class: str | int | None = None
-    at_ms: int
-    width: int
+    at_ms: int  # when it ended
+    width: int  # nodes
     estimate_ms: int
     run_ms: int
-    cpu: float | None = None
-    memory_bytes: int | None = None
+    cpu: float | None = None  # part of the time of its CPUs that it computed
+    memory_bytes: int | None = None  # the most that it had on one node
     read_bytes: int | None = None
     write_bytes: int | None = None
 
@@ -104,17 +88,10 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Experience(msgspec.Struct, frozen=True):
-    """What jobs have used; of what nothing is known there is no spread.
+    """What jobs have used; of what nothing is known there is no spread."""
 
-    Attributes
-    ----------
-    count : int
-        Jobs.
-    run_ms, part_of_estimate, cpu, memory_bytes, read_bytes, write_bytes : Quantiles or None
-        ``part_of_estimate``: run time by estimate, of the jobs with an estimate above 0.
-    """
-
-    count: int
+    count: int  # jobs
+    # ``part_of_estimate``: run time by estimate, of the jobs with an estimate above 0.
     run_ms: Quantiles | None = None
     part_of_estimate: Quantiles | None = None
     cpu: Quantiles | None = None
@@ -144,7 +121,7 @@ class Codec:
             self._decoder = msgspec.msgpack.Decoder(kind)
             self._many = msgspec.msgpack.Decoder(tuple[kind, ...])
         except TypeError as error:
-            raise OptionError(f"{what}_type", f"is no struct or union of tagged structs: {error}") from error
+            raise OptionError(f"{what}_type", f"is not a struct or a union of tagged structs: {error}") from error
 
     def encode(self, message: object) -> bytes:
         """Return a message as bytes; what could not be read back is refused."""

@@ -14,24 +14,14 @@ from gridweave.site.state import read_state
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What a replay has done.
+    """What a replay has done."""
 
-    Attributes
-    ----------
-    snapshot : int or None
-        Number of the input after which the snapshot was made from which it began; None if it began with the first.
-    inputs : int
-        How many were handled anew.
-    now_ms : int
-        Instant of the last input, handled anew or not; 0 if there was none. The core is told of no earlier one.
-    passed_over : tuple of str
-        Why newer snapshots were not used.
-    """
-
+    # Number of the input after which the snapshot was made from which it began; None if it began with the first.
     snapshot: int | None
-    inputs: int
+    inputs: int  # how many were handled anew
+    # Instant of the last input, handled anew or not; 0 if there was none. The core is told of no earlier one.
     now_ms: int
-    passed_over: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()  # why newer snapshots were not used
 
 
 def replay(journal: Journal, core: Core) -> Replayed:
@@ -57,8 +47,8 @@ def replay(journal: Journal, core: Core) -> Replayed:
     """
     if changes := journal.identity_changes:
         raise InputError(
-            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or begin "
-            "anew (docs/journal.md)"
+            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or start "
+            "over (docs/journal.md)"
         )
     begin, passed_over = _load_newest(journal, core)
     reached = journal.base if begin is None else begin
@@ -73,7 +63,7 @@ def replay(journal: Journal, core: Core) -> Replayed:
             if entry.decided is not None and digest(commands) != entry.decided:
                 raise InputError(
                     f"{where}: the core decides otherwise than it did; replay it with the release and the "
-                    "configuration that it was for, or begin anew (docs/journal.md)"
+                    "configuration that it was for, or start over (docs/journal.md)"
                 )
             count, reached = count + 1, entry.sequence
         if reached != journal.sequence:

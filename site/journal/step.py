@@ -139,7 +139,7 @@ class Step:
         if _whole("received", received) > counts.next:
             raise InputError(
                 f"{peer} has received {received} messages, and this journal sent {counts.next}; "
-                "one of both lost its journal: bring it back, or begin the connection anew at both ends"
+                "one of them lost its journal: restore it, or begin the connection again at both ends"
             )
         self._count(peer, max(counts.first, received), counts.next, counts.received)
 
@@ -148,7 +148,7 @@ class Step:
 
     def _count(self, peer: str, first: int, following: int, received: int) -> None:
         if not peer or peer != plain(peer):
-            raise InputError(f"the peer {peer!r:.100} is empty, or holds a NUL; the name of a site will do")
+            raise InputError(f"the peer {peer!r:.100} is empty, or contains a NUL; the name of a site will do")
         self.rows.channels[peer] = Counts(first, following, received)
 
     def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
@@ -173,7 +173,7 @@ class Step:
     def submission(self, key: str, job_id: int, at_ms: int, answer: Any) -> None:
         """Record what is answered to a submission, to be given again if it is repeated; a key can be used once."""
         if not key or key != plain(key):
-            raise InputError(f"the idempotency key {key!r:.100} is empty, or holds a NUL; any other text will do")
+            raise InputError(f"the idempotency key {key!r:.100} is empty, or contains a NUL; any other text will do")
         if self._is_used(key) or key in self._keys:
             raise InputError(f"the idempotency key {key!r:.100} was used before; give its first answer again")
         row = {"key": key, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}

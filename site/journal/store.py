@@ -39,7 +39,7 @@ _SQLITE: _Kinds = (
     ("SQLITE_LOCKED", UnavailableError, "another process has it locked: end that"),
     ("SQLITE_NOTADB", InputError, "name an SQLite database, or a file that is not there yet"),
     ("SQLITE_CORRUPT", InputError, "the file is damaged: restore it from a copy"),
-    ("SQLITE_CANTOPEN", InputError, "name a place in a folder that can be written"),
+    ("SQLITE_CANTOPEN", InputError, "name a place in a folder that you can write to"),
     ("SQLITE_READONLY", InputError, "name a file and a folder that can be written"),
     ("SQLITE_PERM", InputError, "name a file that can be written"),
     ("SQLITE_IOERR", UnavailableError, "see to its disk"),
@@ -82,7 +82,7 @@ def checked_url(option: str, place: str | Path) -> URL:
     if backend != "sqlite":
         raise OptionError(option, f"is a URL of {backend}; {_FORMS}")
     if not url.database or url.database == ":memory:" or url.query:
-        raise OptionError(option, f"names no plain file, and memory outlasts nothing; {_FORMS}")
+        raise OptionError(option, f"is not a plain file, and memory does not outlast the process; {_FORMS}")
     return url.set(drivername="sqlite")
 
 
@@ -104,7 +104,7 @@ def explained(error: Exception, where: str) -> GridweaveError:
         if not state and "FATAL:" in line and words in line:
             advice = next(advice for start, _, advice in _POSTGRES if start == code)
             return InputError(f"{where}: {line}; {advice}")
-    return UnavailableError(f"{where}: {line}; see that the server runs and can be reached")
+    return UnavailableError(f"{where}: {line}; check that the server runs and can be reached")
 
 
 # The server lets go of the lock of a writer whose machine has gone within half a minute.
@@ -191,7 +191,7 @@ class JournalStore:
     def _connect_sqlite(self) -> Connection:
         path = Path(self.where)
         if self._read_only and not path.is_file():
-            raise InputError(f"{path}: there is no such journal; name one that is there")
+            raise InputError(f"{path}: there is no such journal; name one that exists")
         if not self._read_only:
             self._lock(path)
             if path.is_file() and not path.stat().st_size and self.known_id():
@@ -203,7 +203,7 @@ class JournalStore:
             driver.isolation_level = None
             mode = driver.execute("PRAGMA journal_mode" + ("" if self._read_only else "=WAL")).fetchone()[0]
             if mode != "wal" and not self._read_only:
-                raise InputError(f"{path}: SQLite keeps no write-ahead log there; name a place on a local disk")
+                raise InputError(f"{path}: SQLite cannot keep a write-ahead log there; name a place on a local disk")
             driver.execute(f"PRAGMA synchronous={self._synchronous}")
         except BaseException:
             connection.close()
@@ -218,13 +218,13 @@ class JournalStore:
         try:
             lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; name a place in a folder that can be written") from error
+            raise InputError(f"{path}: {error.strerror}; name a place in a folder that you can write to") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(lock, 100, 0).decode(errors="replace").partition("\n")[0] or "of unknown number"
             os.close(lock)
-            raise UnavailableError(f"{path}: process {holder} writes this journal; end it first") from error
+            raise UnavailableError(f"{path}: process {holder} writes this journal; stop it first") from error
         self._lock_fd = lock
         self.name_writer(self.known_id())
 

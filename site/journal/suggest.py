@@ -24,49 +24,25 @@ _ENDS, _STARTS, _ENDS_AT_ONCE = range(3)
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """How a rule would have done on the jobs of the past, each with what had ended when it started.
+    """How a rule would have done on the jobs of the past, each with what had ended when it started."""
 
-    Attributes
-    ----------
-    jobs : int
-        For which it would have suggested something.
-    killed : int
-        That would not have ended within it; jobs that were killed at the limit they had are among them.
-    used : float or None
-        Median of the parts of the suggested limits that the others used; None if there are none.
-    """
-
-    jobs: int
-    killed: int
-    used: float | None
+    jobs: int  # for which it would have suggested something
+    killed: int  # that would not have ended within it; jobs that were killed at the limit they had are among them
+    used: float | None  # median of the parts of the suggested limits that the others used; None if there are none
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What to ask for the next job; of what cannot be said there is None, and a reason.
+    """What to ask for the next job; of what cannot be said there is None, and a reason."""
 
-    Attributes
-    ----------
-    estimate_ms : int or None
-        A limit, in whole seconds.
-    estimate_tested : Trial or None
-    part_of_asked : float or None
-        By which the estimates that this user gives could be multiplied, for jobs whose length the user knows about.
-    part_tested : Trial or None
-    memory_bytes : int or None
-        On each node.
-    resources : gridweave.site.messages.Resources or None
-        Where the memory of a node is not known, or that of the jobs, ``memory`` is 1: all of a node's.
-    reasons : tuple of str
-        Why what is missing is missing.
-    """
-
-    estimate_ms: int | None = None
+    estimate_ms: int | None = None  # a limit, in whole seconds
     estimate_tested: Trial | None = None
+    # By which the estimates that this user gives could be multiplied, for jobs whose length the user knows about.
     part_of_asked: float | None = None
     part_tested: Trial | None = None
-    memory_bytes: int | None = None
+    memory_bytes: int | None = None  # on each node
+    # Where the memory of a node is not known, or that of the jobs, ``memory`` is 1: all of a node's.
     resources: Resources | None = None
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # why what is missing is missing
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +56,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         By which part more is given than was used; from 0 up.
     disk_bps : float, optional
         What the disk of one node reads or writes [bytes/s].
-    node_memory_bytes : float, optional
 
     Raises
     ------

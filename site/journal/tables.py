@@ -151,7 +151,9 @@ def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> 
     if schema.name not in names:
         ours = [table.name for table in metadata.sorted_tables if table.name in names]
         if ours or read_only or (names and connection.dialect.name == "sqlite"):
-            raise InputError(f"{where} is no journal of gridweave: it has no table {schema.name}; name another place")
+            raise InputError(
+                f"{where} is not a journal of gridweave: it has no table {schema.name}; name another place"
+            )
         metadata.create_all(connection)
         connection.execute(insert(schema), {"version": VERSION})
         return True

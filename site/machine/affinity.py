@@ -64,7 +64,7 @@ def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
         else:
             cores.add((int(number),))
     if not cores:
-        raise InputError(f"{sysfs}: holds no hardware thread; it must hold cpu0/topology and so on")
+        raise InputError(f"{sysfs}: has no hardware thread; it must contain cpu0/topology and so on")
     return tuple(sorted(cores))
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import FragmentEvent, FragmentStarted, Launch, Rank
+from gridweave.site.launch import Launch, PieceEvent, PieceStarted, Rank
 from gridweave.site.machine.affinity import usable_cores
-from gridweave.site.machine.folders import Key, fragment_folder, read_launch, result_path
+from gridweave.site.machine.folders import Key, piece_folder, read_launch, result_path
 from gridweave.site.machine.output import STREAMS, output_path
 from gridweave.site.machine.runner import Runner
 from gridweave.site.messages import (
@@ -42,7 +42,7 @@ MOST_OUTPUT = 4 << 20
 """So much output is handed out at one time."""
 
 KEEP_ENDED = 1_000
-"""The folders of so many ended fragments, with their output, are kept on a machine."""
+"""The folders of so many ended pieces, with their output, are kept on a machine."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_REPORTS = 1_000
@@ -56,19 +56,6 @@ class OutputRead(msgspec.Struct, frozen=True):
     size: int  # how much there was after that was read
 
 
-class MachineRunner(Runner):
-    """A `Runner` that can say what it knows of."""
-
-    def knows(self, job_id: int, attempt: int) -> bool:
-        """Return whether a fragment is or was here, as far as this machine has not lost its folder."""
-        key = (job_id, attempt)
-        return key in self._fragments or key in self._forgotten or fragment_folder(self.root, key).exists()
-
-    def known(self) -> tuple[tuple[int, int], ...]:
-        """Return job and attempt of all fragments that it runs, or whose end it has not forgotten."""
-        return tuple(sorted(self._fragments))
-
-
 class AgentDriver:
     """Runs pieces of jobs on a machine for its site.
 
@@ -76,7 +63,7 @@ class AgentDriver:
     own there are none: its ranks run anywhere. ``report`` returns when what it carries is durable at the site, and
     raises if that is not known.
 
-    Orders may come twice, late or never. A fragment is started at most once (`Runner`). An order from before an agent
+    Orders may come twice, late or never. A piece is started at most once (`Runner`). An order from before an agent
     was started anew could start what was forgotten since; so a site's orders go to one agent, and end with it.
     """
 
@@ -92,7 +79,7 @@ class AgentDriver:
         keep_ended: int = KEEP_ENDED,
     ) -> None:
         self.name, self.host = name, host
-        self.runner = MachineRunner(root, own_environment() if environment is None else environment)
+        self.runner = Runner(root, own_environment() if environment is None else environment)
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
@@ -118,7 +105,7 @@ class AgentDriver:
             listening.cancel()
 
     async def order(self, data: bytes) -> None:
-        """Start and end fragments."""
+        """Start and end pieces."""
         for order in ORDERS.decode(data):
             if order.machine != self.name:
                 logger.error("an order for %s came to %s", order.machine, self.name)
@@ -132,7 +119,7 @@ class AgentDriver:
                 await self._start(order)
 
     async def _start(self, order: StartRun) -> None:
-        """Start a fragment; one that there is no room for is asked for again, as all that nobody says runs."""
+        """Start a piece; one that there is no room for is asked for again, as all that nobody says runs."""
         key = order.launch.job_id, order.launch.attempt
         try:
             await self.runner.start(self._pinned(order))
@@ -149,7 +136,7 @@ class AgentDriver:
             self._say(MachineReady(self.name))
 
     async def _confirm(self, order: ConfirmRun) -> None:
-        """Say whether a fragment is still here; one that is not must not be started by an order that comes late."""
+        """Say whether a piece is still here; one that is not must not be started by an order that comes late."""
         if self.runner.knows(order.job_id, order.attempt):
             # If it has ended, that is told as well.
             self._say(RunStarted(self.name, order.job_id, order.attempt))
@@ -161,7 +148,7 @@ class AgentDriver:
     def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
         """Return a part of the output of a rank, and whether it is a rank of this machine."""
         data = self.output(job_id, attempt, rank, stream, offset, limit)
-        folder = fragment_folder(self.runner.root, (job_id, attempt))
+        folder = piece_folder(self.runner.root, (job_id, attempt))
         launch = read_launch(folder)
         is_here = launch is not None and any(each.rank == rank for each in launch.ranks)
         try:
@@ -176,7 +163,7 @@ class AgentDriver:
             raise OptionError("stream", f"is {stream!r:.20}; out, err or result")
         if min(job_id, attempt, rank, offset, limit) < 0:
             raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
-        path = _written_path(fragment_folder(self.runner.root, (job_id, attempt)), rank, stream)
+        path = _written_path(piece_folder(self.runner.root, (job_id, attempt)), rank, stream)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -240,8 +227,8 @@ def _written_path(folder: Path, rank: int, stream: str) -> Path:
     return result_path(folder, rank) if stream == RESULT else output_path(folder, rank, stream)
 
 
-def _told(agent: str, event: FragmentEvent) -> Report:
-    if isinstance(event, FragmentStarted):
+def _told(agent: str, event: PieceEvent) -> Report:
+    if isinstance(event, PieceStarted):
         return RunStarted(agent, event.job_id, event.attempt)
     # Of what was lost nobody knows.
     has_run = event.started_ms is not None or event.outcome == "lost"

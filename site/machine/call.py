@@ -34,7 +34,7 @@ def find_callable(name: str) -> Callable[..., Any]:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
             f"callable {name!r}: module {module_name!r} cannot be imported ({why}); "
-            "it must lie in the working directory, on PYTHONPATH or be installed"
+            "it must be in the working directory, on PYTHONPATH, or installed"
         ) from error
     for part in path.split("."):
         if not hasattr(found, part):

@@ -1,4 +1,4 @@
-"""The folder of a fragment: what lies in it, and how it is written so that no reader ever sees half of it."""
+"""The folder of a piece: what lies in it, and how it is written so that no reader ever sees half of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gridweave.site.launch import FragmentState, Launch
+from gridweave.site.launch import Launch, PieceState
 
 LAUNCH = "launch.msgpack"
 STATE = "state.msgpack"
@@ -25,7 +25,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors of a disk without room."""
 
 LEAST_ROOM_BYTES = 1 << 20
-"""With less than that on its disk a machine starts nothing: the records of a fragment, and a little output."""
+"""With less than that on its disk a machine starts nothing: the records of a piece, and a little output."""
 
 _TRIAL_BYTES = 1 << 16
 
@@ -37,12 +37,12 @@ T = TypeVar("T")
 _NAME = re.compile(r"(\d+)\.(\d+)")
 
 
-def fragment_folder(root: Path, key: Key) -> Path:
-    """Return the folder of a fragment below the folder of a runner."""
+def piece_folder(root: Path, key: Key) -> Path:
+    """Return the folder of a piece below the folder of a runner."""
     return root / JOBS / f"{key[0]}.{key[1]}"
 
 
-def fragment_key(folder: Path) -> Key | None:
+def piece_key(folder: Path) -> Key | None:
     """Return the key that a folder is named by, or ``None`` if it is none of ours."""
     match = _NAME.fullmatch(folder.name)
     return (int(match[1]), int(match[2])) if match else None
@@ -92,7 +92,7 @@ def room_problem(root: Path, *, trial: bool = False) -> str | None:
 
 
 def write_cancel(folder: Path, reason: str) -> bool:
-    """Leave the wish to end a fragment in its folder; the first one stays. Return whether this was the first."""
+    """Leave the wish to end a piece in its folder; the first one stays. Return whether this was the first."""
     temporary = folder / f".{CANCEL}.{os.getpid()}"
     temporary.write_text(reason, encoding="utf-8")
     try:
@@ -124,8 +124,8 @@ def reserve(folder: Path, ranks: int) -> None:
         os.close(handle)
 
 
-def write_state(folder: Path, state: FragmentState) -> None:
-    """Write the state of a fragment; the last one into the room set aside for it, if there is any."""
+def write_state(folder: Path, state: PieceState) -> None:
+    """Write the state of a piece; the last one into the room set aside for it, if there is any."""
     data = msgspec.msgpack.encode(state)
     if state.phase != "ended" or not _write_reserved(folder, data):
         write_whole(folder / STATE, data)
@@ -146,13 +146,13 @@ def _write_reserved(folder: Path, data: bytes) -> bool:
     return True
 
 
-def read_state(folder: Path) -> FragmentState | None:
-    """Return the state of a fragment; ``None`` if it has none, or one that a power failure left unreadable."""
-    return _read(folder / STATE, FragmentState)
+def read_state(folder: Path) -> PieceState | None:
+    """Return the state of a piece; ``None`` if it has none, or one that a power failure left unreadable."""
+    return _read(folder / STATE, PieceState)
 
 
 def read_launch(folder: Path) -> Launch | None:
-    """Return what a fragment was to run; ``None`` if that is missing or unreadable."""
+    """Return what a piece was to run; ``None`` if that is missing or unreadable."""
     return _read(folder / LAUNCH, Launch)
 
 

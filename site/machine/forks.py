@@ -123,7 +123,7 @@ class Forks:
         self._on_shim(Path(os.fsdecode(request)), handle, reason)
 
     def _server_gone(self, error: OSError | None) -> None:
-        """Ask a new server for what the old one has not answered: a shim that is there already keeps its fragment."""
+        """Ask a new server for what the old one has not answered: a shim that is there already keeps its piece."""
         self._drop_socket()
         self._in_vain += 1
         self._waiting.extendleft(reversed(self._asked))

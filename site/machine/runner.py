@@ -1,6 +1,6 @@
-"""The runner: starts, watches, ends and finds again the fragments of jobs on one machine.
+"""The runner: starts, watches, ends and finds again the pieces of jobs on one machine.
 
-What the runner knows of one fragment, and what it does where the shim of one is missing.
+What the runner knows of one piece, and what it does where the shim of one is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import TracebackType
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import FragmentEnded, FragmentEvent, FragmentStarted, FragmentState, Launch, Outcome
+from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceStarted, PieceState
 from gridweave.site.machine.folders import (
     FULL,
     JOBS,
@@ -27,8 +27,8 @@ from gridweave.site.machine.folders import (
     NOTICES,
     STATE,
     Key,
-    fragment_folder,
-    fragment_key,
+    piece_folder,
+    piece_key,
     read_cancel,
     read_state,
     room_problem,
@@ -40,8 +40,8 @@ from gridweave.site.machine.forks import Forks
 from gridweave.site.machine.processes import boot_id, open_process, strays
 
 
-class Fragment:
-    """What the runner knows of a fragment."""
+class KnownPiece:
+    """What the runner knows of a piece."""
 
     def __init__(self, key: Key, folder: Path) -> None:
         self.key = key
@@ -76,7 +76,7 @@ def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | 
 
 
 def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
-    """Say how a fragment ended that nobody has in hand, if it has not begun."""
+    """Say how a piece ended that nobody has in hand, if it has not begun."""
     if (folder / STATE).exists():
         return None if read_state(folder) is not None else ("lost", "its state is damaged; it may have run")
     reason = read_cancel(folder)
@@ -87,7 +87,7 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
     return "lost", "its runner or its shim ended before the start; it never ran"
 
 
-async def end_strays(state: FragmentState) -> None:
+async def end_strays(state: PieceState) -> None:
     """End what a shim has left that was killed since this start of the machine, and wait until it is gone."""
     while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
         for stat in found:
@@ -124,7 +124,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Runner:
-    """Runs fragments of jobs on this machine; they outlive it.
+    """Runs pieces of jobs on this machine; they outlive it.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class Runner:
 
     Notes
     -----
-    Every call may be repeated. Calls and events belong to one event loop. A fragment is started at most once, whatever
+    Every call may be repeated. Calls and events belong to one event loop. A piece is started at most once, whatever
     dies in between; its end is reported at least once, and again by every runner that adopts it, until it is forgotten.
 
     Examples
@@ -153,7 +153,7 @@ class Runner:
     ...     async with Runner(Path(folder)) as runner:
     ...         await runner.start(Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=("true",)))
     ...         async for event in runner.events():
-    ...             if isinstance(event, FragmentEnded):
+    ...             if isinstance(event, PieceEnded):
     ...                 await runner.forget(event.job_id, event.attempt)
     ...                 return event.outcome
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -164,9 +164,9 @@ class Runner:
     def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
         self.root = root.absolute()
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
-        self._fragments: dict[Key, Fragment] = {}
+        self._pieces: dict[Key, KnownPiece] = {}
         self._forgotten: dict[Key, None] = {}
-        self._events: asyncio.Queue[FragmentEvent] = asyncio.Queue()
+        self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = -1
         self._notices = -1
@@ -196,11 +196,13 @@ class Runner:
             self._forks.open()
         except BlockingIOError as error:
             await self.close()
-            raise UnavailableError(f"{self.root}: another runner has this folder; give each its own") from error
+            raise UnavailableError(f"{self.root}: another runner uses this folder; give each runner its own") from error
         except OSError as error:
             await self.close()
             why = os.strerror(error.errno or 0)
-            raise InputError(f"{self.root}: {why}; it must be a folder on a local disk that can be written") from error
+            raise InputError(
+                f"{self.root}: {why}; it must be a folder on a local disk that you can write to"
+            ) from error
 
     async def close(self) -> None:
         """Stop watching; what runs goes on, for the next runner to adopt."""
@@ -210,8 +212,8 @@ class Runner:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        for fragment in self._fragments.values():
-            self._unwatch(fragment)
+        for piece in self._pieces.values():
+            self._unwatch(piece)
         if self._notices >= 0:
             loop.remove_reader(self._notices)
             os.close(self._notices)
@@ -226,8 +228,8 @@ class Runner:
         If the disk has no room for it (UnavailableError) it is as if nobody had asked: the same may be started later.
         """
         key = (launch.job_id, launch.attempt)
-        folder = fragment_folder(self.root, key)
-        if key in self._fragments or key in self._forgotten:
+        folder = piece_folder(self.root, key)
+        if key in self._pieces or key in self._forgotten:
             return
         if (folder / LAUNCH).exists() or (folder / STATE).exists():
             await self._find(key, folder)
@@ -235,21 +237,21 @@ class Runner:
         problem = self.room_problem()
         if problem is not None:
             raise UnavailableError(problem)
-        fragment = self._fragments[key] = Fragment(key, folder)
+        piece = self._pieces[key] = KnownPiece(key, folder)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
         except (ValueError, TypeError, OverflowError) as error:
             right = "texts must be Unicode, and the arguments of a callable what JSON can say"
-            self._conclude(fragment, "failed", f"the job cannot be written down ({error}); {right}")
+            self._conclude(piece, "failed", f"the job cannot be written down ({error}); {right}")
             return
         except OSError as error:
             why = os.strerror(error.errno or 0)
             if error.errno in FULL:
-                del self._fragments[key]
+                del self._pieces[key]
                 shutil.rmtree(folder, ignore_errors=True)
                 raise UnavailableError(f"its folder cannot be written: {why}") from error
-            self._conclude(fragment, "failed", f"{folder} cannot be written: {why}")
+            self._conclude(piece, "failed", f"{folder} cannot be written: {why}")
             return
         self._forks.ask(folder)
 
@@ -260,53 +262,53 @@ class Runner:
     async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
         """End a piece, or keep one from starting that has not come yet; the first reason that is given stays."""
         key = (job_id, attempt)
-        folder = fragment_folder(self.root, key)
+        folder = piece_folder(self.root, key)
         if key in self._forgotten:
             return
-        if key not in self._fragments and folder.exists():
+        if key not in self._pieces and folder.exists():
             await self._find(key, folder)
-        fragment = self._fragments.get(key)
-        if fragment is None:
-            fragment = self._fragments[key] = Fragment(key, folder)
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = KnownPiece(key, folder)
             with contextlib.suppress(OSError):
                 folder.mkdir(mode=0o700)
-            self._conclude(fragment, "cancelled", " ".join(reason.split()) or "cancelled")
-        if fragment.ended:
+            self._conclude(piece, "cancelled", " ".join(reason.split()) or "cancelled")
+        if piece.ended:
             return
-        fragment.cancelled = True
+        piece.cancelled = True
         with contextlib.suppress(OSError):  # on a full disk the signal alone ends it, without the reason
             write_cancel(folder, reason)
-        self._signal_cancelled(fragment)
+        self._signal_cancelled(piece)
 
     async def adopt(self) -> tuple[Key, ...]:
         """Find again what other runners of this folder have started; return what lives and is watched from now on.
 
         Their starts, and the ends of those that live no more, are told by events, as if they had just come to pass.
         A shim is known by its number, its start and the start of the machine, so a number that was given anew is never
-        taken for it. A fragment that lives no more and has not told its end is ``lost``; whatever is left of it is
+        taken for it. A piece that lives no more and has not told its end is ``lost``; whatever is left of it is
         ended first.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
             await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
         for folder in sorted((self.root / JOBS).iterdir()):
-            key = fragment_key(folder)
-            if key is not None and key not in self._fragments:
+            key = piece_key(folder)
+            if key is not None and key not in self._pieces:
                 await self._find(key, folder)
             await asyncio.sleep(0)  # others are not kept waiting by many folders
-        return tuple(sorted(key for key, fragment in self._fragments.items() if not fragment.ended))
+        return tuple(sorted(key for key, piece in self._pieces.items() if not piece.ended))
 
     async def forget(self, job_id: int, attempt: int) -> None:
         """Remove all that is kept of a piece whose end has been taken note of, its output as well."""
         key = (job_id, attempt)
-        folder = fragment_folder(self.root, key)
-        if key not in self._fragments and folder.exists():
+        folder = piece_folder(self.root, key)
+        if key not in self._pieces and folder.exists():
             await self._find(key, folder)
-        fragment = self._fragments.get(key)
-        if fragment is None:
+        piece = self._pieces.get(key)
+        if piece is None:
             return
-        if not fragment.ended:
-            raise UnavailableError(f"fragment {job_id}.{attempt} has not ended; cancel it and wait for its end")
-        del self._fragments[key]
+        if not piece.ended:
+            raise UnavailableError(f"piece {job_id}.{attempt} has not ended; cancel it and wait for its end")
+        del self._pieces[key]
         self._forgotten[key] = None
         if len(self._forgotten) > _REMEMBERED:
             del self._forgotten[next(iter(self._forgotten))]
@@ -316,28 +318,37 @@ class Runner:
             folder.rename(gone)
             await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
 
-    async def events(self) -> AsyncIterator[FragmentEvent]:
+    def knows(self, job_id: int, attempt: int) -> bool:
+        """Return whether a piece is or was here, as far as this machine has not lost its folder."""
+        key = (job_id, attempt)
+        return key in self._pieces or key in self._forgotten or piece_folder(self.root, key).exists()
+
+    def known(self) -> tuple[Key, ...]:
+        """Return job and attempt of all pieces that it runs, or whose end it has not forgotten."""
+        return tuple(sorted(self._pieces))
+
+    async def events(self) -> AsyncIterator[PieceEvent]:
         """Yield what happens, without end."""
         while True:
             yield await self._events.get()
 
-    def state(self, job_id: int, attempt: int) -> FragmentState | None:
-        """Return what is written of a fragment, its usage anew every few seconds; ``None`` if nothing is (yet)."""
-        return read_state(fragment_folder(self.root, (job_id, attempt)))
+    def state(self, job_id: int, attempt: int) -> PieceState | None:
+        """Return what is written of a piece, its usage anew every few seconds; ``None`` if nothing is (yet)."""
+        return read_state(piece_folder(self.root, (job_id, attempt)))
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def _on_shim(self, folder: Path, handle: int | None, reason: str) -> None:
         """Watch a new shim, or hear that there is none."""
-        key = fragment_key(folder)
-        fragment = self._fragments.get(key) if key is not None else None
-        if fragment is None:
+        key = piece_key(folder)
+        piece = self._pieces.get(key) if key is not None else None
+        if piece is None:
             if handle is not None:
                 os.close(handle)
         elif handle is None:
-            self._later(fragment, failed=reason)
+            self._later(piece, failed=reason)
         else:
-            self._watch(fragment, handle)
+            self._watch(piece, handle)
 
     def _on_notice(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -345,107 +356,107 @@ class Runner:
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             name, _, started = line.decode(errors="replace").partition(" ")
-            key = fragment_key(Path(name))
-            if key in self._fragments and started.isdecimal():
-                self._tell_started(self._fragments[key], int(started))
+            key = piece_key(Path(name))
+            if key in self._pieces and started.isdecimal():
+                self._tell_started(self._pieces[key], int(started))
 
-    def _watch(self, fragment: Fragment, handle: int) -> None:
-        fragment.shim = handle
-        asyncio.get_running_loop().add_reader(handle, self._on_exit, fragment)
-        if fragment.cancelled:
-            self._signal_cancelled(fragment)
+    def _watch(self, piece: KnownPiece, handle: int) -> None:
+        piece.shim = handle
+        asyncio.get_running_loop().add_reader(handle, self._on_exit, piece)
+        if piece.cancelled:
+            self._signal_cancelled(piece)
 
-    def _unwatch(self, fragment: Fragment) -> None:
-        if fragment.shim is not None:
-            asyncio.get_running_loop().remove_reader(fragment.shim)
-            os.close(fragment.shim)
-            fragment.shim = None
+    def _unwatch(self, piece: KnownPiece) -> None:
+        if piece.shim is not None:
+            asyncio.get_running_loop().remove_reader(piece.shim)
+            os.close(piece.shim)
+            piece.shim = None
 
-    def _on_exit(self, fragment: Fragment) -> None:
-        self._unwatch(fragment)
-        self._later(fragment)
+    def _on_exit(self, piece: KnownPiece) -> None:
+        self._unwatch(piece)
+        self._later(piece)
 
-    def _later(self, fragment: Fragment, failed: str = "") -> None:
-        task = asyncio.get_running_loop().create_task(self._settle(fragment, failed))
+    def _later(self, piece: KnownPiece, failed: str = "") -> None:
+        task = asyncio.get_running_loop().create_task(self._settle(piece, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _signal_cancelled(self, fragment: Fragment) -> None:
+    def _signal_cancelled(self, piece: KnownPiece) -> None:
         """Have the shim look for the wish to end."""
-        if fragment.shim is not None:
+        if piece.shim is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fragment.shim, signal.SIGTERM)
+                signal.pidfd_send_signal(piece.shim, signal.SIGTERM)
 
-    # -- how it stands with a fragment --------------------------------------------------------------------------------
+    # -- how it stands with a piece --------------------------------------------------------------------------------
 
     async def _find(self, key: Key, folder: Path) -> None:
-        """Take up a fragment that is on the disk."""
-        fragment = self._fragments[key] = Fragment(key, folder)
-        fragment.cancelled = read_cancel(folder) is not None
-        await self._settle(fragment)
+        """Take up a piece that is on the disk."""
+        piece = self._pieces[key] = KnownPiece(key, folder)
+        piece.cancelled = read_cancel(folder) is not None
+        await self._settle(piece)
 
-    async def _settle(self, fragment: Fragment, failed: str = "") -> None:
-        """Watch a fragment whose shim lives; conclude one whose shim does not."""
+    async def _settle(self, piece: KnownPiece, failed: str = "") -> None:
+        """Watch a piece whose shim lives; conclude one whose shim does not."""
         while True:
-            state = read_state(fragment.folder)
+            state = read_state(piece.folder)
             if state is not None:
                 break
-            if self._conclude_unstarted(fragment, failed):
+            if self._conclude_unstarted(piece, failed):
                 return
             # Somebody holds the lock and has not written yet: a shim between its first steps.
             await asyncio.sleep(_LOOK_AGAIN_S)
         if state.phase == "ended":
-            self._tell_ended(fragment, state)
+            self._tell_ended(piece, state)
             return
         here = state.boot_id == boot_id()
         handle = open_process(state.shim_pid, state.shim_start_ticks) if here else None
         if handle is not None:
             if state.phase != "waiting" and state.started_ms is not None:
-                self._tell_started(fragment, state.started_ms)
-            self._watch(fragment, handle)
+                self._tell_started(piece, state.started_ms)
+            self._watch(piece, handle)
             return
-        last = read_state(fragment.folder)
+        last = read_state(piece.folder)
         if last is not None and last.phase == "ended":  # it wrote that after the first look, and ended
-            self._tell_ended(fragment, last)
+            self._tell_ended(piece, last)
             return
         if here:
             await end_strays(state)
-        why = "its supervising process was killed" if here else "the machine was started anew while it ran"
-        self._conclude(fragment, "lost", why, state)
+        why = "its supervising process was killed" if here else "the machine was restarted while it ran"
+        self._conclude(piece, "lost", why, state)
 
-    def _conclude_unstarted(self, fragment: Fragment, failed: str) -> bool:
-        """Conclude a fragment without a state, unless a shim has it in hand."""
-        with unstarted(fragment.folder, failed) as end:
+    def _conclude_unstarted(self, piece: KnownPiece, failed: str) -> bool:
+        """Conclude a piece without a state, unless a shim has it in hand."""
+        with unstarted(piece.folder, failed) as end:
             if end is not None:
-                self._conclude(fragment, *end)
+                self._conclude(piece, *end)
         return end is not None
 
-    def _conclude(self, fragment: Fragment, outcome: Outcome, reason: str, last: FragmentState | None = None) -> None:
-        """Write the end of a fragment that has no shim to do it, and tell it."""
+    def _conclude(self, piece: KnownPiece, outcome: Outcome, reason: str, last: PieceState | None = None) -> None:
+        """Write the end of a piece that has no shim to do it, and tell it."""
         if last is None:
-            last = FragmentState(job_id=fragment.key[0], attempt=fragment.key[1], phase="ended", boot_id=boot_id())
+            last = PieceState(job_id=piece.key[0], attempt=piece.key[1], phase="ended", boot_id=boot_id())
         state = msgspec.structs.replace(
             last, phase="ended", outcome=outcome, reason=reason, ended_ms=int(time.time() * 1000)
         )
         with contextlib.suppress(OSError):  # on a full disk the next runner comes to the same end
-            write_state(fragment.folder, state)
-        self._tell_ended(fragment, state)
+            write_state(piece.folder, state)
+        self._tell_ended(piece, state)
 
-    def _tell_started(self, fragment: Fragment, started_ms: int) -> None:
-        if not fragment.told_started and not fragment.ended:
-            fragment.told_started = True
-            self._events.put_nowait(FragmentStarted(*fragment.key, started_ms))
+    def _tell_started(self, piece: KnownPiece, started_ms: int) -> None:
+        if not piece.told_started and not piece.ended:
+            piece.told_started = True
+            self._events.put_nowait(PieceStarted(*piece.key, started_ms))
 
-    def _tell_ended(self, fragment: Fragment, state: FragmentState) -> None:
+    def _tell_ended(self, piece: KnownPiece, state: PieceState) -> None:
         """Tell of an end, once, and of the start before it."""
-        if fragment.ended:
+        if piece.ended:
             return
         if state.started_ms is not None:
-            self._tell_started(fragment, state.started_ms)
-        fragment.ended = True
+            self._tell_started(piece, state.started_ms)
+        piece.ended = True
         self._events.put_nowait(
-            FragmentEnded(
-                *fragment.key,
+            PieceEnded(
+                *piece.key,
                 outcome=state.outcome or "lost",
                 reason=state.reason,
                 ranks=state.ranks,

@@ -1,4 +1,4 @@
-"""The shim: the small process of which the ranks of one fragment stem, and which outlives whoever started it.
+"""The shim: the small process of which the ranks of one piece stem, and which outlives whoever started it.
 
 It is forked by the fork server, or run by hand: ``python -m gridweave.site.machine.shim FOLDER``.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.site.launch import FragmentState, Launch, Rank, RankReport, launch_problem
-from gridweave.site.machine.folders import SHIM_LOG, STATE, fragment_key, read_launch
+from gridweave.site.launch import Launch, PieceState, Rank, RankReport, launch_problem
+from gridweave.site.machine.folders import SHIM_LOG, STATE, piece_key, read_launch
 from gridweave.site.machine.processes import PR_SET_NAME, boot_id, control_process, descendants, process_stat
 from gridweave.site.machine.supervisor import Supervisor, rank_environment
 from gridweave.site.machine.usage import Meter, process_io
@@ -28,7 +28,7 @@ def warm_up() -> None:
     boot_id()
     rank = Rank(0)
     launch = Launch(job_id=0, attempt=0, ranks=(rank,))
-    state = FragmentState(job_id=0, attempt=0, phase="ended", boot_id="", ranks=(RankReport(0, 0, 0),))
+    state = PieceState(job_id=0, attempt=0, phase="ended", boot_id="", ranks=(RankReport(0, 0, 0),))
     for message in (launch, state):
         msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
     launch_problem(launch)
@@ -40,9 +40,9 @@ def warm_up() -> None:
 
 
 def supervise(folder: Path, base: Mapping[str, str]) -> None:
-    """Run the fragment of a folder, unless somebody else does or has.
+    """Run the piece of a folder, unless somebody else does or has.
 
-    Whoever holds the lock of the folder decides, and a state that is there is final: so a fragment runs at most once,
+    Whoever holds the lock of the folder decides, and a state that is there is final: so a piece runs at most once,
     however often and by whomever its start is asked for. The lock goes with the process that holds it.
     """
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -53,13 +53,13 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
     if (folder / STATE).exists():
         return
     launch = read_launch(folder)
-    if launch is None or (launch.job_id, launch.attempt) != fragment_key(folder):
-        key = fragment_key(folder) or (0, 0)
+    if launch is None or (launch.job_id, launch.attempt) != piece_key(folder):
+        key = piece_key(folder) or (0, 0)
         launch = Launch(job_id=key[0], attempt=key[1], ranks=())
         supervisor = Supervisor(folder, launch, base)
         supervisor.outcome, supervisor.reason = (
             "failed",
-            "launch.msgpack is missing, damaged or of another fragment; start it anew",
+            "launch.msgpack is missing, damaged or of another piece; start it again",
         )
     else:
         supervisor = Supervisor(folder, launch, base)

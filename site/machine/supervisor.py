@@ -1,4 +1,4 @@
-"""What a shim does: start the ranks of one fragment, watch them and end them, whatever becomes of its starter.
+"""What a shim does: start the ranks of one piece, watch them and end them, whatever becomes of its starter.
 
 A rank that runs, as the shim sees it.
 
@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gridweave.site.launch import (
-    FragmentState,
     Launch,
     Outcome,
     Phase,
+    PieceState,
     Rank,
     RankReport,
     Used,
@@ -347,7 +347,7 @@ class Supervisor:
                 self._obey_cancel(told=True)
 
     def _obey_cancel(self, *, told: bool = False) -> None:
-        """End the fragment if somebody wants that: by the file in the folder, or by SIGTERM alone."""
+        """End the piece if somebody wants that: by the file in the folder, or by SIGTERM alone."""
         reason = read_cancel(self.folder)
         if reason is None and told:
             reason = "its supervising process was told to end (SIGTERM)"
@@ -543,7 +543,7 @@ class Supervisor:
         self._judge()
 
     def _judge(self) -> None:
-        """Decide how the fragment ended, once its ranks have."""
+        """Decide how the piece ended, once its ranks have."""
         if self.outcome is not None or not self.processes or not self._all_reports_heard():
             return
         failed = next((process for process in self.processes if process.failed), None)
@@ -574,11 +574,11 @@ class Supervisor:
         if not output.pump(reader):
             self.selector.unregister(reader)
 
-    def _state(self, ended_ms: int | None = None) -> FragmentState:
+    def _state(self, ended_ms: int | None = None) -> PieceState:
         began_s = self.started_s if self.started_ms is not None else None
         reports = tuple(process.report_at(self.meter, began_s) for process in self.processes) if self._has_run() else ()
         usage = total_usage((*(report.usage for report in reports), self.meter.unowned())) if reports else Used()
-        return FragmentState(
+        return PieceState(
             job_id=self.launch.job_id,
             attempt=self.launch.attempt,
             phase="ended" if ended_ms is not None else self.phase,
@@ -602,12 +602,12 @@ class Supervisor:
         write_state(self.folder, self._state())
 
     def _write_end(self) -> None:
-        """Write the last state; nothing of the fragment runs any more."""
+        """Write the last state; nothing of the piece runs any more."""
         for process in self.processes:
             process.output.finish()
         write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))
 
 
 def _blamed(error: Exception) -> Outcome:
-    """Return how a fragment ended that could not be started; for a full disk the machine is to blame, not the job."""
+    """Return how a piece ended that could not be started; for a full disk the machine is to blame, not the job."""
     return "lost" if isinstance(error, OSError) and error.errno in FULL else "failed"

@@ -1,4 +1,4 @@
-"""What the processes of a fragment use: exactly of those that were waited for, by samples of those that run."""
+"""What the processes of a piece use: exactly of those that were waited for, by samples of those that run."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.site.job import JobRequest, WishKind
+from gridweave.site.job import JobRequest
 from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
@@ -134,17 +134,9 @@ class DrivenActor(NearActor, ABC, Generic[K]):
         """Take in jobs: keys and requests; return an answer to each when it is durable."""
         return encode(await (await self.desk()).driver.submit(SUBMISSIONS.decode(data)))
 
-    async def wish(self, kind: WishKind, job_ids: list[int]) -> None:
-        """Tell what a user wants of jobs; return when that is durable."""
-        await (await self.desk()).driver.wish(kind, job_ids)
-
     async def records(self, job_ids: list[int]) -> bytes:
         """Return what is known of jobs; an unknown one is left out."""
         return encode(await (await self.desk()).records(job_ids))
-
-    async def story(self, job_id: int) -> bytes:
-        """Return what happened to a job here."""
-        return encode(await (await self.desk()).story(job_id))
 
     async def check(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -224,14 +216,6 @@ class SiteActor(DrivenActor["SiteDesk"]):
     async def report(self, data: bytes) -> None:
         """Take in what a machine tells; return when it is durable."""
         await self.desk_now().driver.report(data)
-
-    async def forget_machine(self, machine: str) -> None:
-        """Give up what a machine ran: the operator knows that it will not come back."""
-        await (await self.desk()).driver.forget_machine(machine)
-
-    async def drain(self, draining: bool) -> None:
-        """Take in nothing new for the grid, or take it in again."""
-        await (await self.desk()).driver.drain(draining)
 
     async def _look_after_machines(self, desk: SiteDesk) -> None:
         """See again and again which machines answer, so that nobody who asks has to wait for one that does not."""

@@ -109,10 +109,6 @@ class NodeAgent(NearActor):
         """Return a part of the output of a rank, and whether it is a rank of this machine."""
         return await asyncio.to_thread(self._driver.part, job_id, attempt, rank, stream, offset, limit)
 
-    async def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
-        """Return a part of the output of a rank, ``out`` or ``err``; empty if there is none (yet)."""
-        return await asyncio.to_thread(self._driver.output, job_id, attempt, rank, stream, offset, limit)
-
     async def ask(self, method: str, data: bytes) -> bytes:
         """Answer what the gateway asks."""
         return await self._door.ask(method, data)

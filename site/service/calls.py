@@ -298,7 +298,7 @@ def journal_place(place: str, password_file: str = "") -> str:
         try:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{place}: {error.strerror}; name a place in a folder that can be written") from error
+            raise InputError(f"{place}: {error.strerror}; name a place in a folder that you can write to") from error
         return place
     if not password_file:
         return place
@@ -309,7 +309,7 @@ def journal_place(place: str, password_file: str = "") -> str:
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "is no text"
         raise OptionError(
-            "journal_password_file", f"{password_file}: {problem}; name a file that can be read"
+            "journal_password_file", f"{password_file}: {problem}; name a file that you can read"
         ) from None
     return checked_url("journal", place).set(password=password).render_as_string(hide_password=False)
 

@@ -199,7 +199,7 @@ class Driver(ABC, Generic[Incoming]):
         if packet.first < 0 or packet.received < 0:
             return self._dropped(peer, "has numbers below 0")
         if packet.received > self._channels[peer].sent:
-            lost = "one of both ends lost its journal: bring it back, or begin anew at both"
+            lost = "one of the two ends lost its journal: restore it, or start over at both"
             return self._dropped(peer, f"acknowledges {packet.received} messages, more than were sent; {lost}")
         self._packets.append((peer, packet))
         self._news.set()
@@ -250,7 +250,7 @@ class Driver(ABC, Generic[Incoming]):
             await self._take_turn(submissions, told)
         except BaseException as error:
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); start it anew")
+            self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); start it again")
             waiting: list[asyncio.Future[Any]] = [*told, *self._told]
             for submission in [*submissions.values(), *self._submissions.values()]:
                 waiting += submission.waiting
@@ -496,7 +496,7 @@ def _key_problem(key: str) -> str | None:
             return None
     except (TypeError, AttributeError, UnicodeEncodeError):
         pass
-    return f"the idempotency key {key!r:.100} is none; any text of 1 to {MOST_KEY} characters will do, without NUL"
+    return f"the idempotency key {key!r:.100} cannot be used; give 1 to {MOST_KEY} characters, none of them NUL"
 
 
 def _usage(command: RecordUsage, now_ms: int) -> JobUsage:

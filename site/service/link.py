@@ -87,7 +87,7 @@ class Secrets:
             self._texts = self._parsed(self.path.read_bytes() if state.st_size <= _MOST_SECRETS else b"")
             self._seen = seen
         except OSError as error:
-            raise OptionError("secret", f"{self.path}: {error.strerror}; name a file that can be read") from None
+            raise OptionError("secret", f"{self.path}: {error.strerror}; name a file that you can read") from None
 
     def _parsed(self, data: bytes) -> tuple[bytes, ...]:
         lines = [line.strip() for line in data.splitlines()]

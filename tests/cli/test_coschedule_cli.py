@@ -73,7 +73,7 @@ def test_measured_slowdowns_replace_the_formula(jobs: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
-        (("--variants", "PSS,X"), "--variants: 'X' is not known; known are PSS"),
+        (("--variants", "PSS,X"), "--variants: 'X' is not known; one of PSS"),
         (("--variants", ","), "--variants: names none"),
         (("--resources", "M9"), "--resources: 'M9' is not known"),
         (("--resources", "missing.csv"), "missing.csv: there is no such file"),

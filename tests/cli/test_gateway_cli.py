@@ -55,12 +55,12 @@ def test_tokens_are_made_listed_and_revoked(shell: Shell, tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         (("create", "anna"), "--tokens: is not given, and no grid runs here"),
-        (("create", "", "--tokens", "t"), "USER: '' is no name"),
+        (("create", "", "--tokens", "t"), "USER: '' is not a name"),
         (("create", "anna", "--role", "king", "--tokens", "t"), "--role: 'king' is not known; one of read, submit"),
         (("create", "anna", "--valid", "soon", "--tokens", "t"), "--valid: 'soon' is not a time"),
         (("create", "anna", "--valid", "0", "--tokens", "t"), "--valid"),
-        (("create", "anna", "--tokens", "nowhere/t"), "nowhere is no folder"),
-        (("list", "--tokens", "none"), "none: no tokens are kept there"),
+        (("create", "anna", "--tokens", "nowhere/t"), "nowhere is not a folder"),
+        (("list", "--tokens", "none"), "none: there are no tokens there"),
         (("list", "--tokens", "mysql://x/y"), "--tokens"),
     ],
 )
@@ -105,7 +105,7 @@ def test_tokens_of_the_grid_that_runs_here(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--listen", "everywhere"), "--listen: 'everywhere' is no address"),
+        (("--listen", "everywhere"), "--listen: 'everywhere' is not an address"),
         (("--listen", "127.0.0.1:99999"), "--listen"),
         (("--listen", "0.0.0.0:0"), "gridweave token create"),
         (("--cert", "x.pem"), "--cert: is given without key"),

@@ -252,7 +252,7 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
         status, out, err = shell("jobs", "--url", address)
     assert (status, out) == (3, "")
     assert err.startswith(f"gridweave: no gateway answers at {address}: Connection refused; start a grid with")
-    assert "--url: 'nonsense' is no address of a gateway" in shell("jobs", "--url", "nonsense")[2]
+    assert "--url: 'nonsense' is not the address of a gateway" in shell("jobs", "--url", "nonsense")[2]
 
 
 # -- words, and completion

@@ -190,11 +190,11 @@ def test_all_problems_have_a_line(shell: Shell, table: Path) -> None:
     told = [line.removeprefix(f"gridweave: {table}: ") for line in err.splitlines()]
     assert told == [
         (
-            "links.bandwidth: link x - y: '10 Gb' is no speed; "
+            "links.bandwidth: link x - y: '10 Gb' is not a speed; "
             "write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
         ),
         "links: link x - y (first): loss is 1.5; a probability, from 0 to below 1",
-        "attach.beta: site beta is attached to 'q', which is no node; there are x, y",
+        "attach.beta: site beta is attached to 'q', which is not a node; there are x, y",
     ]
 
 
@@ -203,9 +203,12 @@ def test_all_problems_have_a_line(shell: Shell, table: Path) -> None:
     [
         (["show", "{folder}/nowhere.gml"], "nowhere.gml: there is no such file"),
         (["show", "{folder}"], "is not a file"),
-        (["show", "{folder}/binary.gml"], "binary.gml: is no text in UTF-8"),
-        (["show", "{folder}/words.gml"], "words.gml: is no GML that can be read"),
-        (["show", "{gml}", "--out", "map.doc"], "--out: map.doc has no suffix of a picture; use .png, .svg or .pdf"),
+        (["show", "{folder}/binary.gml"], "binary.gml: is not text in UTF-8"),
+        (["show", "{folder}/words.gml"], "words.gml: cannot be read as GML"),
+        (
+            ["show", "{gml}", "--out", "map.doc"],
+            "--out: map.doc the suffix is not that of a picture; use .png, .svg or .pdf",
+        ),
         (["show", "{gml}", "--out", "{folder}/no/map.png"], "cannot be written"),
         (["path", "{gml}", "NL", "ZZ"], "there is no site or node 'ZZ'; there are NL, BE, DE, UA"),
         (["path", "{gml}", "NL", "BE", "--by", "hops"], "--by: 'hops' is not known; one of latency, bandwidth"),

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gridweave.cli.options import DAYS, named_as_typed, parse_limit, parse_time_ms, policies, split_names
+from gridweave.cli.options import named_as_typed, parse_limit, policies, split_names
 from gridweave.errors import OptionError
 from gridweave.scenarios.workload.table import MAX_TIME_MS
-from gridweave.site.policy import DAY_MS, Limit, SitePolicy, Window
+from gridweave.site.policy import DAY_MS, DAYS, Limit, SitePolicy, Window
+from gridweave.site.times import parse_time_ms
 
 HOUR_MS = 3_600_000
 GIVEN: dict[str, Any] = {
@@ -55,7 +56,7 @@ def test_a_list_without_names_is_refused(option: str, text: str) -> None:
     """A list that holds no name is refused under the name of its own option, and never means a default."""
     error = refused(**{option: text})
     assert error.option == f"--{option.removesuffix('s')}"
-    assert "holds no name" in error.problem
+    assert "contains no name" in error.problem
 
 
 # -- times
@@ -180,7 +181,7 @@ def test_parts_of_the_nodes_are_exact(text: str, nodes: int, wider_than: int) ->
         ("user=3,longer-than=2h", "--limit", "limits nothing"),
         ("max-jobs=1,max-nodes=1", "--limit", "more than one thing"),
         ("max-jobs=1,days=mon", "--limit", "more than one thing"),
-        ("max-jobs=1,max-jobs=2", "--limit", "max-jobs stands twice"),
+        ("max-jobs=1,max-jobs=2", "--limit", "max-jobs appears twice"),
         ("max-jobs=0", "--limit max-jobs", "less than 1"),
         ("max-jobs=-1", "--limit max-jobs", "'-1' is not a whole number"),
         ("max-jobs=2.5", "--limit max-jobs", "not a whole number"),
@@ -189,10 +190,10 @@ def test_parts_of_the_nodes_are_exact(text: str, nodes: int, wider_than: int) ->
         ("max-nodes=0", "--limit max-nodes", "less than 1"),
         ("max-nodes=0.9%", "--limit max-nodes", "'0.9%' is less than 1"),
         ("max-nodes=", "--limit max-nodes", "'' is not a whole number"),
-        ("wider-than=150%,max-jobs=1", "--limit wider-than", "'150%' is not a part of the nodes"),
-        ("wider-than=-1%,max-jobs=1", "--limit wider-than", "not a part of the nodes"),
-        ("wider-than=nan%,max-jobs=1", "--limit wider-than", "not a part of the nodes"),
-        ("wider-than=%,max-jobs=1", "--limit wider-than", "not a part of the nodes"),
+        ("wider-than=150%,max-jobs=1", "--limit wider-than", "'150%' is not a number of nodes"),
+        ("wider-than=-1%,max-jobs=1", "--limit wider-than", "is not a number of nodes"),
+        ("wider-than=nan%,max-jobs=1", "--limit wider-than", "is not a number of nodes"),
+        ("wider-than=%,max-jobs=1", "--limit wider-than", "is not a number of nodes"),
         ("wider-than=half,max-jobs=1", "--limit wider-than", "'half' is not a whole number"),
         ("longer-than=long,max-jobs=1", "--limit longer-than", "'long' is not a time"),
         ("user=bob,max-jobs=1", "--limit user", "'bob' is not a whole number"),
@@ -278,8 +279,8 @@ def test_options_reach_the_policy() -> None:
         ({"choices": "best-fit", "backfills": "none"}, "--choice: 'best-fit' goes with"),
         ({"slack": math.nan}, "--slack: is nan"),
         ({"slack": -0.1}, "--slack: is -0.1"),
-        ({"aging": "0"}, "--aging: '0' is no time to wait"),
-        ({"aging": "0.0001s"}, "--aging: '0.0001s' is no time to wait"),
+        ({"aging": "0"}, "--aging: '0' is too short to wait"),
+        ({"aging": "0.0001s"}, "--aging: '0.0001s' is too short to wait"),
         ({"aging": "soon"}, "--aging: 'soon' is not a time"),
         ({"limits": ["max-jobs=1"]}, "--limit: goes with --discipline planning"),
         ({"discipline": "planning", "limits": ["max-jobs=1"] * 63}, "--limit: are 63; a site has at most 62"),

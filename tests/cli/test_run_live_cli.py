@@ -22,7 +22,7 @@ Shell = Callable[..., tuple[int, str, str]]
         (("--on", "ray", "--address", " "), "--address: is empty"),
         (("--speed", "10"), "--speed: goes with --on ray, --on grid or --on URL"),
         (("--jobs", "10"), "--jobs: goes with --on ray, --on grid or --on URL"),
-        (("--address", "auto"), "--address: goes with --on ray alone"),
+        (("--address", "auto"), "--address: goes only with --on ray"),
     ],
 )
 def test_bad_options_are_one_line(shell: Shell, arguments: tuple[str, ...], says: str) -> None:

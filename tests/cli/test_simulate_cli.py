@@ -155,9 +155,9 @@ def test_many_refused_jobs_are_counted(shell: Shell, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "remark"),
     [
-        (["--order", "priority", "--aging", "2h"], "four gives no priorities: the order priority is the same as fcfs"),
-        (["--order", "smith"], "four gives no weights: all jobs weigh 1"),
-        (["--order", "fcfs,weight"], "four gives no weights: all jobs weigh 1"),
+        (["--order", "priority", "--aging", "2h"], "four has no priorities: the order priority is the same as fcfs"),
+        (["--order", "smith"], "four has no weights: all jobs have weight 1"),
+        (["--order", "fcfs,weight"], "four has no weights: all jobs have weight 1"),
     ],
 )
 def test_options_without_effect_are_told(shell: Shell, trace: Path, arguments: list[str], remark: str) -> None:
@@ -175,7 +175,7 @@ def test_a_limit_for_a_user_of_a_trace_without_users(shell: Shell, tmp_path: Pat
         "simulate", path, "--nodes", 4, "--discipline", "planning", "--limit", "user=5,max-jobs=1", "--json"
     )
     assert status == 0
-    assert err.splitlines()[-1] == "jobs gives no users: a limit for one applies to nobody"
+    assert err.splitlines()[-1] == "jobs has no users: a limit for one user applies to nobody"
     assert json.loads(out)[0]["metrics"]["wait_max_ms"] == 0
 
 
@@ -362,8 +362,8 @@ def test_reservations_are_answered_for_machines(
         ("start=1h,length=2h,nodes=0", "reserves nothing"),
         ("start=1h,length=0,nodes=1", "reserves nothing"),
         ("start=soon,length=2h,nodes=1", "is not a time"),
-        ("start=1h,length=2h,nodes=101%", "is not a part of the nodes"),
-        ("start=1h,length=2h,nodes=1,nodes=2", "nodes stands twice"),
+        ("start=1h,length=2h,nodes=101%", "is not a number of nodes"),
+        ("start=1h,length=2h,nodes=1,nodes=2", "nodes appears twice"),
         ("1h:2h:1", "is not key=value"),
         ("", "is not key=value"),
     ],
@@ -380,4 +380,4 @@ def test_a_queue_keeps_no_reservations(shell: Shell, trace: Path) -> None:
     """Reservations with a queue are refused, and the message says what keeps them."""
     status, _, err = shell("simulate", trace, "--reservation", "start=1h,length=2h,nodes=1")
     assert status == 2
-    assert err == "gridweave: --reservation: goes with --discipline planning; a queue keeps no reservations\n"
+    assert err == "gridweave: --reservation: goes with --discipline planning; a queue has no reservations\n"

@@ -66,7 +66,7 @@ def test_options_reach_the_grid(here: Elsewhere, shell: Shell, monkeypatch: pyte
     )
     status, out, err = shell("submit", *options, *more, "--job-class", "big", "--", "./solver", "-n", "input")
     assert (status, out) == (0, "2\n")
-    assert err == "handed in: 4 nodes for at most 2d; see: gridweave explain 2\n"
+    assert err == "submitted: 4 nodes for at most 2d; see: gridweave explain 2\n"
     assert handed_in(here)[1] == JobRequest(
         program=Program(
             argv=("./solver", "-n", "input"),
@@ -138,7 +138,7 @@ def test_waiting(here: Elsewhere, shell: Shell) -> None:
     assert err.splitlines()[1:] == ["out of luck", "gridweave: job 2 has failed: rank 0 ended with exit code 3"]
     status, out, err = shell("submit", "--wait", "--array", "1-3", "--", "late")
     assert status == 4
-    assert "3 of 3 jobs have not ended well: 3-5" in err
+    assert "3 of 3 jobs did not end well: 3-5" in err
     status, out, _ = shell("submit", "--wait", "--json", "--", "bad")
     assert (status, [record["outcome"] for record in json.loads(out)]) == (4, ["failed"])
 
@@ -155,7 +155,7 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.splitlines()[1:] == [
-        "what was handed in goes on; end it with: gridweave cancel 1",
+        "the jobs go on; end them with: gridweave cancel 1",
         "gridweave: interrupted",
     ]
     assert here.grid.records_by_id[1].state == "waiting"
@@ -168,20 +168,20 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         (["-n", "0", "--", "x"], "Invalid value for '--nodes'"),
         (["-t", "soon", "--", "x"], "--time: 'soon' is not a time"),
         (["-t", "0", "--", "x"], "limit_ms is 0"),
-        (["-a", "5-1", "--", "x"], "--array: '5-1' of '5-1' are no indexes; write 1-10"),
+        (["-a", "5-1", "--", "x"], "--array: '5-1' of '5-1' are not indexes; write 1-10"),
         (["--after", "3:ok", "--", "x"], "--after: '3:ok': write JOB or JOB:HAS, with HAS one of started"),
         (["--after", "nobody", "--", "x"], "there is no array 'nobody'"),
         (["--env", "=x", "--", "x"], "--env: '=x' has no name"),
         (["--env", "NOT_THERE", "--", "x"], "--env: there is no variable NOT_THERE here; write NOT_THERE=VALUE"),
-        (["-D", "data", "--", "x"], "--chdir: 'data' is no absolute path"),
+        (["-D", "data", "--", "x"], "--chdir: 'data' is not an absolute path"),
         (["--ranks", "all", "--", "x"], "--ranks: 'all' is not known; one of each-node, first-node"),
         (["-o", "/a/%y", "--", "x"], "'/a/%y': the pattern '%y' is not known; there are %%, %A"),
         (
             ["-n", "2", "-o", "/a/out", "--", "x"],
             "--output: '/a/out': 2 ranks would write this one file; put %t into it",
         ),
-        (["--name", "a\nb", "--", "x"], "is no name"),
-        (["missing.sh"], "missing.sh: there is no such file here; for a command of the machines write: -- missing.sh"),
+        (["--name", "a\nb", "--", "x"], "is not a name"),
+        (["missing.sh"], "missing.sh: there is no such file here; for a command on the machines write: -- missing.sh"),
         (["-n", "13", "--", "x"], "13 nodes; the grid has 12"),
     ],
     ids=str,
@@ -268,10 +268,13 @@ def test_any_text_arrives_as_it_is(folder: Path, text: str, argument: str) -> No
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"#!/bin/sh\r\necho\r\n", "job.sh:1: its lines end as those of DOS"),
-        (b"#!/bin/sh\n\0", "holds NUL characters, so it is no script; for a program write: -- job.sh"),
-        (b"#!/bin/sh\n\xff", "byte 10 is no UTF-8"),
-        (b"#!/bin/sh\n" + b"x" * MOST_BYTES, "has 100,010 bytes; a script travels with its job and may have 100,000"),
+        (b"#!/bin/sh\r\necho\r\n", "job.sh:1: its lines end as in DOS"),
+        (b"#!/bin/sh\n\0", "contains NUL characters, so it is not a script; for a program write: -- job.sh"),
+        (b"#!/bin/sh\n\xff", "byte 10 is not UTF-8"),
+        (
+            b"#!/bin/sh\n" + b"x" * MOST_BYTES,
+            "has 100,010 bytes; a script is sent with its job and may have at most 100,000",
+        ),
     ],
     ids=["dos", "nul", "latin", "long"],
 )
@@ -376,9 +379,9 @@ def test_options_of_slurm(
         ("#SBATCH -N 1 -p debug", "job.sh:3: #SBATCH -p: is not supported"),
         ("#SBATCH --mem 4G -N 2", "job.sh:3: #SBATCH --mem: is not supported"),
         ("#SBATCH --exclusive", "#SBATCH --exclusive: is not supported"),
-        ("#SBATCH -N 2-4", "job.sh:3: #SBATCH --nodes: '2-4' is no number from 1; ranges"),
+        ("#SBATCH -N 2-4", "job.sh:3: #SBATCH --nodes: '2-4' is not a number from 1 up; ranges"),
         ("#SBATCH -N", "job.sh:3: #SBATCH -N: has no value"),
-        ("#SBATCH nodes=3", "job.sh:3: #SBATCH nodes=3: is no option"),
+        ("#SBATCH nodes=3", "job.sh:3: #SBATCH nodes=3: is not an option"),
         ("#SBATCH -t soon", "job.sh:3: #SBATCH --time: 'soon' is not a time; write 90 (minutes)"),
         ("#SBATCH -d singleton", "#SBATCH --dependency: 'singleton' is not supported; there are after:JOB"),
         ("#SBATCH -d afterok:1?afterok:2", "'afterok:1?afterok:2' is not supported"),
@@ -387,10 +390,10 @@ def test_options_of_slurm(
         ("#SBATCH -J 'a", "job.sh:3: #SBATCH: no closing quotation"),
         ("#GRIDWEAVE --node 3", "job.sh:3: #GRIDWEAVE: No such option: --node"),
         ("#GRIDWEAVE -n x", "job.sh:3: #GRIDWEAVE: Invalid value for '--nodes'"),
-        ("#GRIDWEAVE --wait", "job.sh:3: #GRIDWEAVE: --wait is for the command line alone"),
-        ("#GRIDWEAVE --json", "job.sh:3: #GRIDWEAVE: --json is for the command line alone"),
-        ("#GRIDWEAVE --url http://x", "job.sh:3: #GRIDWEAVE: --url is for the command line alone"),
-        ("#GRIDWEAVE -n 3 true", "job.sh:3: #GRIDWEAVE: a command is for the command line alone"),
+        ("#GRIDWEAVE --wait", "job.sh:3: #GRIDWEAVE: --wait is only for the command line"),
+        ("#GRIDWEAVE --json", "job.sh:3: #GRIDWEAVE: --json is only for the command line"),
+        ("#GRIDWEAVE --url http://x", "job.sh:3: #GRIDWEAVE: --url is only for the command line"),
+        ("#GRIDWEAVE -n 3 true", "job.sh:3: #GRIDWEAVE: a command is only for the command line"),
     ],
 )
 def test_what_is_wrong_in_a_script(here: Elsewhere, shell: Shell, line: str, says: str) -> None:

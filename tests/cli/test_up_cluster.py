@@ -17,8 +17,8 @@ import pytest
 
 from gridweave.grid.client.client import Client, JobHandle
 from gridweave.grid.config.reading import read_grid
-from gridweave.grid.service.cluster import GridPlan
-from gridweave.grid.service.local import first_port_of, wanted_grid
+from gridweave.grid.service.cluster import GridPlan, plan_of
+from gridweave.grid.service.local import first_port_of
 from gridweave.grid.service.state import LocalGridState, kill
 from gridweave.site.job import JobRecord
 from gridweave.site.machine.processes import process_stat, strays
@@ -112,8 +112,9 @@ class Hosts:
 
     def plan(self) -> GridPlan:
         """Return what was brought up."""
-        wanted = wanted_grid(read_grid(str(self.folder / "grid.toml")), name="default", address=self.address)
-        return wanted.make_plan(wanted.folder, "gridweave", True, first_port_of("default"), b"")
+        read = read_grid(str(self.folder / "grid.toml"))
+        ports = first_port_of("default")
+        return plan_of(read, folder=read.folder, namespace="gridweave", labelled=True, first_port=ports, secret=b"")
 
     def up(self) -> None:
         """Bring the grid up on the cluster, as soon as that is there."""

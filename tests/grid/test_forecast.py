@@ -307,7 +307,7 @@ def test_limited_control_says_what_sites_said() -> None:
     forecast = told(core, 1, 60_010)
     assert (forecast.start_ms, forecast.places, forecast.queues) == (300_000, (("south", 3),), ("south",))
     assert forecast.reason == "it waits in the queue of south, which meant to start it in 4m"
-    assert at(forecast, "north") == (2, 600_000, "said 1m ago: a start in 9m, 2 nodes to be had now")
+    assert at(forecast, "north") == (2, 600_000, "said 1m ago: a start in 9m, 2 nodes free now")
     core.handle(70_000, FromLiveSite(SOUTH, Enqueued(1, 2)), FromLiveSite(SOUTH, Refused(1, 2, "drained")))
     assert told(core, 1, 70_000).reason == "no site would take it; all are asked again in 1m"
     quote = core.quote(70_000, request(5, 10))

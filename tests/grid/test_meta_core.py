@@ -310,7 +310,7 @@ def test_wrong_events_change_nothing() -> None:
     """Time that goes backwards and a site that there is not are refused before anything is taken in."""
     core = grid(4)
     step(core, 10, submitted(1, 4))
-    with pytest.raises(InputError, match="time only goes on"):
+    with pytest.raises(InputError, match="time never goes back"):
         core.handle(9, submitted(2, 1))
     with pytest.raises(InputError, match="not one of the 1 sites"):
         core.handle(20, submitted(2, 1), FromSite(3, SiteChanged(0, 0)))

@@ -78,9 +78,12 @@ BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
         (linked(AB, '{from = "b", to = "c", bandwidth_bps = 1e9}'), "no position is known of b; give latency_ms"),
         (
             linked(AB, BC.replace("bandwidth_bps = 1e9", 'bandwidth = "3 parsecs"')),
-            "link b - c: '3 parsecs' is no speed",
+            "link b - c: '3 parsecs' is not a speed",
         ),
-        (linked(AB, BC.replace("1e9", '1e9, bandwidth = "1 Gbps"')), "link b - c: stands beside bandwidth_bps"),
+        (
+            linked(AB, BC.replace("1e9", '1e9, bandwidth = "1 Gbps"')),
+            "link b - c: is given together with bandwidth_bps",
+        ),
         (linked(AB, BC, AB), "links: link a - b: is there twice; give parallel links names"),
         (linked(AB, BC, AB.replace('"a", to = "b"', '"b", to = "a"')), "links: link b - a: is there twice"),
         (linked(AB, BC, AB.replace('to = "b"', 'to = "a"')), "links: link a - a: leads from a node to itself"),
@@ -97,7 +100,7 @@ BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
             linked(AB, BC.replace("latency_ms = 1", 'latency_ms = "1"')),
             "links.latency_ms: link b - c: is a text; a number",
         ),
-        (linked(AB, BC, more='attach = {s = "q"}'), "attach.s: site s is attached to 'q', which is no node"),
+        (linked(AB, BC, more='attach = {s = "q"}'), "attach.s: site s is attached to 'q', which is not a node"),
         (linked(AB, BC, more='attach = {s = {node = "a"}}'), "the line of site s has no bandwidth"),
         (linked(AB, BC, more="attach = {s = 3}"), "attach.s: is a whole number; a table is needed"),
         (
@@ -120,15 +123,15 @@ BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
             "has file and nodes; a network comes from one of file, generator, and nodes",
         ),
         ("[net]\n", "has no source; a network comes from one of"),
-        (f"[net]\nlinks = [{AB}]\n", "links: stand without nodes"),
+        (f"[net]\nlinks = [{AB}]\n", "links: are given without nodes"),
         ('[net]\nfile = "x.gml"\n', "file: x.gml: there is no such file"),
         ("[net]\nnodes = 3\n", "nodes: is 3; a list of tables"),
         (
             '[net]\nnodes = [{name = "a", latitude = 91, longitude = 0}]\n',
             "node a: latitude is 91.0; degrees from -90 to 90",
         ),
-        ('[net]\nnodes = [{name = "a", latitude = 9}]\n', "node a: has one of latitude and longitude"),
-        ('[net]\nnodes = [{name = "a"}, {name = "a"}]\n', "'a' is the name of another node too"),
+        ('[net]\nnodes = [{name = "a", latitude = 9}]\n', "node a: has only one of latitude and longitude"),
+        ('[net]\nnodes = [{name = "a"}, {name = "a"}]\n', "'a' is also the name of another node"),
         ('[net]\nnodes = [{name = ""}]\n', "a node has no name"),
     ],
 )
@@ -225,21 +228,21 @@ def test_a_graph_without_positions_or_latencies_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        ("", "x.gml", "x.gml: is no GML that can be read: input contains no graph"),
-        ("hello", "x.gml", "x.gml: is no GML that can be read"),
+        ("", "x.gml", "x.gml: cannot be read as GML: input contains no graph"),
+        ("hello", "x.gml", "x.gml: cannot be read as GML"),
         ("graph [ node [ id 0 ] edge [ source 0 target 7 ] ]", "x.gml", "edge #0 has undefined target 7"),
-        ("hello", "x.graphml", "x.graphml: is no GraphML that can be read"),
-        ("<a/>", "x.graphml", "x.graphml: is no GraphML that can be read"),
+        ("hello", "x.graphml", "x.graphml: cannot be read as GraphML"),
+        ("<a/>", "x.graphml", "x.graphml: cannot be read as GraphML"),
         (
             """<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="directed">
             <node id="a"/><edge source="a" target="b"/></graph></graphml>""",
             "x.graphml",
             "link a - b: there is no node 'b'",
         ),
-        ("[net", "x.toml", "x.toml: is no TOML"),
+        ("[net", "x.toml", "x.toml: is not TOML"),
         ("[grid]", "x.toml", "x.toml: has no table [net]"),
-        ("", "x.csv", "x.csv: has no suffix of a network; use .toml, .gml or .graphml"),
-        ("", "x", "x: has no suffix of a network"),
+        ("", "x.csv", "x.csv: the suffix is not that of a network; use .toml, .gml or .graphml"),
+        ("", "x", "x: the suffix is not that of a network"),
     ],
 )
 def test_what_is_no_network_file_is_refused(text: str, name: str, message: str) -> None:
@@ -252,7 +255,7 @@ def test_what_is_no_network_file_is_refused(text: str, name: str, message: str) 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"name": '"magic"', "latency_ms": 1}, "generator.name: 'magic' is not known; known are balanced_tree"),
+        ({"name": '"magic"', "latency_ms": 1}, "generator.name: 'magic' is not known; one of balanced_tree"),
         (
             {"name": '"cycle_graph"', "arguments": "{m = 3}", "latency_ms": 1},
             "generator.arguments: cycle_graph refuses them",
@@ -262,7 +265,7 @@ def test_what_is_no_network_file_is_refused(text: str, name: str, message: str) 
         ({"name": '"cycle_graph"', "arguments": "{n = 3}", "side_km": -9}, "generator.latency_ms: is -9"),
         (
             {"name": '"cycle_graph"', "arguments": "{n = 3}", "side_km": 9, "latency_ms": 1},
-            "generator.side_km: stands beside",
+            "generator.side_km: is given together with",
         ),
         ({"name": '"gnp_random_graph"', "arguments": "{n = 9, p = 0.0}", "latency_ms": 1}, "is in 9 pieces"),
         ({"arguments": "{n = 3}"}, "generator: name is missing"),

@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "negative slack": ({"slack": -0.1}, "slack: is -0.1"),
     "slack that is no number": ({"slack": math.nan}, "slack: is nan"),
     "aging that stands still": ({"aging_ms": 0.0}, "aging_ms: is 0.0"),
-    "limits on a queue": ({"limits": (Limit(max_jobs=1),)}, "limits: are kept by planning sites"),
+    "limits on a queue": ({"limits": (Limit(max_jobs=1),)}, "limits: are only for planning sites"),
 }
 
 

@@ -63,6 +63,7 @@ ENTRY = Entry(
     table=FractionalTable,
     table_key=NAME,
     shares_nodes=True,
+    shares_time=True,
     needs=("cpu_need", "memory_fraction"),
     columns=("preemptions", "migrations", "moved_nodes"),
     metrics=moves_of,

@@ -284,7 +284,7 @@ class SharedDiscipline:
                 assert slot in held, "a job that does not run holds a thread"
                 held[slot] += 1
         for slot, nodes in held.items():
-            assert nodes == state.jobs["width"][slot], "a job has not its nodes"
+            assert nodes == state.jobs["width"][slot], "a job does not have its nodes"
         assert self.free == sum(all(slot < 0 for slot in row) for row in state.occupant.tolist()), "idle nodes differ"
         assert set(self._rate) == {int(state.jobs["job_id"][slot]) for slot in running}, "a rate is lost"
 

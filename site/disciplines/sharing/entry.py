@@ -27,31 +27,18 @@ def _one_of(names: tuple[str, ...], description: str) -> Meta:
 
 
 class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``.
+    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``."""
 
-    Attributes
-    ----------
-    variant : str
-        A variant of docs/sharing.md: who shares nodes, and which match is best.
-    cores, threads : int
-        Cores of a node, and hardware threads of a core.
-    memory : float
-        Of a node, in units of the memory that the jobs' fractions are parts of.
-    cpu : str, optional
-        That of the variant if left out.
-    max_slowdown : float
-        No match may slow a job more.
-    formula : str
-        Of the slowdown.
-    """
-
+    # A variant of docs/sharing.md: who shares nodes, and which match is best.
     variant: Annotated[str, _one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
+    # Cores of a node, and hardware threads of a core.
     cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
     threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
+    # Of a node, in units of the memory that the jobs' fractions are parts of.
     memory: Annotated[float, Meta(gt=0)] = 1.0
-    cpu: Annotated[str, _one_of(CPUS, "Kind of CPU.")] | None = None
-    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6
-    formula: Annotated[str, _one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
+    cpu: Annotated[str, _one_of(CPUS, "Kind of CPU.")] | None = None  # that of the variant if left out
+    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # no match may slow a job more
+    formula: Annotated[str, _one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"  # of the slowdown
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:

@@ -43,7 +43,7 @@ MAX_LANES = 64
 
 def _check_name(option: str, value: str, known: Sequence[str] | dict[str, int]) -> None:
     if value not in known:
-        raise OptionError(option, f"{value!r} is not known; known are {', '.join(known)}")
+        raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
 
 
 def _check_number(option: str, value: float, low: float, high: float) -> None:
@@ -54,27 +54,16 @@ def _check_number(option: str, value: float, low: float, high: float) -> None:
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that are alike.
 
-    Attributes
-    ----------
-    count : int
-        How many there are.
-    cores : int
-    threads : int
-        Hardware threads of a core; on a standard CPU the jobs that may take turns on it.
-    memory : float
-        In units of the memory that the jobs' fractions are parts of.
-    cpu : {"hyperthreaded", "standard"}
-
     Raises
     ------
     OptionError
         If a value is impossible.
     """
 
-    count: int
+    count: int  # how many there are
     cores: int = 1
-    threads: int = 2
-    memory: float = 1.0
+    threads: int = 2  # hardware threads of a core; on a standard CPU the jobs that may take turns on it
+    memory: float = 1.0  # in units of the memory that the jobs' fractions are parts of
     cpu: str = "hyperthreaded"
 
     def __post_init__(self) -> None:
@@ -93,26 +82,6 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
 class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The discipline of a site whose nodes are shared.
 
-    Attributes
-    ----------
-    coscheduling : {"lomarc", "none", "always", "adjacent"}
-        Who shares nodes: who matches; nobody (PSS); always two (AC); neighbours in the queue that match (AM).
-    heuristic : {"u1", "u2", "response", "first"}
-        Which match is best: L-U1, L-U2, L-R, L-FM. Counts under "lomarc" alone.
-    cpu : {"hyperthreaded", "standard"}
-        Of the nodes, where only their number is given.
-    max_slowdown : float
-        MAX_SLOWDOWN, 1 or more.
-    short_up_to_ms, medium_up_to_ms : int
-        The longest estimate of a short and of a medium job.
-    aging_ms : float or None
-        T_age; None for the average wait so far, infinity for no aging.
-    load_threshold : float
-        The machine is weakly loaded while the waiting jobs ask for less than the idle nodes by this part of them.
-    partners : int or None
-        With how many jobs one may share its nodes; None for the threads of a node less one.
-    backfill : {"easy", "none", "conservative"}
-
     Raises
     ------
     OptionError
@@ -127,15 +96,19 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     gridweave.errors.OptionError: max_slowdown: is 0.9; a number from 1 to 1,000,000
     """
 
+    # Who shares nodes: who matches; nobody (PSS); always two (AC); neighbours in the queue that match (AM).
     coscheduling: str = "lomarc"
+    # Which match is best: L-U1, L-U2, L-R, L-FM. Counts under "lomarc" alone.
     heuristic: str = "u1"
-    cpu: str = "hyperthreaded"
-    max_slowdown: float = 1.6
+    cpu: str = "hyperthreaded"  # of the nodes, where only their number is given
+    max_slowdown: float = 1.6  # MAX_SLOWDOWN, 1 or more
+    # The longest estimate of a short and of a medium job.
     short_up_to_ms: int = 60_000
     medium_up_to_ms: int = 3_600_000
-    aging_ms: float | None = None
+    aging_ms: float | None = None  # T_age; None for the average wait so far, infinity for no aging
+    # The machine is weakly loaded while the waiting jobs ask for less than the idle nodes by this part of them.
     load_threshold: float = 0.2
-    partners: int | None = None
+    partners: int | None = None  # with how many jobs one may share its nodes; None for the threads of a node less one
     backfill: str = "easy"
 
     def __post_init__(self) -> None:
@@ -214,14 +187,6 @@ def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:
 class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """How a site schedules on nodes that jobs share: the policy of the discipline ``lomarc``.
 
-    Attributes
-    ----------
-    sharing : SharingPolicy
-    kinds : tuple of NodeKind
-        Together the nodes of the site; if empty, all have one core with two threads, on the CPU of the policy.
-    formula : str
-        Of the slowdown: a name in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`.
-
     Raises
     ------
     OptionError
@@ -229,8 +194,9 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     sharing: SharingPolicy = SharingPolicy()
+    # Together the nodes of the site; if empty, all have one core with two threads, on the CPU of the policy.
     kinds: tuple[NodeKind, ...] = ()
-    formula: str = "whole"
+    formula: str = "whole"  # of the slowdown: a name in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`
 
     def __post_init__(self) -> None:
         SlowdownModel(self.formula)
@@ -250,5 +216,5 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
         kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
         count = sum(kind.count for kind in kinds)
         if count != nodes:
-            raise OptionError("kinds", f"have {count} nodes together, and the site has {nodes}")
+            raise OptionError("kinds", f"have {count} nodes together, but the site has {nodes}")
         return kinds

@@ -68,14 +68,14 @@ class SlowdownTable:
             values = np.array(self.slowdown, np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"{self.name}: the rows of the table are not all of one length, or hold no numbers"
+                f"{self.name}: the rows of the table are not all of one length, or contain no numbers"
             ) from None
         if not sorts or values.shape != (sorts, sorts):
             raise InputError(
                 f"{self.name}: the table has shape {values.shape}; with {sorts} labels it is {sorts} by {sorts}"
             )
         if len(set(self.labels)) != sorts:
-            raise InputError(f"{self.name}: a label stands twice among {', '.join(self.labels)}")
+            raise InputError(f"{self.name}: a label appears twice among {', '.join(self.labels)}")
         for row, column in np.argwhere(~((values >= 1) & (values <= MAX_SLOWDOWN))):
             cell = f"row {self.labels[row]!r}, column {self.labels[column]!r}"
             raise InputError(
@@ -109,7 +109,7 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
         if any(cell.strip() for cell in cells)
     ]
     if not lines:
-        raise InputError(f"{name}: is empty; the first line holds the labels of the columns")
+        raise InputError(f"{name}: is empty; the first line has the labels of the columns")
     labels = lines[0][1][1:]
     values: list[list[float]] = []
     for number, (label, *cells) in lines[1:]:
@@ -130,7 +130,7 @@ def _number(cell: str, where: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise InputError(f"{where}: {cell!r} is no number; a slowdown is 1 or more") from None
+        raise InputError(f"{where}: {cell!r} is not a number; a slowdown is 1 or more") from None
 
 
 CPU_KINDS = SlowdownTable("CPU kinds", ("integer", "float"), np.array([[1.4, 1.4], [1.4, 2.0]]))
@@ -286,7 +286,7 @@ class SlowdownModel:
 
     def __post_init__(self) -> None:
         if self.formula not in FORMULAS:
-            raise OptionError("formula", f"{self.formula!r} is not known; known are {', '.join(FORMULAS)}")
+            raise OptionError("formula", f"{self.formula!r} is not known; one of {', '.join(FORMULAS)}")
         if not 0 <= self.paging <= MAX_SLOWDOWN:
             raise OptionError(
                 "paging", f"is {self.paging:g}; what it adds to a slowdown is from 0 to {MAX_SLOWDOWN:,.0f}"

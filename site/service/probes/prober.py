@@ -138,10 +138,29 @@ def throughput_bps(samples: Sequence[tuple[int, int]]) -> int:
 ROUND_TRIPS = 10
 """Of one probe, if nothing else is said."""
 
+
+class ProbeEnd:
+    """One end of probes: what it knows and keeps to."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        limits: ProbeLimits | None = None,
+        turn: asyncio.Lock | None = None,
+        clock_ns: Clock = time.perf_counter_ns,
+    ) -> None:
+        self._secret = check_secret(secret)
+        self._limits = limits if limits is not None else ProbeLimits()
+        self._turn = turn if turn is not None else asyncio.Lock()
+        self._clock_ns = clock_ns
+        self._wait_s = self._limits.timeout_ms / 1000
+
+
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Prober:
+class Prober(ProbeEnd):
     """Measures the ways to other sites, each of which has a `gridweave.site.service.probes.server.ProbeServer`.
 
     All sites have the same secret. The ``turn`` is held while bandwidth is measured; it is that of the server of this
@@ -165,20 +184,6 @@ class Prober:
     >>> asyncio.run(example())
     (10, True, True)
     """
-
-    def __init__(
-        self,
-        secret: bytes,
-        *,
-        limits: ProbeLimits | None = None,
-        turn: asyncio.Lock | None = None,
-        clock_ns: Clock = time.perf_counter_ns,
-    ) -> None:
-        self._secret = check_secret(secret)
-        self._limits = limits if limits is not None else ProbeLimits()
-        self._turn = turn if turn is not None else asyncio.Lock()
-        self._clock_ns = clock_ns
-        self._wait_s = self._limits.timeout_ms / 1000
 
     async def round_trips(self, host: str, port: int, count: int = ROUND_TRIPS) -> tuple[float, ...]:
         """Return how long [ms] messages to a site and their answers take, one after the other."""
@@ -262,7 +267,7 @@ class Prober:
             raise UnavailableError(_at(writer, "has another secret; give all sites the same"))
         expected = WELCOME + proof(self._secret, b"server", theirs, nonce)
         if not hmac.compare_digest(answer, expected):
-            raise UnavailableError(_at(writer, "does not know the secret; it is no site of ours"))
+            raise UnavailableError(_at(writer, "does not know the secret, so it is not one of our sites"))
 
 
 def _at(writer: asyncio.StreamWriter, problem: str) -> str:

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import hmac
 import os
-import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -27,10 +26,8 @@ from gridweave.site.service.probes.prober import (
     RESULT,
     UPLOAD,
     WELCOME,
-    Clock,
-    ProbeLimits,
+    ProbeEnd,
     ProtocolError,
-    check_secret,
     frame,
     proof,
     read_frame,
@@ -49,27 +46,16 @@ class ServerCounts(msgspec.Struct):
     broken: int = 0  # that broke off, were too slow, or said what nobody should
 
 
-class ProbeServer:
+class ProbeServer(ProbeEnd):
     """Answers probes of other sites, which have the same secret.
 
     The ``turn`` is held while bandwidth is measured, by one at a time. The site's `Prober` has the same, so that what
     it measures itself and what others measure do not fall together.
     """
 
-    def __init__(
-        self,
-        secret: bytes,
-        *,
-        limits: ProbeLimits | None = None,
-        turn: asyncio.Lock | None = None,
-        clock_ns: Clock = time.perf_counter_ns,
-    ) -> None:
+    def __init__(self, secret: bytes, **options: Any) -> None:
+        super().__init__(secret, **options)
         self.counts = ServerCounts()
-        self._secret = check_secret(secret)
-        self._limits = limits if limits is not None else ProbeLimits()
-        self._turn = turn if turn is not None else asyncio.Lock()
-        self._clock_ns = clock_ns
-        self._wait_s = self._limits.timeout_ms / 1000
         self._longest_s = 10 * self._wait_s + self._limits.duration_ms / 1000
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -11,12 +11,16 @@ Trace = Annotated[
     typer.Argument(metavar="TRACE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace."),
 ]
 Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site. \\[default: as the trace says]")]
+<<<<<<< HEAD
 Needs = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What tasks need of a node, where the trace does not say: lublin (drawn, nodes with four cores), hpc2n (by "
+        help="What tasks need of a node, if the trace does not say: lublin (drawn, nodes with four cores), hpc2n (by "
         "the memory that the trace tells, nodes with two) or whole (all of a node).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")]
+=======
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+>>>>>>> main

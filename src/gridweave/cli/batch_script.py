@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from gridweave.cli.options import parse_time_ms
 from gridweave.cli.submit_options import SubmitOptions
 from gridweave.errors import InputError, OptionError
-from gridweave.site.times import span_text
+from gridweave.site.times import parse_time_ms, span_text
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?:\s+(.*))?")
 
@@ -89,7 +88,7 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
             name, value = _LONG.get(word[1], word[1]), word[2:].removeprefix("=")
             is_given, shown = "=" if value else "", word[:2]
         else:
-            raise place.error(f"#SBATCH {word}", "is no option")
+            raise place.error(f"#SBATCH {word}", "is not an option")
         if name not in _SUPPORTED:
             if not is_given and rest and not rest[0].startswith("-"):
                 rest.pop(0)
@@ -118,7 +117,7 @@ def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
     match option:
         case "nodes" | "ntasks":
             if not (value.isascii() and value.isdecimal() and 1 <= len(value) <= 9 and int(value)):
-                raise place.error(shown, f"{value!r} is no number from 1; ranges and suffixes are not supported")
+                raise place.error(shown, f"{value!r} is not a number from 1 up; ranges and suffixes are not supported")
             return SubmitOptions(nodes=int(value)) if option == "nodes" else SubmitOptions(tasks=int(value))
         case "time":
             try:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gridweave.cli.arguments import Json, Nodes, Trace
-from gridweave.cli.options import named_as_typed, split_names
+from gridweave.cli.options import check_seed, named_as_typed, split_names
 from gridweave.cli.output import Report, check_folder, delayed_progress, interruptible, print_json, print_table, say
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.disciplines.sharing.policy import SharingPolicy
+    from gridweave.site.disciplines.sharing.policy import NodeKind, SharingPolicy
     from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 SHARING = "lomarc"
@@ -26,7 +26,7 @@ Resources = Annotated[
     str,
     typer.Option(
         metavar="M1|M2|M3|CPU/NETWORK/DISK|FILE",
-        help="For lomarc: what the jobs need of CPU, network, disk and memory: drawn from a mix, or read from a file "
+        help="For lomarc: what the jobs need of CPU, network, disk and memory, drawn from a mix or read from a file "
         "(.csv) as `gridweave trace resources` writes one.",
     ),
 ]
@@ -38,20 +38,24 @@ Variants = Annotated[
         "Several are compared.",
     ),
 ]
-Backfill = Annotated[str, typer.Option(metavar="NAME,...", help="easy, none, conservative. Several are compared.")]
+Backfill = Annotated[
+    str, typer.Option(metavar="NAME,...", help="Who may overtake: easy, none, conservative. Several are compared.")
+]
 Cores = Annotated[int, typer.Option(metavar="N", help="For lomarc: cores of a node.")]
 Threads = Annotated[int, typer.Option(metavar="N", help="For lomarc: hardware threads of a core.")]
-MaxSlowdown = Annotated[float, typer.Option(metavar="X", help="For lomarc: no match may slow a job more.")]
+MaxSlowdown = Annotated[
+    float, typer.Option(metavar="X", help="For lomarc: no partner may slow a job down by more than this factor.")
+]
 Slowdowns = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), in place of the formula."
+        metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), instead of the formula."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of what a mix draws.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what a mix draws.")]
 Out = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json there; made if need be."),
+    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json to this folder."),
 ]
 
 
@@ -69,7 +73,7 @@ def coschedule(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Do what gridweave simulate --discipline lomarc does: the older name for it.
+    """Run gridweave simulate --discipline lomarc under its older name.
 
     Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
     """
@@ -109,15 +113,14 @@ def compare_sharing(
     """Simulate one site whose nodes jobs share, and print what sharing brings."""
     if out is not None:
         check_folder(out)
-    if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    check_seed(seed)
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         chosen = _policies(options.variants, backfill, options.max_slowdown)
         model = _model(options.slowdowns)
         workload, remarks = _prepared(trace, nodes, options.resources, seed)
         for line in remarks:
             say(line)
-        results = _simulated(workload, nodes, chosen, model, options.cores, options.threads, report)
+        results = side_by_side(workload, _sites(workload, nodes, chosen, options), report, model=model)
     for job_id, reason in results[0].refused[:5]:
         say(f"job {job_id} is refused: {reason}")
     if as_json:
@@ -140,9 +143,9 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Sharin
     named = [variant.strip() for variant in variants.split(",") if variant.strip()]
     for variant in named:
         if variant.lower() not in known:
-            raise OptionError("--variants", f"{variant!r} is not known; known are {', '.join(VARIANTS)}")
+            raise OptionError("--variants", f"{variant!r} is not known; one of {', '.join(VARIANTS)}")
     if not named:
-        raise OptionError("--variants", f"names none; known are {', '.join(VARIANTS)}")
+        raise OptionError("--variants", f"names none; one of {', '.join(VARIANTS)}")
     return [
         msgspec.structs.replace(VARIANTS[known[variant.lower()]], backfill=backfill, max_slowdown=max_slowdown)
         for variant in dict.fromkeys(named)
@@ -168,34 +171,32 @@ def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple
     return with_mix(workload, resources, np.random.default_rng(seed)), report.lines()
 
 
-def _simulated(
-    workload: Workload,
-    nodes: int | None,
-    chosen: list[SharingPolicy],
-    model: SlowdownModel,
-    cores: int,
-    threads: int,
-    report: Report,
+def side_by_side(
+    workload: Workload, sites: Sequence[tuple[Any, Any]], report: Report, **options: Any
 ) -> list[SimulationResult]:
-    from gridweave.errors import InputError
+    """Simulate the same jobs at several sites, each its nodes and its policy."""
     from gridweave.scenarios.batch.simulate import simulate
+
+    def run(number: int, nodes: Any, policy: Any) -> SimulationResult:
+        def progress(done: int, total: int) -> None:
+            report(number * total + done, len(sites) * total, f"Simulating {policy.label}")
+
+        return simulate(workload, nodes, policy, progress=progress, **options)
+
+    report(0, len(workload) * len(sites), "Compiling and simulating")
+    return interruptible(lambda: [run(number, *site) for number, site in enumerate(sites)])
+
+
+def _sites(
+    workload: Workload, nodes: int | None, chosen: list[SharingPolicy], options: SharingOptions
+) -> list[tuple[list[NodeKind], SharingPolicy]]:
     from gridweave.site.disciplines.sharing.policy import NodeKind
 
     count = nodes if nodes is not None else workload.nodes
     if count is None:
         raise InputError(f"{workload.name}: the number of nodes is not known; give --nodes")
-
-    def kinds(policy: SharingPolicy) -> list[NodeKind]:
-        return [NodeKind(count=count, cores=cores, threads=threads, cpu=policy.cpu)]
-
-    def run(number: int, policy: SharingPolicy) -> SimulationResult:
-        def progress(done: int, total: int) -> None:
-            report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
-
-        return simulate(workload, kinds(policy), policy, model=model, progress=progress)
-
-    report(0, len(workload) * len(chosen), "Compiling and simulating")
-    return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
+    of_node = {"count": count, "cores": options.cores, "threads": options.threads}
+    return [([NodeKind(**of_node, cpu=policy.cpu)], policy) for policy in chosen]
 
 
 def _print(results: list[SimulationResult]) -> None:

@@ -49,8 +49,9 @@ def _show(folder: Path) -> None:
     from gridweave.scenarios.live.demo import end_forecast, forecast_begun, grid_text, make_demo, play
 
     (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
+    wanted = wanted_grid(grid_of_text(grid_text(), "GRID.toml", ""), name=NAME)
     with progress() as tell:
-        brought = bring_up(NAME, lambda: wanted_grid(grid_of_text(grid_text(), "GRID.toml", ""), name=NAME), tell)
+        brought = bring_up(wanted, tell)
     state = brought.state
     rows = [(f"site {site.name}", f"{site.nodes} nodes") for site in state.sites]
     print_table(
@@ -58,7 +59,7 @@ def _show(folder: Path) -> None:
     )
     made = make_demo(folder)
     with forecast_begun(made) as forecast:
-        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are handed in.")
+        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are submitted.")
         with delayed_progress("Playing") as report:
             shown = play(state, made, report)
         _print_shown(shown)

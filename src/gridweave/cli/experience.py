@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridweave.cli.options import named_as_typed, parse_bytes, span_text
+from gridweave.cli.arguments import Json
+from gridweave.cli.options import named_as_typed, parse_bytes
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import not_installed
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.site.journal.experience import Learnt
@@ -34,7 +36,6 @@ DiskBandwidth = Annotated[
 NodeMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of a node, e.g. '64 GB'; needed for resource fractions.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NONE = "-"
 _MOST_NAMES = 8

@@ -6,16 +6,20 @@ Shell completion, too: states and outcomes of jobs, and the sites of the grid, a
 from __future__ import annotations
 
 import datetime
+import functools
+import inspect
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from gridweave.cli.options import span_text
-from gridweave.cli.output import print_table, say
+from gridweave.cli.arguments import Json
+from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import GridweaveError, InputError, OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Forecast, SplitReason
@@ -32,7 +36,6 @@ Here = Annotated[str | None, typer.Option("--grid", metavar="NAME", help="Use th
 Profile = Annotated[
     str | None, typer.Option(metavar="NAME", help="Use the address and token of this profile of the configuration.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")]
 
 MOST_JOBS = 100_000
@@ -45,31 +48,58 @@ _TRY_S, _CONNECT_S = 30.0, 2.0
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
 
 
-def with_grid(url: str | None, here: str | None, profile: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Return what comes of some work with the client of the grid.
+@dataclass(frozen=True)
+class Reach:
+    """How a command reaches the grid, and how it prints what it was answered: the options that `at_grid` adds."""
 
-    Parameters
-    ----------
-    url, here, profile : str, optional
-        As the user gave them.
-    work : callable
-        Takes the client, which is open while it runs.
-    """
-    import asyncio
+    url: Url = None
+    here: Here = None
+    profile: Profile = None
+    as_json: Json = False
 
-    from gridweave.cli.options import named_as_typed
-    from gridweave.grid.client.client import Client
-    from gridweave.grid.client.transport import Patience
+    def ask(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Return what comes of some work with the client of the grid, which is open while that runs."""
+        import asyncio
 
-    async def run() -> T:
-        async with client:
-            return await work(client)
+        from gridweave.cli.options import named_as_typed
+        from gridweave.grid.client.client import Client
+        from gridweave.grid.client.transport import Patience
 
-    with named_as_typed(url="--url", grid="--grid", profile="--profile", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
-        client = Client(url, grid=here, profile=profile, patience=Patience(total_s=_TRY_S, connect_s=_CONNECT_S))
-        for warning in client.connection.warnings:
-            say(f"warning: {warning}")
-        return asyncio.run(run())
+        async def run() -> T:
+            async with client:
+                return await work(client)
+
+        typed = {"url": "--url", "grid": "--grid", "profile": "--profile"}
+        with named_as_typed(**typed, token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
+            patience = Patience(total_s=_TRY_S, connect_s=_CONNECT_S)
+            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience)
+            for warning in client.connection.warnings:
+                say(f"warning: {warning}")
+            return asyncio.run(run())
+
+    def show(self, found: T, for_people: Callable[[T], None]) -> None:
+        """Print an answer: as JSON, or as people read it."""
+        if self.as_json:
+            print_json(plain(found))
+        else:
+            for_people(found)
+
+
+def at_grid(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Reach`, in place of its first parameter, ``reach``."""
+    hints = get_type_hints(Reach, include_extras=True)
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        reach = Reach(**{name: given.pop(name) for name in hints})
+        command(reach, **given)
+
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    added = (each.replace(annotation=hints[each.name]) for each in inspect.signature(Reach).parameters.values())
+    signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *added)])
+    with_options.__signature__ = signature  # type: ignore[attr-defined]
+    with_options.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    return with_options
 
 
 # -- jobs
@@ -275,7 +305,7 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
     if not split.places:
-        return f"a split: {split.reason or 'there is none to be had'}"
+        return f"a split: {split.reason or 'it is not possible'}"
     text = f"a split: {places_text(split.places)}, {_start(split.start_ms, forecast)}"
     if split.length_ms and split.whole_ms and not split.reason:
         text += f", takes {rounded(split.length_ms)} in place of {rounded(split.whole_ms)}"

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.grid_client import (
-    Here,
-    Json,
-    Profile,
-    Url,
+    Reach,
+    at_grid,
     clock,
     complete_sites,
     now_ms,
@@ -19,33 +17,30 @@ from gridweave.cli.grid_client import (
     print_forecast,
     relative,
     rounded,
-    with_grid,
 )
-from gridweave.cli.options import parse_time_ms, span_text
 from gridweave.cli.output import print_json, print_table, say
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import SiteInfo
+    from gridweave.grid.api import Queue, SiteInfo
     from gridweave.grid.client.client import Client
 
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.", autocompletion=complete_sites)]
 
 
+@at_grid
 def sites(
+    reach: Reach,
     machines: Annotated[bool, typer.Option("--machines", "-m", help="Show the machines of each site, too.")] = False,
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """Show the sites: their nodes, how many are free, and their jobs.
 
     Example: gridweave sites --machines
     """
-    found = with_grid(url, here, profile, lambda grid: grid.sites())
-    if as_json:
-        print_json([plain(site) for site in found])
-        return
+    reach.show(reach.ask(lambda grid: grid.sites()), lambda found: _print_sites(found, machines))
+
+
+def _print_sites(found: list[SiteInfo], machines: bool) -> None:
     rows = []
     for site in found:
         numbers = (site.nodes, site.for_grid, site.free, site.running, site.waiting)
@@ -68,21 +63,19 @@ def site_state(site: SiteInfo) -> str:
     return f"{state}, without the grid" if site.uplink is not None and site.uplink.problem else state
 
 
+@at_grid
 def queue(
+    reach: Reach,
     limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the first N.")] = 20,
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """Show the waiting jobs, in the order of the queue.
 
     Example: gridweave queue --limit 100
     """
-    found = with_grid(url, here, profile, lambda grid: grid.queue(limit))
-    if as_json:
-        print_json(plain(found))
-        return
+    reach.show(reach.ask(lambda grid: grid.queue(limit)), _print_queue)
+
+
+def _print_queue(found: Queue) -> None:
     typer.echo(
         f"{found.waiting:,} wait, {found.held:,} are held, {found.starting:,} are starting, {found.running:,} run"
     )
@@ -104,56 +97,51 @@ def queue(
     headings = ("place", "job", "user", "state", "nodes", "limit", "has waited")
     print_table(rows, headings=headings, right=(0, 1, 4, 5, 6))
     if found.waiting > len(found.jobs):
-        say(f"{found.waiting - len(found.jobs):,} more wait; see them with --limit {10 * limit}")
+        say(f"{found.waiting - len(found.jobs):,} more wait; see them with --limit {10 * len(found.jobs)}")
 
 
+@at_grid
 def quote(
+    reach: Reach,
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", help="Number of nodes.")] = 1,
     time: Annotated[
         str, typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00.")
     ] = "1h",
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """Ask when and where a job would start, without submitting it.
 
     Example: gridweave quote -n 4 -t 10m
     """
     limit = timedelta(milliseconds=parse_time_ms("--time", time))
-    forecast = with_grid(url, here, profile, lambda grid: grid.quote(nodes=nodes, limit=limit))
-    if as_json:
-        print_json(plain(forecast))
-    else:
-        print_forecast(forecast)
+    reach.show(reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit)), print_forecast)
 
 
-def drain(site: SiteName, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
+@at_grid
+def drain(reach: Reach, site: SiteName) -> None:
     """Drain a site: it takes no new jobs from the grid, and those that run there go on.
 
     Example: gridweave drain north
     """
-    _drain(site, True, url, here, profile, as_json)
+    _drain(site, True, reach)
 
 
-def resume(site: SiteName, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
+@at_grid
+def resume(reach: Reach, site: SiteName) -> None:
     """Let a drained site take jobs from the grid again.
 
     Example: gridweave resume north
     """
-    _drain(site, False, url, here, profile, as_json)
+    _drain(site, False, reach)
 
 
-def _drain(site: str, draining: bool, url: str | None, here: str | None, profile: str | None, as_json: bool) -> None:
-    with_grid(url, here, profile, lambda grid: grid.drain(site) if draining else grid.resume(site))
-    if as_json:
-        print_json({"site": site, "draining": draining})
-    else:
-        typer.echo(f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again"))
+def _drain(site: str, draining: bool, reach: Reach) -> None:
+    reach.ask(lambda grid: grid.drain(site) if draining else grid.resume(site))
+    said = f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again")
+    reach.show({"site": site, "draining": draining}, lambda _: typer.echo(said))
 
 
-def whoami(url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
+@at_grid
+def whoami(reach: Reach) -> None:
     """Show which grid you are talking to, who it thinks you are, and what you may do.
 
     Example: gridweave whoami
@@ -161,13 +149,13 @@ def whoami(url: Url = None, here: Here = None, profile: Profile = None, as_json:
 
     async def work(grid: Client) -> None:
         info = await grid.whoami()
-        if as_json:
+        if reach.as_json:
             print_json({"url": grid.connection.url, **plain(info)})
             return
         until = "" if info.until_ms is None else f", until {clock(info.until_ms)} ({relative(info.until_ms, now_ms())})"
-        may = {"read": "look", "submit": "look, and hand in and change your own jobs", "operate": "do everything"}
+        may = {"read": "look", "submit": "look, and submit and change your own jobs", "operate": "do everything"}
         rows = [("grid", grid.connection.url), ("user", info.user or "-"), ("may", may[info.role] + until)]
         rows += [("token", info.token_id)] if info.token_id else [("token", "none: this gateway asks for none")]
         print_table(rows, left=2)
 
-    with_grid(url, here, profile, work)
+    reach.ask(work)

@@ -11,9 +11,10 @@ import typer
 from gridweave.cli.grid_client import (
     Here,
     Jobs,
-    Json,
     Profile,
+    Reach,
     Url,
+    at_grid,
     clock,
     complete_outcomes,
     complete_sites,
@@ -26,11 +27,10 @@ from gridweave.cli.grid_client import (
     ranges_text,
     relative,
     rounded,
-    with_grid,
 )
-from gridweave.cli.options import span_text
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Story
@@ -60,7 +60,9 @@ _Own = Annotated[
 ]
 
 
+@at_grid
 def jobs(
+    reach: Reach,
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that have ended.")] = False,
     state: _States = None,
     outcome: _Outcomes = None,
@@ -70,10 +72,6 @@ def jobs(
     site: _OfSite = None,
     own: _Own = "",
     limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest.")] = 50,
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """List the jobs that have not ended, newest first.
 
@@ -87,16 +85,13 @@ def jobs(
         )
         return [record async for record in found]
 
-    records = with_grid(url, here, profile, work)
-    more, records = len(records) > limit, records[:limit]
-    if as_json:
-        print_json([plain(record) for record in records])
-    elif records:
-        print_jobs(records)
-        if more:
-            say(f"there are more; see them with --limit {10 * limit}")
-    else:
+    records = reach.ask(work)
+    if not records and not reach.as_json:
         say("there are no such jobs" + ("" if all_jobs or state or outcome else "; with --all also those that ended"))
+        return
+    reach.show(records[:limit], print_jobs)
+    if len(records) > limit and not reach.as_json:
+        say(f"there are more; see them with --limit {10 * limit}")
 
 
 def _wanted(
@@ -150,7 +145,8 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def show(job: OneJob, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
+@at_grid
+def show(reach: Reach, job: OneJob) -> None:
     """Show everything about a job, and what has happened to it so far.
 
     Example: gridweave show 17
@@ -159,8 +155,8 @@ def show(job: OneJob, url: Url = None, here: Here = None, profile: Profile = Non
     async def work(grid: Client) -> tuple[JobRecord, Story]:
         return await grid.record(job), await grid.story(job)
 
-    record, story = with_grid(url, here, profile, work)
-    if as_json:
+    record, story = reach.ask(work)
+    if reach.as_json:
         print_json(plain(record) | {"story": plain(story)["entries"]})
         return
     print_table(list(_shown(record)), title=f"Job {job}: {state_text(record)}", left=2)
@@ -210,19 +206,18 @@ def _exit_text(rank: int, code: int | None, signal: int | None) -> str:
     return f"rank {rank}: {code}" if signal is None else f"rank {rank}: signal {signal}"
 
 
-def explain(job: OneJob, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
+@at_grid
+def explain(reach: Reach, job: OneJob) -> None:
     """Say when and where a job will start, and why not sooner: the reason of each site, and what a split would gain.
 
     Example: gridweave explain 17
     """
-    forecast = with_grid(url, here, profile, lambda grid: grid.explain(job))
-    if as_json:
-        print_json(plain(forecast))
-    else:
-        print_forecast(forecast)
+    reach.show(reach.ask(lambda grid: grid.explain(job)), print_forecast)
 
 
+@at_grid
 def cancel(
+    reach: Reach,
     job: Annotated[
         list[str] | None, typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")
     ] = None,
@@ -230,32 +225,30 @@ def cancel(
     user: Annotated[
         str | None, typer.Option("--user", "-u", metavar="NAME", help="With --all: only jobs of this user.")
     ] = None,
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """Cancel jobs, whether they wait or run.
 
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
     """
-    _wish("cancel", job, all_jobs, user, url, here, profile, as_json)
+    _wish("cancel", job, reach, all_jobs=all_jobs, user=user)
 
 
-def hold(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
+@at_grid
+def hold(reach: Reach, job: Jobs) -> None:
     """Hold waiting jobs, so that they do not start.
 
     Example: gridweave hold 17
     """
-    _wish("hold", job, False, None, url, here, profile, as_json)
+    _wish("hold", job, reach)
 
 
-def release(job: Jobs, url: Url = None, here: Here = None, profile: Profile = None, as_json: Json = False) -> None:
+@at_grid
+def release(reach: Reach, job: Jobs) -> None:
     """Release held jobs back into the queue.
 
     Example: gridweave release 17
     """
-    _wish("release", job, False, None, url, here, profile, as_json)
+    _wish("release", job, reach)
 
 
 _DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
@@ -267,14 +260,7 @@ _NOT_DONE = {
 
 
 def _wish(
-    kind: WishKind,
-    texts: Sequence[str] | None,
-    all_jobs: bool,
-    user: str | None,
-    url: str | None,
-    here: str | None,
-    profile: str | None,
-    as_json: bool,
+    kind: WishKind, texts: Sequence[str] | None, reach: Reach, *, all_jobs: bool = False, user: str | None = None
 ) -> None:
     from gridweave.site.job import OPEN
 
@@ -292,8 +278,8 @@ def _wish(
             wanted = await named_jobs(grid, texts or (), open_only=True)
         return wanted, await grid.wish(kind, wanted) if wanted else []
 
-    wanted, done = with_grid(url, here, profile, work)
-    if as_json:
+    wanted, done = reach.ask(work)
+    if reach.as_json:
         print_json({"job_ids": done})
         return
     if done:
@@ -327,4 +313,4 @@ def logs(
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
-    with_grid(url, here, profile, work)
+    Reach(url, here, profile).ask(work)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import picture_kind, print_json, print_table, save_picture, say
 from gridweave.cli.run import problems_as_lines
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show and draw the network between sites, and find paths in it.", no_args_is_help=True)
 
 File = Annotated[
-    str, typer.Argument(metavar="FILE", help="GML or GraphML file, TOML file with a table [net], or scenario.")
+    str, typer.Argument(metavar="FILE", help="GML or GraphML file, TOML file with a table \\[net], or scenario.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

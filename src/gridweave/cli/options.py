@@ -11,29 +11,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, TypeVar
 
 from gridweave.errors import OptionError
-from gridweave.site.times import parse_time_ms, span_text
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.scenarios.workload.reservations import Request
     from gridweave.site.disciplines.protocol import Entry, Policy
     from gridweave.site.policy import Limit, Window
 
-__all__ = [
-    "DAYS",
-    "named_as_typed",
-    "own_options",
-    "parse_bytes",
-    "parse_limit",
-    "parse_reservation",
-    "parse_time_ms",
-    "policies",
-    "span_text",
-    "split_names",
-]
-
 T = TypeVar("T")
-
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):([0-5]\d)", re.ASCII)
 _PER_CENT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%", re.ASCII)
@@ -70,11 +55,17 @@ def named_as_typed(**typed: str) -> Iterator[None]:
         ) from None
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed of which there can be no generator."""
+    if seed < 0:
+        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+
+
 def split_names(option: str, text: str) -> list[str]:
     """Return the names in a comma-separated list, in small letters, each once."""
     names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
     if not names:
-        raise OptionError(option, f"{text!r} holds no name; write one, or several with commas")
+        raise OptionError(option, f"{text!r} contains no name; write one, or several with commas")
     return names
 
 
@@ -89,7 +80,7 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
     found = _BYTES.fullmatch(text.strip())
     if found is None or bool(found.group(4)) > per_second:
         example = "200 MB/s" if per_second else "64 GB or 64 GiB"
-        raise OptionError(option, f"{text!r} is no amount of data; write for example {example}")
+        raise OptionError(option, f"{text!r} is not an amount of data; write for example {example}")
     base = 1024 if found.group(3) else 1000
     value = float(found.group(1)) * float(base) ** " kmgtp".index((found.group(2) or " ").lower())
     if value <= 0:
@@ -147,7 +138,7 @@ def _pairs(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
         if not separator or key not in known:
             raise OptionError(option, f"{pair!r} is not key=value with a key of {', '.join(known)}")
         if key in values:
-            raise OptionError(option, f"{key} stands twice in {text!r}; give it once, or use {option} twice")
+            raise OptionError(option, f"{key} appears twice in {text!r}; give it once, or use {option} twice")
         values[key] = value
     return values
 
@@ -174,7 +165,9 @@ def _nodes(key: str, text: str, nodes: int, *, option: str = "--limit") -> int:
     match = _PER_CENT.fullmatch(text)
     share = Decimal(match.group(1)) if match else Decimal(101)
     if share > 100:
-        raise OptionError(f"{option} {key}", f"{text!r} is not a part of the nodes; write 75% or a number")
+        raise OptionError(
+            f"{option} {key}", f"{text!r} is not a number of nodes; write a number, or a percentage such as 75%"
+        )
     return int(nodes * share / 100)
 
 
@@ -192,6 +185,8 @@ def _window(values: dict[str, str]) -> Window:
 
 
 def _days(text: str) -> tuple[int, ...]:
+    from gridweave.site.policy import DAYS
+
     days: set[int] = set()
     for part in text.lower().split("+"):
         first, dash, last = (word.strip() for word in part.partition("-"))
@@ -229,7 +224,7 @@ def policies(
         entry = entry_named(discipline.strip().lower())
     aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
     if aging_ms == 0:
-        raise OptionError("--aging", f"{aging!r} is no time to wait; write a longer one such as 2h, or none")
+        raise OptionError("--aging", f"{aging!r} is too short to wait; write a longer time such as 2h, or none")
     if limits and not entry.keeps_reservations:
         raise OptionError("--limit", "goes with --discipline planning; no other keeps limits")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)

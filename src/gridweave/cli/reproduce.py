@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.output import check_folder, delayed_progress, interruptible, print_json, print_table, say
 from gridweave.errors import OptionError, UnavailableError
 
@@ -27,9 +28,13 @@ def reproduce(
             metavar="[TABLE]...", help="E.g. streit-5.1 or zhang-5; or streit, zhang, all. Without a name, list them."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="For zhang and lomarc: number of workloads to average over.")] = 3,
-    out: Annotated[str | None, typer.Option(help="Write tables (CSV) and figures (PNG) to this folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", help="For zhang and lomarc: number of workloads to average over.")
+    ] = 3,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Recompute published tables and figures, and print published numbers beside ours; without a name, list them.
 
@@ -91,7 +96,7 @@ def _check_something(reports: Iterable[Report]) -> None:
     if all(report.empty for report in reports):
         missing = list(dict.fromkeys(name for report in reports for name in report.missing))
         commands = ", ".join(f"`gridweave trace fetch {name}`" for name in missing)
-        raise UnavailableError(f"none of the traces that this needs is at hand; get them with {commands}")
+        raise UnavailableError(f"none of the traces that this needs is on this machine; get them with {commands}")
 
 
 def _tally(reports: Iterable[Report]) -> dict[str, dict[str, int]]:
@@ -115,7 +120,7 @@ def _print(reports: list[Report]) -> None:
         for note in report.notes:
             typer.echo(f"- {note}")
         for trace in report.missing:
-            typer.echo(f"- left out: {trace} is not at hand; get it with `gridweave trace fetch {trace}`")
+            typer.echo(f"- left out: {trace} is not on this machine; get it with `gridweave trace fetch {trace}`")
         typer.echo("")
     counts = _tally(reports)
     if counts:

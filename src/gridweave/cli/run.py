@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import check_folder, delayed_progress, print_json, print_table, say
 from gridweave.errors import OptionError, ScenarioError
@@ -29,7 +30,7 @@ def check_where(on: str, *, speed: float | None, address: str | None, jobs: int 
         known = ", ".join(WHERE)
         raise OptionError("--on", f"{on!r} is not known; one of {known}, or the address of a gateway")
     if address is not None and on != "ray":
-        raise OptionError("--address", "goes with --on ray alone")
+        raise OptionError("--address", "goes only with --on ray")
     if on != "simulation":
         return True
     for option, value in (("--speed", speed), ("--jobs", jobs)):
@@ -98,15 +99,16 @@ Where = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="simulation; or, with processes that sleep, beside the simulation: ray; URL of a grid that is up; "
-        "grid: the one that all commands find.",
+        help="simulation; or live, compared with the simulation: on ray, on the grid at a URL, or on grid, the one "
+        "that all commands find.",
     ),
 ]
 Speed = Annotated[
     float | None,
     typer.Option(
-        help="Live: seconds of the scenario in one. If left out: 1000 on ray; on a grid one at which starting "
-        "processes takes little."
+        metavar="X",
+        help="Live runs: seconds of the scenario in one real second. \\[default: 1000 with --on ray; on a grid, a "
+        "speed at which starting processes takes little time]",
     ),
 ]
 
@@ -114,13 +116,16 @@ Speed = Annotated[
 def run_scenario(
     scenario: Source,
     overrides: Overrides = None,
-    out: Annotated[str | None, typer.Option(help="Write jobs.csv, summary.json and plots to this folder.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder.")
+    ] = None,
     plots: Annotated[bool, typer.Option(help="Whether --out draws plots.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: Json = False,
     on: Where = "simulation",
     speed: Speed = None,
     address: Annotated[
-        str | None, typer.Option(help="With --on ray: Ray cluster to use, e.g. auto. \\[default: start one]")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With --on ray: Ray cluster to use, e.g. auto. \\[default: start one]"),
     ] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Live runs: play only the first N jobs.")] = None,
 ) -> None:
@@ -128,11 +133,11 @@ def run_scenario(
 
     Example: gridweave run two-sites --set grid.mode=sharing --out result
 
-    With --on ray it is played against real sites on Ray, with time compressed, and set beside the simulation.
+    With --on ray, play it against real sites on Ray, with time compressed, and compare it with the simulation.
 
     Example: gridweave run two-sites --on ray --speed 1000 --jobs 300
 
-    With --on URL it is played on a grid that is up, if that has the sites and the policy of the scenario.
+    With --on URL, play it on a running grid that has the sites and the policy of the scenario.
 
     Example: gridweave run three-sites --on http://127.0.0.1:8765
     """

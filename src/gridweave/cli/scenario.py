@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, problems_as_lines
@@ -18,8 +19,6 @@ app = typer.Typer(help="Check, fuzz and list scenarios.", no_args_is_help=True)
 
 VIOLATION_STATUS = 1
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command()
 def check(
@@ -28,7 +27,7 @@ def check(
     ],
     overrides: Overrides = None,
 ) -> None:
-    """Say all that is wrong with a scenario, or that it can be run."""
+    """Check a scenario: say all that is wrong with it, or that it can be run."""
     from gridweave.scenarios.scenario.build import build_scenario
 
     with problems_as_lines(), delayed_progress("Reading"):
@@ -96,7 +95,7 @@ def _print_tried(found: FuzzReport) -> None:
         "lost": "of these lost",
         "crashes": "failures of sites",
         "cuts": "cuts of connections",
-        "restarts": "jobs begun anew",
+        "restarts": "jobs started again",
         "link_changes": "changes of links",
     }
     print_table([(text, f"{getattr(found.tried, name):,}") for name, text in headings.items()])
@@ -119,7 +118,7 @@ def _print_violation(violation: Violation, repeat: str | None) -> None:
 
 @app.command("list")
 def list_catalogue(as_json: Json = False) -> None:
-    """List the scenarios and the machine configurations that ship."""
+    """List the scenarios and the machine configurations that ship with gridweave."""
     from gridweave.scenarios.scenario.read import machine_configurations, read_scenario, scenario_names
 
     scenarios = {name: read_scenario(name).header.description for name in scenario_names()}
@@ -137,8 +136,10 @@ def list_catalogue(as_json: Json = False) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a scenario that ships.")]) -> None:
-    """Print the file of a scenario that ships, for a start of one's own."""
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a scenario that ships with gridweave.")],
+) -> None:
+    """Print the file of a scenario that ships with gridweave, to start your own from."""
     from gridweave.scenarios.scenario.read import scenario_text
 
     typer.echo(scenario_text(name), nl=False)
@@ -146,7 +147,7 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a sce
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of scenario files, with which editors check and complete them."""
+    """Print the JSON schema of scenario files, for editors that check and complete them."""
     from gridweave.scenarios.scenario.tables import json_schema
 
     print_json(json_schema())

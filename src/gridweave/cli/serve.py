@@ -39,11 +39,11 @@ def serve(
 
     if example is not None:
         if example not in KINDS:
-            raise OptionError("--example", f"{example!r} is none; one of {', '.join(KINDS)}")
+            raise OptionError("--example", f"{example!r} is not known; one of {', '.join(KINDS)}")
         typer.echo(example_text(example), nl=False)
         return
     if file is None:
-        raise OptionError("FILE.toml", "is missing; `gridweave serve --example site` prints one to begin with")
+        raise OptionError("FILE.toml", "is missing; `gridweave serve --example site` prints one to start from")
     try:
         _serve(file, keep_jobs=keep_jobs, check=check)
     except ImportError as error:
@@ -89,7 +89,9 @@ def gateway(
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes any free one.")
     ] = "127.0.0.1:8765",
     namespace: Annotated[str, typer.Option(metavar="NAME", help="Ray namespace of the grid's actors.")] = "gridweave",
-    address: Annotated[str, typer.Option(help="Address of the Ray cluster, e.g. auto or HOST:PORT.")] = "auto",
+    address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster, e.g. auto or HOST:PORT.")
+    ] = "auto",
     tokens: Annotated[
         str | None,
         typer.Option(
@@ -127,7 +129,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     """
     found = _LISTEN.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65_535:
-        raise OptionError("--listen", f"{text!r} is no address; write HOST:PORT, for example 127.0.0.1:8765")
+        raise OptionError("--listen", f"{text!r} is not an address; write HOST:PORT, for example 127.0.0.1:8765")
     return (found["host"] or "127.0.0.1").strip("[]"), int(found["port"])
 
 

@@ -20,19 +20,19 @@ from gridweave.cli.coschedule import (
     Threads,
     Variants,
     compare_sharing,
+    side_by_side,
 )
-from gridweave.cli.options import named_as_typed, parse_reservation, policies, span_text
+from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
 from gridweave.cli.output import (
-    Report,
     check_folder,
     delayed_progress,
     give_back_large_arrays,
-    interruptible,
     print_json,
     print_table,
     say,
 )
 from gridweave.errors import OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ Discipline = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="queue: start jobs from a queue. planning: plan the start of every job, and plan anew when one is "
+        help="queue: start jobs from a queue. planning: plan the start of every job, and plan again when one is "
         f"submitted or ends. {SHARING_HELP} Others: docs/disciplines.md.",
     ),
 ]
@@ -77,53 +77,52 @@ Choice = Annotated[
 ]
 Slack = Annotated[
     float,
-    typer.Option(metavar="X", help="For slack: a head may be held back by X times its estimate."),
+    typer.Option(metavar="X", help="For slack: how long the first job may be held back, in multiples of its estimate."),
 ]
 Aging = Annotated[
     str,
-    typer.Option(metavar="TIME", help="For priority: the wait that is worth one level, such as 2h; or none."),
+    typer.Option(metavar="TIME", help="For priority: how long a job waits to gain one level, e.g. 2h; or none."),
 ]
 Options = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="An option that the discipline has of its own, as in its table of a scenario. Several values are "
-        "compared. May be given several times.",
+        help="An option of the discipline itself, named as in a scenario. Several values are compared. Repeatable.",
     ),
 ]
 Limits = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: whom (wider-than=75%, longer-than=2h, user=7; all if left out) and what: a time in "
-        "which they do not start (days=mon-fri, from=8:00, to=18:00), max-nodes=50% or max-jobs=2 at once. May "
-        "be given several times.",
+        help="For planning: which jobs (wider-than=75%, longer-than=2h, user=7; all if left out), and when they do "
+        "not start (days=mon-fri, from=8:00, to=18:00), or how much they may use at once (max-nodes=50%, "
+        "max-jobs=2). Repeatable.",
     ),
 ]
 Reservations = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: nodes that are asked for in advance, as start=10d,length=2h,nodes=64 (or 50%); "
-        "requested=9d says when they are asked for. Times count from the begin of the trace. May be given several "
-        "times; the output says which are accepted.",
+        help="For planning: nodes reserved in advance, e.g. start=10d,length=2h,nodes=64 (or 50%); requested=9d says "
+        "when they are requested. Times count from the start of the trace. Repeatable; the output says which are "
+        "accepted.",
     ),
 ]
 Estimates = Annotated[
     str,
     typer.Option(
         metavar="MODEL",
-        help="keep those of the trace; perfect; omega:X (uniform, up to 1+X times the run time) or phi:X (a "
-        "fraction X perfect), as in Zhang et al., section 2.1.",
+        help="Estimates: keep (those of the trace); perfect; omega:X (uniform, up to 1+X times the run time) or phi:X "
+        "(a fraction X is perfect), as in Zhang et al., section 2.1.",
     ),
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of what omega, phi and a mix of resources draw.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what omega, phi and a mix of resources draw.")]
 Out = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots there; made if need be."),
+    typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder."),
 ]
-Plots = Annotated[bool, typer.Option(help="Whether to draw plots for --out.")]
+Plots = Annotated[bool, typer.Option(help="Whether --out draws plots.")]
 
 
 def simulate(
@@ -177,10 +176,9 @@ def simulate(
     give_back_large_arrays()
     if out is not None:
         check_folder(out)
-    if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    check_seed(seed)
     if reservation and not entry.keeps_reservations:
-        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} keeps no reservations")
+        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
     given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         check_nodes(nodes)
@@ -199,7 +197,7 @@ def simulate(
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
             say(line)
-        results = _simulated(workload, nodes, chosen, requests, report)
+        results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, reservations=requests)
     made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     if as_json:
@@ -256,28 +254,13 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     lines = []
     orders = {getattr(policy, "order", None) for policy in chosen}
     if "priority" not in workload.columns and "priority" in orders:
-        lines.append(f"{workload.name} gives no priorities: the order priority is the same as fcfs")
+        lines.append(f"{workload.name} has no priorities: the order priority is the same as fcfs")
     if "weight" not in workload.columns and {"weight", "smith"} & orders:
-        lines.append(f"{workload.name} gives no weights: all jobs weigh 1")
+        lines.append(f"{workload.name} has no weights: all jobs have weight 1")
     limits = getattr(chosen[0], "limits", ())
     if "user" not in workload.columns and any(limit.user is not None for limit in limits):
-        lines.append(f"{workload.name} gives no users: a limit for one applies to nobody")
+        lines.append(f"{workload.name} has no users: a limit for one user applies to nobody")
     return lines
-
-
-def _simulated(
-    workload: Workload, nodes: int | None, chosen: list[Policy], requests: list[Request], report: Report
-) -> list[SimulationResult]:
-    from gridweave.scenarios.batch.simulate import simulate
-
-    def run(number: int, policy: Policy) -> SimulationResult:
-        def progress(done: int, total: int) -> None:
-            report(number * total + done, len(chosen) * total, f"Simulating {policy.label}")
-
-        return simulate(workload, nodes, policy, reservations=requests, progress=progress)
-
-    report(0, len(workload) * len(chosen), "Compiling and simulating")
-    return interruptible(lambda: [run(number, policy) for number, policy in enumerate(chosen)])
 
 
 def _print(results: list[SimulationResult]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,19 +11,16 @@ import typer
 from typer.core import TyperCommand
 
 from gridweave.cli.grid_client import (
-    Here,
-    Json,
-    Profile,
-    Url,
+    Reach,
+    at_grid,
     complete_sites,
     named_jobs,
     plain,
     ranges_text,
-    with_grid,
 )
-from gridweave.cli.options import span_text
 from gridweave.cli.output import print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram, SubmitOptions
@@ -127,7 +123,9 @@ _IgnoreUnsupported = Annotated[
 ]
 
 
+@at_grid
 def submit(
+    reach: Reach,
     ctx: typer.Context,
     command: _Command = None,
     nodes: _Nodes = None,
@@ -149,10 +147,6 @@ def submit(
     key: _Key = None,
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """Submit a job: a command on the machines, or a script from this computer.
 
@@ -162,7 +156,7 @@ def submit(
 
     Example: gridweave submit --array 1-100%10 sweep.sh
     """
-    _submit(ctx, command or [], wait, ignore_unsupported, lambda work: with_grid(url, here, profile, work), as_json)
+    _submit(ctx, command or [], wait, ignore_unsupported, reach)
 
 
 def _submit(
@@ -170,8 +164,7 @@ def _submit(
     command: list[str],
     wait: bool,
     ignore_unsupported: bool,
-    at_grid: Callable[[Callable[[Client], Awaitable[None]]], None],
-    as_json: bool,
+    reach: Reach,
 ) -> None:
     from gridweave.cli.submit_options import SubmitOptions, check_name
 
@@ -187,12 +180,12 @@ def _submit(
         wanted, array_name = await _wanted(grid, options, work)
         keys = None if options.key is None else [_key(options.key, request) for request in wanted]
         jobs = await grid.submit_many(wanted, site=options.site, keys=keys)
-        if not (as_json and wait):
-            _tell(jobs, wanted, array_name, as_json)
+        if not (reach.as_json and wait):
+            _tell(jobs, wanted, array_name, reach.as_json)
         if wait:
-            await _wait(jobs, as_json)
+            await _wait(jobs, reach.as_json)
 
-    at_grid(hand_in)
+    reach.ask(hand_in)
 
 
 async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> tuple[list[JobRequest], str]:
@@ -229,7 +222,7 @@ def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_j
     if array_name:
         say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")
     else:
-        say(f"handed in: {size}; see: gridweave explain {numbers}")
+        say(f"submitted: {size}; see: gridweave explain {numbers}")
 
 
 async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
@@ -239,7 +232,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
     try:
         records: list[JobRecord] = await asyncio.gather(*(job.done() for job in jobs))
     except asyncio.CancelledError:  # Ctrl-C
-        say(f"what was handed in goes on; end it with: gridweave cancel {ranges_text(job.id for job in jobs)}")
+        say(f"the jobs go on; end them with: gridweave cancel {ranges_text(job.id for job in jobs)}")
         raise
     if as_json:
         print_json([plain(record) for record in records])
@@ -252,7 +245,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
         if error.stderr_tail:
             say(error.stderr_tail.rstrip())
         if len(bad) > 1:
-            say(f"{len(bad):,} of {len(jobs):,} jobs have not ended well: {ranges_text(job.id for job in bad)}")
+            say(f"{len(bad):,} of {len(jobs):,} jobs did not end well: {ranges_text(job.id for job in bad)}")
         raise
 
 
@@ -284,10 +277,10 @@ def _script(name: str) -> str | None:
     try:
         data = path.read_bytes() if path.is_file() else None
     except OSError as error:
-        raise InputError(f"{name}: {error.strerror}; for a command of the machines write: -- {name}") from None
+        raise InputError(f"{name}: {error.strerror}; for a command on the machines write: -- {name}") from None
     if data is None:
         if path.suffix in _SCRIPT_ENDINGS:
-            raise InputError(f"{name}: there is no such file here; for a command of the machines write: -- {name}")
+            raise InputError(f"{name}: there is no such file here; for a command on the machines write: -- {name}")
         return None
     if data.startswith(b"#!") or path.suffix in _SCRIPT_ENDINGS:
         return _decoded(data, name)
@@ -298,7 +291,7 @@ def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: byte {error.start} is no UTF-8, and a script is text; write it as UTF-8") from None
+        raise InputError(f"{name}: byte {error.start} is not UTF-8; write the script as UTF-8") from None
 
 
 def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
@@ -310,9 +303,9 @@ def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
     except _UsageError as error:
         raise InputError(f"#GRIDWEAVE: {' '.join(error.format_message().split())}") from None
     except typer.Exit:  # --help has been printed
-        raise InputError("#GRIDWEAVE: help is no option of a job") from None
+        raise InputError("#GRIDWEAVE: help is not an option of a job") from None
     for other in _OTHERS:
         if inner.params.get(other) not in (None, False, (), []):
             option = {"command": "a command", "as_json": "--json"}.get(other, f"--{other.replace('_', '-')}")
-            raise InputError(f"#GRIDWEAVE: {option} is for the command line alone")
+            raise InputError(f"#GRIDWEAVE: {option} is only for the command line")
     return SubmitOptions.of(inner.params)

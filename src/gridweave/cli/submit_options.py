@@ -15,9 +15,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from gridweave.cli.options import parse_time_ms
 from gridweave.errors import InputError, OptionError
 from gridweave.site.job import After, ArrayPlace, JobRequest, Program, Where
+from gridweave.site.times import parse_time_ms
 
 MOST_BYTES = 100_000
 """So long a script may be: Linux takes 131,072 bytes in one argument."""
@@ -83,14 +83,14 @@ def check_script(text: str, name: str) -> None:
     size = len(text.encode())
     if size > MOST_BYTES:
         raise InputError(
-            f"{name}: has {size:,} bytes; a script travels with its job and may have {MOST_BYTES:,}: put what is large "
-            "on the machines, and call it from there"
+            f"{name}: has {size:,} bytes; a script is sent with its job and may have at most {MOST_BYTES:,}: put "
+            "large files on the machines, and call them from there"
         )
     if "\0" in text:
-        raise InputError(f"{name}: holds NUL characters, so it is no script; for a program write: -- {name}")
+        raise InputError(f"{name}: contains NUL characters, so it is not a script; for a program write: -- {name}")
     first = text.partition("\n")[0]
     if first.startswith("#!") and first.endswith("\r"):
-        raise InputError(f"{name}:1: its lines end as those of DOS, and no interpreter has such a name; run: dos2unix")
+        raise InputError(f"{name}:1: its lines end as in DOS, so the interpreter would not be found; run: dos2unix")
 
 
 def _redirection(output: str | None, error: str | None, name: str) -> str:
@@ -230,7 +230,7 @@ def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, 
         raise OptionError("--ranks", f"{ranks!r} is not known; one of {', '.join(RANKS)}")
     chdir = options.chdir
     if chdir is not None and not chdir.startswith("/"):
-        raise OptionError("--chdir", f"{chdir!r} is no absolute path; the machines know nothing of the folder here")
+        raise OptionError("--chdir", f"{chdir!r} is not an absolute path; the machines do not know the folder here")
     kept: dict[Literal["output", "error"], str | None] = {}
     for stream in ("output", "error"):
         kept[stream] = pattern = _file_of(getattr(options, stream), f"--{stream}", chdir, remarks)
@@ -312,7 +312,7 @@ def parse_array(text: str) -> tuple[list[int], int]:
     right = "write 1-10, 1,3,5, 1-9:2 or 1-100%10"
     match = _ARRAY.fullmatch(text.strip())
     if match is None:
-        raise OptionError("--array", f"{text!r} is no array; {right}")
+        raise OptionError("--array", f"{text!r} is not an array; {right}")
     found: set[int] = set()
     for part in match[1].split(","):
         span = _SPAN.fullmatch(part)
@@ -320,7 +320,7 @@ def parse_array(text: str) -> tuple[list[int], int]:
         last = int(span[2]) if span and span[2] else first
         step = int(span[3]) if span and span[3] else 1
         if span is None or last < first or step < 1:
-            raise OptionError("--array", f"{part!r} of {text!r} are no indexes; {right}")
+            raise OptionError("--array", f"{part!r} of {text!r} are not indexes; {right}")
         if len(found) + (last - first) // step >= MOST_IN_ARRAY:
             raise OptionError("--array", f"{text!r} has too many jobs; at most {MOST_IN_ARRAY:,}")
         found.update(range(first, last + 1, step))
@@ -347,4 +347,4 @@ def parse_after(text: str) -> tuple[str, Literal["started", "ended", "finished",
 def check_name(name: str) -> None:
     """Refuse the name of a job that nobody could type."""
     if not name.isprintable() or len(name) > 100:
-        raise InputError(f"--name: {name!r:.120} is no name; at most 100 letters that can be printed")
+        raise InputError(f"--name: {name!r:.120} is not a name; give at most 100 printable characters")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.output import Report, check_folder, delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, Source, problems_as_lines
 from gridweave.errors import GridweaveError, InputError, ScenarioError, UnavailableError
@@ -19,17 +20,23 @@ if TYPE_CHECKING:
 
 _FAILURES_SHOWN = 20
 
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=V1,V2,...",
+        help="Values to try for a key, e.g. grid.mode=sharing,adaptive, config=m128,m256 (sites) or p=0,0.3 "
+        "(overhead). Repeatable.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Ray cluster, e.g. auto or ray://HOST:10001. \\[default: this machine]"),
+]
+
 
 def sweep(
     scenario: Source,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=V1,V2,...",
-            help="Values to try for a key, e.g. grid.mode=sharing,adaptive, config=m128,m256 (sites) or p=0,0.3 "
-            "(overhead). Repeatable.",
-        ),
-    ] = None,
+    vary: Vary = None,
     overrides: Overrides = None,
     seeds: Annotated[
         str | None,
@@ -37,16 +44,19 @@ def sweep(
             metavar="N|S1,S2,...", help="How many seeds to derive from the scenario's seed, or a list of seeds."
         ),
     ] = None,
-    out: Annotated[str | None, typer.Option(help="Folder for runs, tables and plots. \\[default: NAME-sweep]")] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster, e.g. auto or ray://HOST:10001. \\[default: this machine]")
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Folder for runs, tables and plots. \\[default: NAME-sweep]")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of parallel runs. \\[default: one per core]")] = None,
+    address: Address = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of parallel runs. \\[default: one per core]")
+    ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="Metric to print and plot; the files have all of them. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Metric to print and plot; the files have all of them. Repeatable."),
     ] = None,
     over: Annotated[str | None, typer.Option(metavar="KEY", help="Varied key for the x axis of the plots.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all runs and their summary as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run every combination of varied keys with every seed, in parallel; runs that are finished are not repeated.
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import Here
-from gridweave.cli.options import named_as_typed, parse_time_ms
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Role, TokenInfo
@@ -30,7 +32,6 @@ Place = Annotated[
         help="Token database: a path or a URL. \\[default: that of the grid on this machine]",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("create")
@@ -70,7 +71,7 @@ def list_tokens(tokens: Place = None, here: Here = None, as_json: Json = False) 
     if as_json:
         print_json([_plain(info) for info in found])
     elif not found:
-        say("there is no token that can be used; make one: gridweave token create USER")
+        say("there is no valid token; create one: gridweave token create USER")
     else:
         rows = [(info.token_id, info.user, info.role, _instant(info.made_ms), _until(info)) for info in found]
         print_table(rows, headings=("id", "user", "may", "made", "until"), left=5)
@@ -92,7 +93,7 @@ def revoke(
         unknown = [token_id for token_id in token_ids if not store.revoke(_id(token_id))]
     if unknown:
         names = ", ".join(repr(_id(token_id))[:60] for token_id in unknown)
-        raise InputError(f"no token that can be used has the id {names}; see: gridweave token list")
+        raise InputError(f"no valid token has the id {names}; see: gridweave token list")
     say(f"revoked: {', '.join(_id(token_id) for token_id in token_ids)}")
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.options import named_as_typed, parse_time_ms
+from gridweave.cli.arguments import Json
+from gridweave.cli.options import check_seed, named_as_typed
 from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
 from gridweave.errors import InputError, OptionError
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.scenarios.generators.common import Moments, Scaling
@@ -26,8 +28,9 @@ File = Annotated[
 Out = Annotated[
     str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the machine. \\[default: as the file says]")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Nodes = Annotated[
+    int | None, typer.Option("--nodes", metavar="N", help="Nodes of the machine. \\[default: as the file says]")
+]
 Format = Annotated[
     str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
 ]
@@ -70,7 +73,7 @@ def convert(
     to: Format = None,
     as_json: Json = False,
 ) -> None:
-    """Write a trace in another format, with what cannot be simulated left out."""
+    """Write a trace in another format, without the jobs that cannot be simulated."""
     workload, report = _load(file, nodes)
     _save(workload, report, out, as_json, file_format=to)
 
@@ -79,11 +82,13 @@ def convert(
 def shrink(
     file: File,
     out: Out,
-    factor: Annotated[float, typer.Option("--factor", help="Factor for submit times; below 1 raises the load.")],
+    factor: Annotated[
+        float, typer.Option("--factor", metavar="X", help="Factor for submit times; below 1 raises the load.")
+    ],
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
-    """Let the jobs come faster or slower: multiply their submit times."""
+    """Make the jobs arrive faster or slower: multiply their submit times."""
     from gridweave.scenarios.workload import transform
 
     _scale(transform.shrink, file, out, factor, nodes, as_json=as_json)
@@ -93,7 +98,7 @@ def shrink(
 def stretch(
     file: File,
     out: Out,
-    factor: Annotated[float, typer.Option("--factor", help="Factor for run times and estimates.")],
+    factor: Annotated[float, typer.Option("--factor", metavar="X", help="Factor for run times and estimates.")],
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -107,8 +112,10 @@ def stretch(
 def cut(
     file: File,
     out: Out,
-    first: Annotated[int | None, typer.Option("--first", help="First job to keep, counted from 1.")] = None,
-    last: Annotated[int | None, typer.Option("--last", help="Last job to keep.")] = None,
+    first: Annotated[
+        int | None, typer.Option("--first", metavar="N", help="First job to keep, counted from 1.")
+    ] = None,
+    last: Annotated[int | None, typer.Option("--last", metavar="N", help="Last job to keep.")] = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -136,7 +143,7 @@ def cut(
 def split(
     file: File,
     out: Out,
-    max_width: Annotated[int, typer.Option("--max-width", help="Nodes of the widest part.")],
+    max_width: Annotated[int, typer.Option("--max-width", metavar="N", help="Nodes of the widest part.")],
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -158,10 +165,12 @@ def fetch(
         str | None, typer.Argument(metavar="NAME", help="Name of the trace, or the beginning of it.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the known traces.")] = False,
-    folder: Annotated[str | None, typer.Option("--folder", help="Folder to put it in. \\[default: your cache]")] = None,
+    folder: Annotated[
+        str | None, typer.Option("--folder", metavar="FOLDER", help="Folder to put it in. \\[default: your cache]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Get a trace from the Parallel Workloads Archive into your cache, checked by its SHA-256."""
+    """Download a trace from the Parallel Workloads Archive into your cache, and check its SHA-256."""
     from gridweave.scenarios.traces import fetch as archive
 
     if show_list:
@@ -231,13 +240,15 @@ _MIX = "M1|M2|M3|CPU/NETWORK/DISK"
 Load = Annotated[
     float | None,
     typer.Option(
-        "--load", help="Offered load to reach by scaling interarrival times, before --shrink and --run-factor."
+        "--load",
+        metavar="X",
+        help="Offered load to reach by scaling interarrival times, before --shrink and --run-factor.",
     ),
 ]
 Estimates = Annotated[
     str,
     typer.Option(
-        "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Estimates: keep the model's, or draw them anew."
+        "--estimates", metavar="keep|perfect|omega:X|phi:X", help="Keep the model's estimates, or draw new ones."
     ),
 ]
 Weibull = Annotated[
@@ -248,23 +259,24 @@ Weibull = Annotated[
         help="Interarrival times of a histogram model: fitted, or as published, e.g. table:CTC.",
     ),
 ]
-WorkloadOut = Annotated[
-    str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
-]
 ModelName = Annotated[
     str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learnt one.")
 ]
 ModelNodes = Annotated[
-    int | None, typer.Option("--nodes", help="Nodes of the machine; no job is wider. \\[default: the model's]")
+    int | None,
+    typer.Option("--nodes", metavar="N", help="Nodes of the machine; no job is wider. \\[default: the model's]"),
 ]
 Alpha = Annotated[
     float | None,
-    typer.Option("--alpha", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."),
+    typer.Option(
+        "--alpha", metavar="X", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."
+    ),
 ]
 Mix = Annotated[
     str | None,
     typer.Option("--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."),
 ]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same again.")]
 ResourcesOut = Annotated[
     str | None,
     typer.Option("--resources-out", metavar="FILE", help="File for --resources. \\[default: OUT.resources.csv]"),
@@ -314,16 +326,18 @@ def learn(
 
 @app.command()
 def generate(
-    out: WorkloadOut,
+    out: Out,
     model: ModelName = DEFAULT_MODEL,
-    jobs: Annotated[int, typer.Option("--jobs", help="Number of jobs.")] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same jobs.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", help="Number of jobs.")] = 10_000,
+    seed: Seed = 1,
     nodes: ModelNodes = None,
     load: Load = None,
     shrink: Annotated[
-        float, typer.Option("--shrink", help="Factor for interarrival times; below 1 raises the load.")
+        float, typer.Option("--shrink", metavar="X", help="Factor for interarrival times; below 1 raises the load.")
     ] = 1.0,
-    run_factor: Annotated[float, typer.Option("--run-factor", help="Factor for run times and estimates.")] = 1.0,
+    run_factor: Annotated[
+        float, typer.Option("--run-factor", metavar="X", help="Factor for run times and estimates.")
+    ] = 1.0,
     estimates: Estimates = "keep",
     alpha: Alpha = None,
     mix: Mix = None,
@@ -335,7 +349,7 @@ def generate(
     from gridweave.scenarios.traces.load import save_workload
     from gridweave.scenarios.traces.resources import write_resources
 
-    _check_seed(seed)
+    check_seed(seed)
     if resources_out is not None and mix is None:
         raise OptionError("--resources-out", "there are no resources to write; say which with --resources")
     resources_out = resources_out or f"{out}.resources.csv"
@@ -375,7 +389,7 @@ def resources(
     file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, optionally with .gz or .xz.")],
     mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="Mix of jobs bound by CPU, network or disk.")] = "M1",
-    seed: Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same resources.")] = 1,
+    seed: Seed = 1,
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -386,7 +400,7 @@ def resources(
     from gridweave.scenarios.traces.resources import write_resources
     from gridweave.scenarios.workload.columns import assign_resources
 
-    _check_seed(seed)
+    check_seed(seed)
     _check_csv("OUT", out)
     with named_as_typed():
         workload, report = load_workload(file, nodes=nodes)
@@ -396,11 +410,6 @@ def resources(
         return
     say(str(report))
     typer.echo(f"resources of {counted(len(workload), 'job')} written to {out}")
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise OptionError("--seed", f"{seed} is negative; give 0 or more")
 
 
 def _check_csv(option: str, out: str) -> None:

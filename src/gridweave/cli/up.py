@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gridweave.cli.arguments import Json
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
@@ -25,7 +26,6 @@ Name = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Name of the grid; several can run side by side. \\[default: default]"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up(
@@ -38,7 +38,7 @@ def up(
         str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster to use, e.g. auto. \\[default: start one here]")
+        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")] = False,
     yes: Annotated[
@@ -64,11 +64,11 @@ def up(
         typer.echo(default_text(), nl=False)
         return
     if yes and not fresh:
-        raise OptionError("--yes", "goes with --fresh alone")
+        raise OptionError("--yes", "goes only with --fresh")
     if address is not None and not address.strip():
         raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
     if grid is not None and file is not None:
-        raise OptionError("--grid", "names a GRID.toml, and another one stands behind the command; give one of them")
+        raise OptionError("--grid", "names a GRID.toml, and the command names another one; give only one of them")
     file = grid if file is None else file
     name = _name_of(file, name)
     if check:
@@ -88,12 +88,14 @@ def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, y
     from gridweave.grid.service.state import read_grid_state
 
     last = read_grid_state(name)
-    if fresh:
-        _begin_anew(name, last, yes)
     if address is None and last is not None and last.alive and not last.own_ray:
         address = last.address
-    with problems_as_lines(), progress() as tell:
-        return bring_up(name, lambda: _wanted(file, name, address), tell, address=address)
+    with problems_as_lines():
+        wanted = _wanted(file, name, address, None if fresh else last)
+    if fresh:
+        _begin_anew(name, last, yes)
+    with progress() as tell:
+        return bring_up(wanted, tell)
 
 
 def down(
@@ -146,20 +148,20 @@ def _name_of(file: str | None, name: str | None) -> str:
 
 
 def _check(file: str | None, name: str) -> None:
+    from gridweave.grid.service.state import read_grid_state
+
     with problems_as_lines():
-        wanted = _wanted(file, name, None)
-    nodes = sum(site.nodes for site in wanted.sites)
-    typer.echo(f"{wanted.file} is fine: {len(wanted.sites)} sites with {nodes:,} nodes")
+        read = _wanted(file, name, None, read_grid_state(name)).read
+    nodes = sum(site.nodes for site in read.sites)
+    typer.echo(f"{read.source} is fine: {len(read.sites)} sites with {nodes:,} nodes")
 
 
-def _wanted(file: str | None, name: str, address: str | None) -> Wanted:
+def _wanted(file: str | None, name: str, address: str | None, last: LocalGridState | None) -> Wanted:
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
     from gridweave.grid.config.reading import grid_of_text, read_grid
     from gridweave.grid.service.local import wanted_grid
-    from gridweave.grid.service.state import read_grid_state
 
-    last = read_grid_state(name) if file is None else None
-    read = read_grid(file) if last is None else grid_of_text(last.text, last.file, last.base)
+    read = read_grid(file) if file is not None or last is None else grid_of_text(last.text, last.file, last.base)
     for remark in read.remarks:
         say(remark)
     return wanted_grid(read, name=name, address=address)
@@ -244,11 +246,13 @@ def _print_brought(done: Brought) -> None:
         else:
             typer.echo("There are no tokens: everybody on this machine may do everything.")
         typer.echo("\nWhat next:")
-        typer.echo("  gridweave submit -n 4 -t 10m -- hostname    hand in a job")
+        typer.echo("  gridweave submit -n 4 -t 10m -- hostname    submit a job")
         typer.echo("  gridweave jobs                              what became of it")
         typer.echo("  gridweave watch                             see the sites at work")
     typer.echo(f"  gridweave status{named}".ljust(46) + "whether all is well")
-    typer.echo(f"  gridweave down{named}".ljust(46) + "end it; what was handed in is known again after the next up")
+    typer.echo(
+        f"  gridweave down{named}".ljust(46) + "stop it; jobs that were submitted are known again after the next up"
+    )
 
 
 def status(name: Name = None, as_json: Json = False) -> None:

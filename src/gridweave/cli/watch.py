@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.grid_client import Here, Json, Profile, Url, now_ms, plain, with_grid
-from gridweave.cli.options import parse_time_ms
+from gridweave.cli.grid_client import Reach, at_grid, now_ms, plain
 from gridweave.cli.output import print_json
 from gridweave.errors import GridweaveError, OptionError
+from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.cli.watch_screen import Seen
@@ -24,13 +24,11 @@ _QUEUE_LINES = 50
 _PAST_JOBS = 20
 
 
+@at_grid
 def watch(
+    reach: Reach,
     once: Annotated[bool, typer.Option("--once", help="Print one screen and exit.")] = False,
     every: Annotated[str, typer.Option(metavar="TIME", help="How often to refresh sites and queue.")] = "1s",
-    url: Url = None,
-    here: Here = None,
-    profile: Profile = None,
-    as_json: Json = False,
 ) -> None:
     """Watch the grid at work: its sites, the queue, and what just happened. Press Ctrl-C to quit.
 
@@ -41,11 +39,11 @@ def watch(
     every_ms = parse_time_ms("--every", every)
     if every_ms < 100:
         raise OptionError("--every", f"{every!r} is too often; at least 100ms")
-    if once or as_json or not sys.stdout.isatty():
-        with_grid(url, here, profile, lambda grid: _print_once(grid, as_json))
+    if once or reach.as_json or not sys.stdout.isatty():
+        reach.ask(lambda grid: _print_once(grid, reach.as_json))
         return
     with contextlib.suppress(KeyboardInterrupt):
-        with_grid(url, here, profile, lambda grid: _live(grid, every_ms / 1000))
+        reach.ask(lambda grid: _live(grid, every_ms / 1000))
 
 
 async def _print_once(grid: Client, as_json: bool) -> None:

@@ -147,10 +147,10 @@ async def test_jobs_that_are_not_taken_in(gateway: Served, grid: Client) -> None
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ({"what": "./solver input"}, "is no command; give a list"),
-        ({"what": ["./solver", 3]}, "is no command; give a list"),
+        ({"what": "./solver input"}, "is not a command; give a list"),
+        ({"what": ["./solver", 3]}, "is not a command; give a list"),
         ({"what": []}, "the command is empty"),
-        ({"what": ["a\0b"]}, "holds a NUL character"),
+        ({"what": ["a\0b"]}, "contains a NUL character"),
         ({"what": ["true"], "nodes": 0}, "nodes is 0; a whole number from 1"),
         ({"what": ["true"], "limit": "soon"}, "limit: 'soon' is not a time"),
         ({"what": ["true"], "limit": 600}, "limit: 600 says no unit"),
@@ -416,7 +416,7 @@ async def test_problem_documents(form: str) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "kind", "says"),
     [
-        (200, {}, UnavailableError, "answers with text/plain, so it is no gateway"),
+        (200, {}, UnavailableError, "answers with text/plain, so it is not a gateway"),
         (301, {"Location": "https://other/"}, RefusedError, r"sends elsewhere with 301 \(Moved .*, to https://other/"),
         (400, {}, RefusedError, r"answers with 400 \(Bad Request\); is that the address of a gateway"),
         (403, {}, NotAllowedError, "answers with 403"),
@@ -483,9 +483,9 @@ async def test_certificates(tmp_path: Path) -> None:
 
 
 async def test_files_that_are_no_certificates(tmp_path: Path) -> None:
-    """A file that is missing, or holds no certificates, is told by its name."""
+    """A file that is missing, or contains no certificates, is told by its name."""
     (tmp_path / "empty.pem").write_text("hello")
-    for name, says in (("empty.pem", "holds no certificates"), ("missing.pem", "there is no such file")):
+    for name, says in (("empty.pem", "contains no certificates"), ("missing.pem", "there is no such file")):
         with pytest.raises(InputError, match=says):
             async with Client("https://localhost:1", ca=str(tmp_path / name)):
                 pass

@@ -88,7 +88,7 @@ def test_a_file_that_others_can_read(file: Path) -> None:
     """A file with a token that others can read is told of; one without a token is nobody's secret."""
     file.chmod(0o644)
     (warning,) = configured().warnings
-    assert warning == f"{file} holds a token, and others may read it; run: chmod 600 {file}"
+    assert warning == f"{file} contains a token, and others may read it; run: chmod 600 {file}"
     file.write_text('url = "https://grid.example.org"')
     assert configured().warnings == ()
 
@@ -121,7 +121,7 @@ def test_what_is_wrong_with_a_file(file: Path, text: str, says: str) -> None:
 def test_files_that_cannot_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is named and not there, a folder, and what is no text, are told; the usual file may be missing."""
     file.write_bytes(b"url = '\xff'")
-    with pytest.raises(InputError, match=r"byte 7 is no UTF-8"):
+    with pytest.raises(InputError, match=r"byte 7 is not UTF-8"):
         configured()
     monkeypatch.setenv("GRIDWEAVE_CONFIG", str(file.parent))
     with pytest.raises(InputError, match=r"Is a directory"):
@@ -172,7 +172,7 @@ def test_a_grid_that_runs_here_by_its_name(monkeypatch: pytest.MonkeyPatch) -> N
     assert configured("http://127.0.0.1:3").url == "http://127.0.0.1:3"
     monkeypatch.setenv("GRIDWEAVE_URL", "http://127.0.0.1:4")
     assert configured().url == "http://127.0.0.1:4"
-    with pytest.raises(OptionError, match="grid: names the grid 'campus' of this machine beside a URL; give one"):
+    with pytest.raises(OptionError, match="grid: names the grid 'campus', and a URL is given as well; give only one"):
         configured("http://127.0.0.1:3", grid="campus")
     with pytest.raises(UnavailableError, match="the grid 'other' does not run here; start it with `gridweave up --na"):
         configured(grid="other")
@@ -234,16 +234,18 @@ def test_tokens_are_not_sent_for_all_to_read() -> None:
 )
 def test_what_is_no_address(url: str) -> None:
     """What is no address of a gateway is refused, with what would be one."""
-    with pytest.raises(GridweaveError, match=r"is no address of a gateway; write for example https|no grid runs here"):
+    with pytest.raises(
+        GridweaveError, match=r"is not the address of a gateway; write for example https|no grid runs here"
+    ):
         configured(url)
 
 
 def test_secrets_have_their_place() -> None:
     """A token is no part of an address, and holds no blanks."""
-    with pytest.raises(OptionError, match="holds a user or a password; give the token apart"):
+    with pytest.raises(OptionError, match="contains a user or a password; give the token separately"):
         configured("https://anna:secret@grid.example.org")
     for token in ("gw_a\nb", "gw a", "gw_\u20ac"):
-        with pytest.raises(OptionError, match="token: holds blanks or other letters"):
+        with pytest.raises(OptionError, match="token: contains blanks or characters"):
             configured("https://grid.example.org", token)
 
 

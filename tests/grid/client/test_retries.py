@@ -10,7 +10,6 @@ from aiohttp.test_utils import TestServer
 from client_helpers import Naps, Served, patient
 from flaky_proxy import FAULTS, FlakyProxy
 from gridweave.errors import UnavailableError
-from gridweave.grid import api
 from gridweave.grid.client.transport import MSGPACK, Patience, Pauses, Transport
 from gridweave.site.job import JobRequest, Program
 
@@ -52,17 +51,6 @@ async def test_each_fault_is_tried_again(gateway: Served, flaky: FlakyProxy, nap
         with pytest.raises(UnavailableError):
             await grid.sites()
     assert sum(naps.lengths_s[1:]) <= Patience().total_s
-
-
-@pytest.mark.asyncio
-async def test_what_cannot_be_repeated_is_not(gateway: Served, flaky: FlakyProxy, naps: Naps) -> None:
-    """What the gateway may hear once only is not tried again, once it may have heard it."""
-    async with patient(gateway.url, naps) as grid:
-        flaky.plan = ["after", "after"]
-        with pytest.raises(UnavailableError):
-            await grid.transport.call("POST", "/v1/sites/north/drain", api.Done, is_repeatable=False)
-    assert flaky.plan == ["after"]
-    assert naps.lengths_s == []
 
 
 @pytest.mark.asyncio

@@ -35,8 +35,8 @@ def test_what_ships_is_three_sites_with_links() -> None:
     """Without a file there are three sites of unequal size, a network between them, and tokens."""
     grid = read_grid(None)
     wanted = wanted_grid(grid)
-    assert [(site.name, site.nodes) for site in wanted.sites] == [("alpha", 8), ("beta", 6), ("gamma", 4)]
-    assert (wanted.name, wanted.gateway.tokens, wanted.gateway.host) == ("default", True, "127.0.0.1")
+    assert [(site.name, site.nodes) for site in wanted.file.sites] == [("alpha", 8), ("beta", 6), ("gamma", 4)]
+    assert (wanted.name, wanted.read.gateway.tokens, wanted.read.gateway.host) == ("default", True, "127.0.0.1")
     made = plan(default_text())
     assert made.network is not None
     assert made.network.model.topology.sites == ("alpha", "beta", "gamma")
@@ -48,7 +48,7 @@ def test_the_example_can_be_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "GRID.toml"
     path.write_text('name = "campus"\nfolder = "data"\n' + default_text())
     wanted = wanted_grid(read_grid(path))
-    assert (wanted.name, wanted.folder) == ("campus", str(tmp_path / "data"))
+    assert (wanted.name, wanted.read.folder) == ("campus", str(tmp_path / "data"))
     assert wanted_grid(read_grid(path), name="other").name == "other"
     with pytest.raises(InputError, match="there is no such file; `gridweave up --example`"):
         read_grid(tmp_path / "missing.toml")
@@ -70,7 +70,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "GRID.toml:10: sites.machines: is 3; from 1 to its 2 nodes",
         "GRID.toml:12: grid.mode: is 'local'",
         "GRID.toml:13: grid.margin_ms: is 'a'; a whole number is needed",
-        "GRID.toml:14: grid.data: counts in simulation alone",
+        "GRID.toml:14: grid.data: counts only in simulation",
         "GRID.toml:16: gateway.port: is 70000",
         "GRID.toml:17: gateway.cert: is given without key",
         "GRID.toml:19: probes.every_s: is 0",
@@ -87,10 +87,10 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         ("sites = []\n", "sites: is empty"),
         ("sites = 3\n", "sites: is 3"),
         ("[[sites]]\n", "sites.name: is missing"),
-        ("x = [\n", "is no TOML"),
+        ("x = [\n", "is not TOML"),
         (SITES + "[net]\nchanges = [{ at_ms = 1, action = 'fail', link = ['x', 'y'] }]\n", "net"),
         (SITES + '[net]\nnodes = [{ name = "x" }, { name = "y" }]\n[[net.links]]\nfrom = "x"\nto = "q"\n', "net.links"),
-        (SITES.replace('"y"', '"x"'), "is the name of another site too"),
+        (SITES.replace('"y"', '"x"'), "is also the name of another site"),
     ],
 )
 def test_what_is_no_grid_is_refused(text: str, says: str) -> None:

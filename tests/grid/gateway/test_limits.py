@@ -42,11 +42,11 @@ def test_memory_is_given_back() -> None:
     """What requests hold together is limited, and is given back when they are over."""
     memory = Memory(100)
     with memory.holding() as one:
-        one.take(60)
+        one(60)
         with memory.holding() as other:
-            other.take(30)
+            other(30)
             with pytest.raises(RefusalError):
-                other.take(30)
+                other(30)
         assert memory.held == 60
     assert memory.held == 0
 

@@ -16,7 +16,7 @@ import pytest
 
 from certificates import make_certificate
 from fake_backend import FakeBackend
-from gateway_parts import counted_bytes, make_tokens
+from gateway_parts import make_tokens
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.gateway.link import MOST_BYTES, LinkDoor
 from gridweave.grid.gateway.server import Gateway
@@ -73,9 +73,7 @@ async def knocking(
         accepts[site] = Secrets(str(folder / site))
     side = Side()
     door = LinkDoor(accepts, side.take, side.answer if asks else None, wants_certificate=wants)
-    gateway = Gateway(
-        FakeBackend(), GatewaySettings(**{"port": 0, **settings}), link=door, random_bytes=counted_bytes()
-    )
+    gateway = Gateway(FakeBackend(), GatewaySettings(**{"port": 0, **settings}), link=door)
     await gateway.start()
     try:
         yield side, gateway
@@ -253,7 +251,7 @@ def test_what_is_no_secret(tmp_path: Path, text: str) -> None:
     (tmp_path / "secret").write_text(text)
     with pytest.raises(OptionError, match="openssl rand -hex 32"):
         Secrets(str(tmp_path / "secret"))
-    with pytest.raises(OptionError, match="name a file that can be read"):
+    with pytest.raises(OptionError, match="name a file that you can read"):
         Secrets(str(tmp_path / "missing"))
 
 

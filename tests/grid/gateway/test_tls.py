@@ -72,7 +72,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         ("nowhere.pem", key, "nowhere.pem"),
         (cert, "nowhere.key", "nowhere.key"),
         (str(tmp_path), key, str(tmp_path)),
-        (str(text), key, "text is no PEM file"),
+        (str(text), key, "text is not a PEM file"),
         (str(broken), key, "broken"),
         (cert, other_key, "other.key is not the key"),
         (cert, str(locked), "locked is encrypted"),

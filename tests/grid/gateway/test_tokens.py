@@ -96,9 +96,9 @@ def test_places_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but a text that is long enough to be looked at " * 10)
     with pytest.raises(InputError, match="text"):
         TokenStore(tmp_path / "text")
-    with pytest.raises(InputError, match="no tokens are kept there"):
+    with pytest.raises(InputError, match="there are no tokens there"):
         TokenStore(tmp_path / "none", create=False)
-    with pytest.raises(OptionError, match="is no folder"):
+    with pytest.raises(OptionError, match="is not a folder"):
         TokenStore(tmp_path / "none" / "t")
     with pytest.raises(GridweaveError, match="mysql"):
         TokenStore("mysql://somewhere/x")

@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"grid\.json: cannot be read"):
         read_grid_state("test")
     for name in ("", "a/b", "..", "x" * 41, "ä"):
-        with pytest.raises(OptionError, match="no name of a grid"):
+        with pytest.raises(OptionError, match="cannot be the name of a grid"):
             state_folder(name)
 
 

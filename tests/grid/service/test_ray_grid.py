@@ -14,6 +14,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.records import Note
+from gridweave.site.service.calls import answer_of, question
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -69,7 +70,8 @@ def output(grid: Any, record: JobRecord, machine: str, rank: int) -> str:
     import ray
 
     actor = grid.actors[f"agent:{machine}"]
-    return bytes(ray.get(actor.output.remote(record.job_id, record.attempt, rank, "out", 0, 10_000))).decode()
+    part = ray.get(actor.part.remote(record.job_id, record.attempt, rank, "out", 0, 10_000))
+    return bytes(part.data).decode()
 
 
 def test_a_job_wider_than_every_site_runs_on_both(grid: Any) -> None:
@@ -102,8 +104,8 @@ def test_the_story_of_a_job_is_told(grid: Any) -> None:
     assert record.outcome == "failed"
     # The first to fail has that code; the others may have been ended for it.
     assert 3 in {code for _, code, _ in record.exit_codes}
-    data = ray.get(grid.actors["grid"].story.remote(second.job_id))
-    kinds = [note.kind for note in msgspec.msgpack.decode(data, type=list[Note])]
+    data = ray.get(grid.actors["grid"].ask.remote("story", question(second.job_id)))
+    kinds = [note.kind for note in answer_of(data, msgspec.msgpack.Decoder(list[Note]))]
     assert kinds[:2] == ["submitted", "waits"]
     assert kinds.count("reserved") >= 2
     assert kinds[-1] == "ended"
@@ -116,7 +118,7 @@ def test_a_running_job_is_cancelled_and_its_nodes_are_free(grid: Any) -> None:
 
     (answer,) = grid.submit([("stubborn", shell("trap '' TERM; while :; do sleep 1; done", nodes=6))])
     until(lambda: grid.records([answer.job_id])[0].state == "running")
-    ray.get(grid.actors["grid"].wish.remote("cancel", [answer.job_id]))
+    ray.get(grid.actors["grid"].ask.remote("wish", question("cancel", [answer.job_id], "")))
     assert the_end(grid, answer.job_id).outcome == "cancelled"
     (after,) = grid.submit([("after", shell("true", nodes=6))])
     assert the_end(grid, after.job_id).outcome == "finished"

@@ -361,7 +361,7 @@ def test_result_says_which_reservations_were_accepted() -> None:
     assert simulate(work, nodes=4, discipline="planning").summary()["reservations"] == []
 
 
-@pytest.mark.parametrize(("when_ms", "ids", "words"), [(0, (1, 1), "stands twice"), (-1, (1, 2), "time begins at 0")])
+@pytest.mark.parametrize(("when_ms", "ids", "words"), [(0, (1, 1), "appears twice"), (-1, (1, 2), "time begins at 0")])
 def test_requests_that_cannot_be_told_apart_are_refused(when_ms: int, ids: tuple[int, int], words: str) -> None:
     """Two reservations of one id, and one that is requested before time zero, are an error."""
     asked = [(when_ms, ReservationRequested(number, start_ms=20, length_ms=15, width=2)) for number in ids]

@@ -14,6 +14,7 @@ from gridweave.scenarios.generators.hyper_erlang import HyperErlang, HyperErlang
 from gridweave.scenarios.plots.published import draw_zhang
 from gridweave.scenarios.published import zhang as claims
 from gridweave.scenarios.published.report import Verdict
+from gridweave.scenarios.published.study import judge
 from gridweave.scenarios.published.zhang import (
     CLASSES,
     FIGURES,
@@ -185,7 +186,7 @@ def test_report_of_a_figure(figure: str, runs: ZhangRuns) -> None:
         made = [reading for reading in READINGS if panel in panels_of(figure, reading)]
         wanted = [(reading, line.label) for reading in made for line in panel.lines]
         assert [row.labels for row in section.rows] == wanted
-    assert len(report.conclusions) == len(claims.CLAIMS[figure])
+    assert len(report.conclusions) == len(claims.CHECKS[figure])
     assert all(list(conclusion.verdicts) == list(READINGS) for conclusion in report.conclusions)
     settings = sum(len(one) for one in curves_of(figure, runs).values())
     assert len(report.data["curves"]) == settings * len(RUN_FACTORS)
@@ -246,7 +247,8 @@ def _as_published() -> dict[Setting, Curve]:
 
 
 def _verdicts(curves: Mapping[Setting, Curve]) -> dict[str, Verdict]:
-    return {claim: check(curves) for figure in claims.CLAIMS.values() for _, claim, check in figure}
+    found = (one for figure, checks in claims.CHECKS.items() for one in judge(figure, checks, {"": curves}))
+    return {one.claim: one.verdicts[""] for one in found}
 
 
 def test_all_conclusions_hold_for_curves_like_those_described() -> None:

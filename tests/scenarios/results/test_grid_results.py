@@ -186,5 +186,5 @@ def test_wrong_runs_are_refused() -> None:
         small_run(site_names=("alpha",))
     with pytest.raises(InputError, match="one site per job"):
         small_run(home=np.array([0]))
-    with pytest.raises(OptionError, match="'pie' is no plot"):
+    with pytest.raises(OptionError, match="'pie' is not a plot"):
         small_run().plot("pie")

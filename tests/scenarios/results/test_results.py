@@ -276,7 +276,7 @@ def test_folder_that_cannot_be_made_is_an_input_error(tmp_path: Path) -> None:
 
 def test_options_are_plain_values(tmp_path: Path) -> None:
     """An option that JSON cannot take is refused before anything is written."""
-    with pytest.raises(InputError, match=r"summary\.json: an option is no plain value"):
+    with pytest.raises(InputError, match=r"summary\.json: an option is not a plain value"):
         make_result(options={"policy": object()}).write(tmp_path, plots=False)
     assert list(tmp_path.iterdir()) == []
 

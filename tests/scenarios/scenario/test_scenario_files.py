@@ -249,7 +249,7 @@ def test_no_valid_toml(tmp_path: Path) -> None:
     assert problems(bad, "a = 1\nb = '''x\n") == [(2, "")]
     assert problems(bad, f"a = {'[' * 100_000}") == [(1, "")]
     bad.write_bytes(b"a = 1\nb = '\xff'\n")
-    with pytest.raises(ScenarioError, match=r"bad\.toml:2: is no text in UTF-8"):
+    with pytest.raises(ScenarioError, match=r"bad\.toml:2: is not text in UTF-8"):
         read_scenario(bad)
     for path in (tmp_path, tmp_path / "none.toml", "no\0name"):
         with pytest.raises(InputError) as caught:
@@ -307,7 +307,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
     [
         ("grid", "is not key=value"),
         ("=3", "is not key=value"),
-        ("grid.mode=[1", "is no value"),
+        ("grid.mode=[1", "is not a value"),
         (
             "grid.overhaed=0.3",
             "known are mode, control, order, backfill, selection, overhead, lower_bound, max_fragments",
@@ -319,7 +319,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
         ("workload.jobs.x=1", "workload.jobs has a value of its own"),
         ("workload.transform.slit=1", "perhaps split was meant"),
         ("grid.overhead=-1", "is -1.0; a number from 0 up"),
-        ("sites=m3", "known are m64, m64-8, m128, m256, m256-5, m384, m512"),
+        ("sites=m3", "there are m64, m64-8, m128, m256, m256-5, m384, m512"),
     ],
 )
 def test_wrong_overrides(good: Path, text: str, message: str) -> None:

@@ -40,7 +40,7 @@ def test_values_are_written_as_toml(value: object) -> None:
 
 
 def test_typed_values() -> None:
-    """Commas in brackets and quotes part no values; what is no TOML is a text; short names stand for their keys."""
+    """Commas in brackets and quotes part no values; what is not TOML is a text; short names stand for their keys."""
     problems: list[str] = []
     typed = ["p=0, 0.3", "config=m128,m256", "grid.max_fragments=limited,[[64, 1], [512, 8]]", 'a="x,y",{n = 1, s = 2}']
     axes = read_axes(typed, problems)

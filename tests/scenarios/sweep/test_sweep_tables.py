@@ -131,7 +131,7 @@ def test_layouts(vary: dict[str, list[object]], panels: int, lines: int) -> None
 def test_plots_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown metric or key is refused, and so is a plot of nothing, or of more lines than can be told apart."""
     result = made()
-    with pytest.raises(OptionError, match="no metric"):
+    with pytest.raises(OptionError, match="is not a metric"):
         result.plot("utilisation")
     with pytest.raises(OptionError, match="not varied"):
         result.plot("util", over="grid.order")

@@ -156,7 +156,7 @@ def test_an_opener_that_times_out_gives_one_clear_line(tmp_path: Path) -> None:
 
 def test_unknown_names_and_bad_folders_are_refused(tmp_path: Path) -> None:
     """A name that is not known lists those that are; a folder that cannot be made is named."""
-    with pytest.raises(InputError, match=r"nowhere: no trace of that name is known; known are CTC-SP2-1996-3\.1-cln"):
+    with pytest.raises(InputError, match=r"nowhere: there is no trace of that name; there are CTC-SP2-1996-3\.1-cln"):
         fetch("nowhere", folder=tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be created"):

@@ -103,7 +103,7 @@ def test_machine_size_comes_from_the_call_or_the_comment(tmp_path: Path) -> None
 
 def test_optional_columns_are_not_to_be_had(tmp_path: Path) -> None:
     """Asking for a column that the format cannot hold is an error."""
-    with pytest.raises(OptionError, match="'user' is not to be had"):
+    with pytest.raises(OptionError, match="'user' is not available"):
         read_mupsie(trace(tmp_path, PC2_2001), columns=("user",))
 
 

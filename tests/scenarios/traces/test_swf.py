@@ -263,7 +263,7 @@ def test_files_without_jobs_are_refused(tmp_path: Path, content: bytes) -> None:
     """An empty file, or one of comments alone, holds no jobs."""
     path = tmp_path / "t.swf"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match="holds no jobs"):
+    with pytest.raises(TraceError, match="contains no jobs"):
         read_swf(path)
     assert all(len(column) == 0 for column in read_records(path)[0].values())
 

@@ -336,7 +336,7 @@ def test_a_run_says_what_it_took(good: Path, tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["label"] == "sharing limited control"
     assert f"{summary['world']['messages']:,}" == lines["messages between sites and grid"]
-    assert f"{summary['world']['restarts']:,}" == lines["jobs begun anew after a failure"]
+    assert f"{summary['world']['restarts']:,}" == lines["jobs started again after a failure"]
     assert summary["world"]["messages"] > 400
     scenario = summary["scenario"]
     assert (scenario["grid"]["control"], scenario["workload"]["to_grid"]) == ("limited", 0.75)

@@ -341,7 +341,7 @@ def after(*steps: Callable[[History], None]) -> History:
     [
         (after(started), lambda h: h.occupied(1, 0, 2, 1, ((1, 3),), 2), "that another job has"),
         (after(started), lambda h: h.occupied(1, 0, 1, 2, ((2, 4),), 2), "runs twice on site 0"),
-        (after(), lambda h: h.occupied(1, 0, 2, 1, ((0, 3),), 2), "has not the 2 nodes"),
+        (after(), lambda h: h.occupied(1, 0, 2, 1, ((0, 3),), 2), "does not have the 2 nodes"),
         (after(), lambda h: h.left(1, 0, 2), "where it does not run"),
         (after(started), lambda h: h.began(1, 1, 2, ((0, 2),)), "works twice at one time"),
         (after(started, finished), lambda h: h.began(9, 1, 2, ((0, 2),)), "after it was finished"),
@@ -349,7 +349,7 @@ def after(*steps: Callable[[History], None]) -> History:
         (
             after(lambda h: h.occupied(0, 0, 1, 1, ((0, 2),), 2)),
             lambda h: h.began(1, 1, 1, ((0, 3),)),
-            "has not its 3 nodes",
+            "does not have its 3 nodes",
         ),
         (
             after(lambda h: h.occupied(0, 0, 1, 1, ((0, 2),), 2)),

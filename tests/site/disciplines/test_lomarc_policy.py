@@ -29,9 +29,9 @@ def test_a_label_tells_what_is_changed() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"coscheduling": "some"}, "coscheduling: 'some' is not known; known are none, lomarc, always, adjacent"),
+        ({"coscheduling": "some"}, "coscheduling: 'some' is not known; one of none, lomarc, always, adjacent"),
         ({"heuristic": "u3"}, "heuristic: 'u3'"),
-        ({"cpu": "fast"}, "cpu: 'fast' is not known; known are hyperthreaded, standard"),
+        ({"cpu": "fast"}, "cpu: 'fast' is not known; one of hyperthreaded, standard"),
         ({"backfill": "slack"}, "backfill: 'slack'"),
         ({"max_slowdown": 0.99}, r"max_slowdown: is 0\.99"),
         ({"short_up_to_ms": -1}, "short_up_to_ms: is -1"),

@@ -192,5 +192,5 @@ def test_nothing_is_offered_that_delays_the_head() -> None:
 
 def test_kinds_make_up_the_site() -> None:
     """Kinds whose nodes are not as many as the site has are refused."""
-    with pytest.raises(OptionError, match="kinds: have 3 nodes together, and the site has 4"):
+    with pytest.raises(OptionError, match="kinds: have 3 nodes together, but the site has 4"):
         SiteCore(4, SharedNodes(kinds=(NodeKind(count=3),)))

@@ -51,10 +51,10 @@ def test_tables_2_and_3_are_the_published_ones() -> None:
         (",a,b\nb,1,2\na,1,1\n", r"mine:2: begins with 'b'; the order of the columns asks for 'a'"),
         (",a\na,1\nb,2\n", "mine:3: begins with 'b'; the order of the columns asks for 'no further line'"),
         (",a,b\na,1\nb,1,1\n", "mine:2: has 1 slowdowns; there are 2 columns"),
-        (",a,b\na,1,x\nb,1,1\n", "row 'a', column 'b': 'x' is no number"),
+        (",a,b\na,1,x\nb,1,1\n", "row 'a', column 'b': 'x' is not a number"),
         (",a,b\na,1,1\nb,0.99,1\n", r"row 'b', column 'a': slowdown 0\.99 is not a number from 1"),
         (",a,b\na,1,1\nb,nan,1\n", "row 'b', column 'a': slowdown nan"),
-        (",a,a\na,1,1\na,1,1\n", "a label stands twice"),
+        (",a,a\na,1,1\na,1,1\n", "a label appears twice"),
     ],
 )
 def test_a_bad_table_is_refused_with_its_cell(text: str, problem: str) -> None:
@@ -80,7 +80,7 @@ def test_a_table_is_square() -> None:
 
 def test_a_bad_model_is_refused() -> None:
     """A formula that is none, and paging that speeds jobs up."""
-    with pytest.raises(OptionError, match=r"formula: 'whoel' is not known; known are whole, printed, measured"):
+    with pytest.raises(OptionError, match=r"formula: 'whoel' is not known; one of whole, printed, measured"):
         SlowdownModel(formula="whoel")
     with pytest.raises(OptionError, match="paging: is -1"):
         SlowdownModel(paging=-1)

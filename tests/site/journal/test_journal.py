@@ -168,14 +168,14 @@ class Failing:
     def handle(self, now_ms: int, *events: Any) -> list[Any]:
         """Refuse what comes before instant 0."""
         if now_ms < 0:
-            raise InputError("time only goes on")
+            raise InputError("time never goes back")
         return []
 
 
 def test_a_core_that_is_ahead_of_its_journal_is_found_out(open_journal: Open) -> None:
     """A core that refuses has not changed; one that has acted in a step that failed must be made again."""
     journal = open_journal()
-    with pytest.raises(InputError, match="time only goes on"), journal.step() as step:
+    with pytest.raises(InputError, match="time never goes back"), journal.step() as step:
         step.handle(Failing(), -1)
     with journal.step() as step:
         step.handle(Failing(), 1)
@@ -187,7 +187,7 @@ def test_a_core_that_is_ahead_of_its_journal_is_found_out(open_journal: Open) ->
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with pytest.raises(UnavailableError, match="open the journal anew and replay it"), journal.step():
+    with pytest.raises(UnavailableError, match="open the journal again and replay it"), journal.step():
         pass
     assert journal.flush() == 1
     assert [entry.now_ms for entry in open_journal().inputs()] == [1]

@@ -249,7 +249,7 @@ def test_a_database_of_something_else_is_left_alone(place: Path) -> None:
     other.execute("CREATE TABLE recipes (name TEXT)")
     other.commit()
     for kind in (Journal, JournalReader):
-        with pytest.raises(InputError, match="is no journal of gridweave"):
+        with pytest.raises(InputError, match="is not a journal of gridweave"):
             kind(place, event_type=Event)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("recipes",)]
     other.close()

@@ -228,7 +228,7 @@ def test_what_the_server_refuses_is_said_in_one_line(server: Server) -> None:
         Journal(url, event_type=Event)
     assert "secret" not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(InputError, match="is no journal of gridweave"):
+    with pytest.raises(InputError, match="is not a journal of gridweave"):
         JournalReader(server.url("postgres"))
 
 

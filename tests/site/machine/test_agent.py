@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import FragmentEnded, FragmentStarted, Launch, Rank, Used
+from gridweave.site.launch import Launch, PieceEnded, PieceStarted, Rank, Used
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import (
@@ -62,7 +62,7 @@ class NoProcesses:
         self.forgotten.append((job_id, attempt))
 
     def knows(self, job_id: int, attempt: int) -> bool:
-        """Return whether a fragment is here."""
+        """Return whether a piece is here."""
         return (job_id, attempt) in self.here
 
     async def events(self) -> Any:
@@ -97,7 +97,7 @@ class Site:
 
 def made(site: Site, monkeypatch: pytest.MonkeyPatch, root: Path, **more: Any) -> tuple[AgentDriver, NoProcesses]:
     """Return an agent without processes, and what stands for its runner."""
-    monkeypatch.setattr(agent_module, "MachineRunner", NoProcesses)
+    monkeypatch.setattr(agent_module, "Runner", NoProcesses)
     monkeypatch.setattr(agent_module, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(agent_module, "_LONGEST_PAUSE_S", 0.0)
     agent = AgentDriver("n0", root, site.report, environment={}, **more)
@@ -120,8 +120,8 @@ async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkey
     await agent.open()
     running = asyncio.ensure_future(agent.run())
     for job_id in (1, 2):
-        runner.queue.put_nowait(FragmentStarted(job_id, 1, 5))
-        runner.queue.put_nowait(FragmentEnded(job_id, 1, "finished", "", (), Used(cpu_s=2.0), 5, 9))
+        runner.queue.put_nowait(PieceStarted(job_id, 1, 5))
+        runner.queue.put_nowait(PieceEnded(job_id, 1, "finished", "", (), Used(cpu_s=2.0), 5, 9))
     heard = await site.until(5)
     assert heard[0] == MachineJoined("n0", "here")
     assert heard[1:] == [

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
-from gridweave.site.launch import FragmentState, Launch, Rank, Used, launch_problem
+from gridweave.site.launch import Launch, PieceState, Rank, Used, launch_problem
 from gridweave.site.machine import processes
 from gridweave.site.machine.affinity import format_cpu_list, parse_cpu_list, thread_siblings, usable_cores
 from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
@@ -71,7 +71,7 @@ def test_siblings_share_a_core(tmp_path: Path, name: str) -> None:
 
 def test_a_machine_without_hardware_threads(tmp_path: Path) -> None:
     """A folder that is no such part of sysfs is refused."""
-    with pytest.raises(InputError, match="holds no hardware thread"):
+    with pytest.raises(InputError, match="has no hardware thread"):
         thread_siblings(fake_sysfs(tmp_path, {0: None}))
 
 
@@ -167,9 +167,9 @@ def test_output_that_can_nowhere_be_written_is_dropped(tmp_path: Path) -> None:
     assert output.problem == "output could not be written: Is a directory"
 
 
-def ended_state(reason: str = "") -> FragmentState:
+def ended_state(reason: str = "") -> PieceState:
     """Return a last state."""
-    return FragmentState(job_id=1, attempt=0, phase="ended", boot_id="b", outcome="failed", reason=reason)
+    return PieceState(job_id=1, attempt=0, phase="ended", boot_id="b", outcome="failed", reason=reason)
 
 
 def test_the_last_state_uses_the_room_set_aside(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What dies around a fragment: its shim, the fork server, the runner, the machine, the disk."""
+"""What dies around a piece: its shim, the fork server, the runner, the machine, the disk."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from gridweave.errors import UnavailableError
-from gridweave.site.launch import FragmentState, Launch, RankReport
+from gridweave.site.launch import Launch, PieceState, RankReport
 from gridweave.site.machine import folders
-from gridweave.site.machine.folders import STATE, fragment_folder, read_state, write_state
+from gridweave.site.machine.folders import STATE, piece_folder, read_state, write_state
 from gridweave.site.machine.processes import boot_id, process_stat
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ asyncio.run(main())
 """
 
 
-def shim_of(machine: Machine, job_id: int = 1) -> FragmentState:
-    """Return the state of a fragment that is being watched."""
-    state = read_state(fragment_folder(machine.root, (job_id, 0)))
+def shim_of(machine: Machine, job_id: int = 1) -> PieceState:
+    """Return the state of a piece that is being watched."""
+    state = read_state(piece_folder(machine.root, (job_id, 0)))
     assert state is not None
     return state
 
@@ -100,13 +100,13 @@ async def test_a_stopped_shim_is_not_lost(machine: Machine, post: Post) -> None:
         os.kill(shim, signal.SIGSTOP)
         (machine.scratch / "go").write_text("go\n")
         assert machine.is_over(rank)
-        assert all(type(event).__name__ == "FragmentStarted" for event in machine.seen)
+        assert all(type(event).__name__ == "PieceStarted" for event in machine.seen)
         os.kill(shim, signal.SIGCONT)
         assert (await machine.ended(runner)).outcome == "finished"
 
 
 async def test_a_killed_fork_server_ends_nothing(machine: Machine, post: Post) -> None:
-    """Fragments outlive the fork server, and a new one is there for the next start."""
+    """Pieces outlive the fork server, and a new one is there for the next start."""
     os.mkfifo(machine.scratch / "go")
     async with machine.runner() as runner:
         await runner.start(machine.launch("sh", "-c", "echo $$ > $POST; read line < go"))
@@ -122,7 +122,7 @@ async def test_a_killed_fork_server_ends_nothing(machine: Machine, post: Post) -
 
 
 async def test_starts_outlive_a_fork_server(machine: Machine, post: Post) -> None:
-    """Whenever the fork server is killed while starts are asked for, each fragment runs exactly once."""
+    """Whenever the fork server is killed while starts are asked for, each piece runs exactly once."""
     async with machine.runner() as runner:
         await runner.start(machine.launch("sh", "-c", "echo $$ > $POST; exec sleep 1000"))
         os.close(await post.pid())
@@ -186,7 +186,7 @@ async def test_a_killed_runner_is_followed_by_one_that_adopts(machine: Machine, 
         ended = await machine.ended(runner, 1)
         assert (ended.outcome, ended.reason) == ("cancelled", "enough")
     assert sorted((type(event).__name__, event.job_id) for event in machine.seen) == [
-        *(("FragmentEnded", 1), ("FragmentEnded", 2), ("FragmentStarted", 1), ("FragmentStarted", 2))
+        *(("PieceEnded", 1), ("PieceEnded", 2), ("PieceStarted", 1), ("PieceStarted", 2))
     ]
     assert not (machine.scratch / "ran").exists()
     for handle in handles:
@@ -194,7 +194,7 @@ async def test_a_killed_runner_is_followed_by_one_that_adopts(machine: Machine, 
 
 
 async def test_a_shim_killed_while_no_runner_is_there(machine: Machine, post: Post) -> None:
-    """Each next runner finds the shim gone and reports the fragment as lost, until it is forgotten."""
+    """Each next runner finds the shim gone and reports the piece as lost, until it is forgotten."""
     async with machine.runner() as runner:
         await runner.start(machine.launch(*machine.python(FAMILY)))
         rank, hidden = await post.pid(), await post.pid()
@@ -215,18 +215,18 @@ async def test_a_shim_killed_while_no_runner_is_there(machine: Machine, post: Po
 
 
 def prepared(machine: Machine, launch: Launch, **state: object) -> Path:
-    """Make the folder of a fragment as a runner, and its shim if a state is given, would have left it."""
-    folder = fragment_folder(machine.root, (launch.job_id, launch.attempt))
+    """Make the folder of a piece as a runner, and its shim if a state is given, would have left it."""
+    folder = piece_folder(machine.root, (launch.job_id, launch.attempt))
     folder.mkdir(parents=True)
     (folder / "launch.msgpack").write_bytes(msgspec.msgpack.encode(launch))
     if state:
         known: dict[str, object] = {"job_id": launch.job_id, "attempt": launch.attempt, "phase": "running"}
-        write_state(folder, FragmentState(**{**known, "boot_id": boot_id(), **state}))  # type: ignore[arg-type]
+        write_state(folder, PieceState(**{**known, "boot_id": boot_id(), **state}))  # type: ignore[arg-type]
     return folder
 
 
 async def test_a_start_that_was_never_carried_out_stays_so(machine: Machine) -> None:
-    """A fragment that its runner wrote down and did not start is lost, and a shim that comes late does not run it."""
+    """A piece that its runner wrote down and did not start is lost, and a shim that comes late does not run it."""
     folder = prepared(machine, machine.launch("touch", "ran"))
     async with machine.runner() as runner:
         assert await runner.adopt() == ()
@@ -237,8 +237,8 @@ async def test_a_start_that_was_never_carried_out_stays_so(machine: Machine) -> 
     assert not (machine.scratch / "ran").exists()
 
 
-async def test_two_shims_run_a_fragment_once(machine: Machine) -> None:
-    """Of any number of shims of one folder, at one time or one after another, one runs the fragment."""
+async def test_two_shims_run_a_piece_once(machine: Machine) -> None:
+    """Of any number of shims of one folder, at one time or one after another, one runs the piece."""
     folder = prepared(machine, machine.launch("sh", "-c", "echo ran >> ran"))
     command = [sys.executable, "-m", "gridweave.site.machine.shim", str(folder)]
     shims = [subprocess.Popen(command, env=machine.environment) for _ in range(3)]
@@ -280,7 +280,7 @@ async def test_after_a_new_start_of_the_machine(machine: Machine) -> None:
         assert await runner.adopt() == ()
         ended = await machine.ended(runner)
     assert (ended.outcome, ended.started_ms) == ("lost", 5)
-    assert ended.reason == "the machine was started anew while it ran"
+    assert ended.reason == "the machine was restarted while it ran"
 
 
 async def test_a_damaged_state_is_lost(machine: Machine) -> None:
@@ -355,7 +355,7 @@ async def test_a_full_disk_ends_neither_shim_nor_record(small_disk: Path, machin
 async def test_a_full_disk_puts_off_a_start(
     small_disk: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no room for a fragment its start is refused and leaves nothing; with room again it runs."""
+    """Where there is no room for a piece its start is refused and leaves nothing; with room again it runs."""
     machine.root = small_disk / "live"
     async with machine.runner() as runner:
         filled = subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/fill"], capture_output=True, check=False)
@@ -378,9 +378,7 @@ async def test_a_full_disk_puts_off_a_start(
     assert (machine.scratch / "ran").exists()
 
 
-async def test_a_disk_that_is_full_before_the_ranks_start_loses_the_fragment(
-    small_disk: Path, machine: Machine
-) -> None:
+async def test_a_disk_that_is_full_before_the_ranks_start_loses_the_piece(small_disk: Path, machine: Machine) -> None:
     """What the shim finds no room for is lost rather than failed: it is the fault of the machine."""
     machine.root = small_disk / "live"
     async with machine.runner() as runner:
@@ -394,7 +392,7 @@ async def test_a_disk_that_is_full_before_the_ranks_start_loses_the_fragment(
     assert not (machine.scratch / "ran").exists()
 
 
-async def test_a_fragment_that_waits_for_its_instant_is_adopted(machine: Machine) -> None:
+async def test_a_piece_that_waits_for_its_instant_is_adopted(machine: Machine) -> None:
     """A new runner takes up what has an agreed start ahead of it, and hears of the start and the end."""
     instant = int(time.time() * 1000) + 1500
     async with machine.runner() as runner:
@@ -408,7 +406,7 @@ async def test_a_fragment_that_waits_for_its_instant_is_adopted(machine: Machine
     assert ended.outcome == "finished"
     assert ended.started_ms is not None
     assert ended.started_ms >= instant
-    assert [type(event).__name__ for event in machine.seen] == ["FragmentStarted", "FragmentEnded"]
+    assert [type(event).__name__ for event in machine.seen] == ["PieceStarted", "PieceEnded"]
     assert machine.output() == "ran\n"
 
 

@@ -1,4 +1,4 @@
-"""Fragments from start to end: what ranks find, how they end, and what is recorded."""
+"""Pieces from start to end: what ranks find, how they end, and what is recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import FragmentStarted, Rank
+from gridweave.site.launch import PieceStarted, Rank
 from gridweave.site.machine.runner import Runner
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def test_started_is_told_while_it_runs(machine: Machine, post: Post) -> No
         before = int(time.time() * 1000)
         await runner.start(machine.launch("sh", "-c", "read line < go"))
         os.mkfifo(machine.scratch / "go")
-        started = await machine.event(runner, FragmentStarted)
+        started = await machine.event(runner, PieceStarted)
         assert before <= started.started_ms <= time.time() * 1000  # type: ignore[union-attr]
         state = runner.state(1, 0)
         assert state is not None
@@ -225,7 +225,7 @@ async def test_a_flood_of_output_is_cut_and_does_not_block(machine: Machine) -> 
 
 @pytest.mark.asyncio
 async def test_cancel_may_be_repeated(machine: Machine, post: Post) -> None:
-    """A fragment that is cancelled again and again ends once, for the first reason."""
+    """A piece that is cancelled again and again ends once, for the first reason."""
     async with machine.runner() as runner:
         await runner.start(machine.launch(*machine.python(f"{STUBBORN}; input(); signal.pause()"), grace_ms=100))
         os.close(await post.pid())
@@ -250,7 +250,7 @@ async def test_cancel_right_behind_start(machine: Machine) -> None:
 
 @pytest.mark.asyncio
 async def test_cancel_before_start(machine: Machine) -> None:
-    """Calls may change places: a fragment that was cancelled before its start came never starts."""
+    """Calls may change places: a piece that was cancelled before its start came never starts."""
     async with machine.runner() as runner:
         await runner.cancel(1, 0, "never mind")
         ended = await machine.ended(runner)
@@ -277,7 +277,7 @@ async def test_agreed_start(machine: Machine) -> None:
 
 @pytest.mark.asyncio
 async def test_cancel_before_the_agreed_start(machine: Machine) -> None:
-    """Until the agreed instant a fragment can be cancelled without any of it having run."""
+    """Until the agreed instant a piece can be cancelled without any of it having run."""
     async with machine.runner() as runner:
         await runner.start(machine.launch("touch", "ran", start_at_unix_ms=int(time.time() * 1000) + 10**8))
         async with asyncio.timeout(60):
@@ -313,7 +313,7 @@ async def test_all_ranks_start_or_none(machine: Machine) -> None:
 
 @pytest.mark.asyncio
 async def test_without_a_working_directory_a_job_has_its_own(machine: Machine) -> None:
-    """The default is an empty directory in the fragment's folder."""
+    """The default is an empty directory in the piece's folder."""
     ended = await machine.run(machine.launch("sh", "-c", "pwd; echo $PWD; ls", working_directory=None))
     work = machine.root / "jobs" / "1.0" / "work"
     assert ended.outcome == "finished"
@@ -349,7 +349,7 @@ async def test_one_runner_per_folder(machine: Machine) -> None:
 
 @pytest.mark.asyncio
 async def test_many_at_once(machine: Machine) -> None:
-    """More fragments than are asked for at one time all run, each once."""
+    """More pieces than are asked for at one time all run, each once."""
     async with machine.runner() as runner:
         for job_id in range(100):
             await runner.start(machine.launch("sh", "-c", f"echo {job_id}", job_id=job_id))
@@ -358,9 +358,9 @@ async def test_many_at_once(machine: Machine) -> None:
     assert [machine.output(job_id) for job_id in range(100)] == [f"{job_id}\n" for job_id in range(100)]
 
 
-def test_folder_names_are_the_fragments(tmp_path: Path) -> None:
-    """Names that are no fragment's are left alone."""
-    from gridweave.site.machine.folders import fragment_folder, fragment_key
+def test_folder_names_are_the_pieces(tmp_path: Path) -> None:
+    """Names that are no piece's are left alone."""
+    from gridweave.site.machine.folders import piece_folder, piece_key
 
-    assert fragment_key(fragment_folder(tmp_path, (12, 3))) == (12, 3)
-    assert [fragment_key(tmp_path / name) for name in ("12", "a.b", ".gone-1.2-3", "1.2.3", "-1.2")] == [None] * 5
+    assert piece_key(piece_folder(tmp_path, (12, 3))) == (12, 3)
+    assert [piece_key(tmp_path / name) for name in ("12", "a.b", ".gone-1.2-3", "1.2.3", "-1.2")] == [None] * 5
