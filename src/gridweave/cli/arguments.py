@@ -11,7 +11,6 @@ Trace = Annotated[
     typer.Argument(metavar="TRACE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace."),
 ]
 Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site. \\[default: as the trace says]")]
-<<<<<<< HEAD
 Needs = Annotated[
     str | None,
     typer.Option(
@@ -20,7 +19,4 @@ Needs = Annotated[
         "the memory that the trace tells, nodes with two) or whole (all of a node).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")]
-=======
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
->>>>>>> main
