@@ -11,7 +11,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.results.kernels.flow import WorkFlow, is_feasible
@@ -156,7 +155,7 @@ def _lp_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
 
     HiGHS allows for errors of 10^-7, so instead of whether all can be done it is asked how much can.
     """
-    from scipy.optimize import linprog
+    from scipy import optimize
     from scipy.sparse import coo_array
 
     parts = _intervals(jobs, stretch)
@@ -168,12 +167,13 @@ def _lp_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
     work = (jobs.weight * jobs.run_ms / UNIT)[job]
     rows: Any = np.concatenate([job, len(counts) + interval])
     columns: Any = np.tile(np.arange(len(job)), 2)
-    room: npt.NDArray[np.float64] = parts.length_ms * float(nodes)
+    room = np.asarray(parts.length_ms * float(nodes), np.float64)
     values = np.concatenate([np.ones(len(job)), work / room[interval]])
     shape = (len(counts) + len(room), len(job))
     matrix = coo_array((values, (rows, columns)), shape=shape).tocsr()
     most = np.minimum(1.0, parts.length_ms[interval] / jobs.run_ms[job])
     limits = np.ones(shape[0])
-    found = linprog(-work / work.mean(), A_ub=matrix, b_ub=limits, bounds=np.column_stack([np.zeros(len(job)), most]))
+    solve: Any = optimize.linprog
+    found = solve(-work / work.mean(), A_ub=matrix, b_ub=limits, bounds=np.column_stack([np.zeros(len(job)), most]))
     wanted = float((jobs.weight * jobs.run_ms / UNIT).sum() / work.mean())
     return bool(found.status == 0 and -found.fun >= wanted * (1 - 1e-7))

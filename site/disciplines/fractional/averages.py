@@ -88,7 +88,8 @@ def _least_stretch(
     own = np.tile(eye, _TANGENTS)
     below = coo_array((slope.ravel(), (lines, own)), shape=(len(lines), count))
     minus = coo_array((-np.ones(len(lines)), (lines, own)), shape=(len(lines), count))
-    matrix = block_array([[needs, None], [below, minus]]).tocsr()
+    blocks: Any = [[needs, None], [below, minus]]
+    matrix: Any = block_array(blocks)
     right = np.concatenate([np.ones(needs.shape[0]), (slope * (points - virtual) - height).ravel()])
     bounds = np.concatenate([np.column_stack([least, np.ones(count)]), np.tile([1.0, np.inf], (count, 1))])
     found = _solved(np.concatenate([np.zeros(count), np.ones(count)]), matrix, right, bounds)
@@ -97,9 +98,10 @@ def _least_stretch(
 
 def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArray) -> FloatArray | None:
     """Return what HiGHS finds to cost least, None if it finds nothing: then the jobs keep what they have."""
-    from scipy.optimize import linprog
+    from scipy import optimize
 
-    found = linprog(costs, A_ub=matrix, b_ub=right, bounds=bounds, method="highs")
+    solve: Any = optimize.linprog
+    found = solve(costs, A_ub=matrix, b_ub=right, bounds=bounds, method="highs")
     return found.x if found.status == 0 else None
 
 

@@ -48,7 +48,7 @@ def moves_of(played: Played) -> dict[str, float]:
     ``moved_nodes`` of a job is the memory of tasks that was saved, brought back or moved, in memories of a node.
     """
     hours = max(1, int(played.end_ms.max() - played.submit_ms.min())) / MS_PER_H
-    found = {}
+    found: dict[str, float] = {}
     for name in ("preemptions", "migrations", "moved_nodes"):
         total = float(played.columns[name].sum())
         found |= {f"{name}_per_h": total / hours, f"{name}_per_job": total / len(played.submit_ms)}

@@ -91,7 +91,7 @@ def _mechanisms() -> list[tuple[str, bool, str]]:
 
 def _all_algorithms() -> dict[str, Algorithm]:
     """Return the 116 algorithms of Stillwell, section 5.1, by name."""
-    found = {}
+    found: dict[str, Algorithm] = {}
     for on_submit, on_end, periodic in _mechanisms():
         for optimise in ("AVG", "MAX" if periodic == "stretch-per" else "MIN"):
             plain = Algorithm(on_submit=on_submit, on_end=on_end, periodic=periodic, optimise=optimise)

@@ -109,12 +109,24 @@ def empty_fractional(nodes: int, *, slots: int, pool: int) -> FractionalSite:
     pool : int
         Room for tasks of all the jobs that are here.
     """
-    lists = [np.zeros(slots, np.int64) for _ in range(6)]
+    here, started, changed, order, by_cpu, by_memory = (np.zeros(slots, np.int64) for _ in range(6))
+    tasks, before, trial = (np.zeros(pool, np.int64) for _ in range(3))
     counters = np.zeros(1, COUNTERS)
     counters["next_wake_ms"] = counters["next_period_ms"] = NEVER_MS
-    pools = [np.zeros(pool, np.int64) for _ in range(3)]
-    jobs = np.zeros(slots, FRACTIONAL_JOB)
-    return FractionalSite(jobs, np.zeros(nodes, NODE), *pools, *lists, counters)
+    return FractionalSite(
+        jobs=np.zeros(slots, FRACTIONAL_JOB),
+        nodes=np.zeros(nodes, NODE),
+        tasks=tasks,
+        before=before,
+        trial=trial,
+        here=here,
+        started=started,
+        changed=changed,
+        order=order,
+        by_cpu=by_cpu,
+        by_memory=by_memory,
+        counters=counters,
+    )
 
 
 def parts_of_node(fractions: npt.ArrayLike) -> Ints:
