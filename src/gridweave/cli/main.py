@@ -10,7 +10,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gridweave.cli.bound import bound
 from gridweave.cli.coschedule import coschedule
 from gridweave.cli.demo import demo
 from gridweave.cli.experience import experience
@@ -21,7 +20,7 @@ from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.cli.serve import gateway, serve
-from gridweave.cli.simulate import simulate
+from gridweave.cli.simulate import bound, simulate
 from gridweave.cli.submit import SubmitCommand, submit
 from gridweave.cli.sweep import sweep
 from gridweave.cli.token import app as token_app

@@ -6,12 +6,12 @@ more than it has. OPT=AVG is a linear program, in `gridweave.site.disciplines.fr
 
 from __future__ import annotations
 
-from gridweave.jit import Int, kernel, kernel_part
+from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.disciplines.fractional.kernels.state import RUNS, SHARE_ONE, UNIT, FractionalSite
 from gridweave.site.kernels.work import RATE_ONE
 
 # The fields of records have no types.
-# mypy: disable-error-code="no-any-return, no-untyped-def"
+# mypy: disable-error-code="no-any-return"
 
 _NOT_YET = -1
 
@@ -89,7 +89,7 @@ def _add_to_nodes(state: FractionalSite, slot: Int, weight: Int, given: Int) -> 
 
 
 @kernel_part
-def _level_of(node) -> Int:
+def _level_of(node: Record) -> Int:
     """Return the yield of a job with share 1 at which a node is full."""
     return (_FULL - node.frozen) * SHARE_ONE // node.sum
 
@@ -109,7 +109,7 @@ def _lowest_level(state: FractionalSite) -> Int:
 
 
 @kernel_part
-def _yield_at(job, level: Int) -> Int:
+def _yield_at(job: Record, level: Int) -> Int:
     return min(RATE_ONE, level * job.share // SHARE_ONE)
 
 
@@ -143,7 +143,7 @@ INVERSE_ONE = 1 << 20
 
 
 @kernel
-def yield_for_stretch(job, inverse: Int, horizon_ms: Int, now_ms: Int) -> Int:
+def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -> Int:
     """Return the yield with which a job reaches an expected stretch, its flow time by its virtual time at the horizon.
 
     Parameters

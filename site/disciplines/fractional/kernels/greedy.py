@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gridweave.jit import Int, kernel, kernel_part
+from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.fractional.kernels.state import (
     RUNS,
     UNIT,
@@ -64,7 +64,7 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
 
 
 @kernel_part
-def keep_ascending(tasks, first: Int, task: Int, node: Int) -> None:  # type: ignore[no-untyped-def]
+def keep_ascending(tasks: Ints, first: Int, task: Int, node: Int) -> None:
     """Enter the node of a task so that those of the job stay ascending."""
     while task > first and tasks[task - 1] > node:
         tasks[task] = tasks[task - 1]
@@ -88,7 +88,7 @@ def by_priority(state: FractionalSite) -> None:
 
 
 @kernel_part
-def _job(state: FractionalSite, entry: Int):  # type: ignore[no-untyped-def]
+def _job(state: FractionalSite, entry: Int) -> Record:
     return state.jobs[state.order[entry]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gridweave.jit import Int, Ints, kernel, kernel_part
+from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.fractional.kernels.greedy import by_priority
 from gridweave.site.disciplines.fractional.kernels.state import (
     RUNS,
@@ -16,7 +16,7 @@ from gridweave.site.disciplines.fractional.kernels.state import (
 )
 
 # The fields of records have no types.
-# mypy: disable-error-code="no-any-return, no-untyped-def"
+# mypy: disable-error-code="no-any-return"
 
 LEVELS = 100
 """Steps of the binary search: the yield is found to 0.01."""
@@ -99,7 +99,7 @@ def _take_over(state: FractionalSite) -> None:
 
 
 @kernel_part
-def wanted_yield(job, how: Remapping, level: Int, now_ms: Int) -> Int:
+def wanted_yield(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
     """Return the yield that a job is to have, in millionths, at a level of the search.
 
     For MCB8 the level is the yield. For MCB8-stretch it is the inverse of the stretch that is expected at the end of
