@@ -53,7 +53,7 @@ def play_fractional(
     run, work = new_run(workload.run_ms[rows], room=len(rows)), no_work(len(rows))
     paced, cancelled = Paced(fractional=policy.codes()), cancels(rows)
     for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
-        run_batch(state, work, None, paced, None, None, cancelled, run, np.int64(until), NEVER_MS)
+        run_batch(state, work, None, paced, None, None, cancelled, None, run, np.int64(until), NEVER_MS)
         if report is not None:
             report(until, len(rows))
     columns = {name: np.zeros(len(workload)) for name in ("preemptions", "migrations", "moved_nodes")}

@@ -14,18 +14,21 @@ import numpy as np
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.fractional import play_fractional
 from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
+from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.columns import load_zone
 from gridweave.scenarios.workload.needs import check_needs
+from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_node_events
 from gridweave.scenarios.workload.reservations import Request, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs
+from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs, keys_of
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
+from gridweave.site.kernels.work import no_work
 from gridweave.site.policy import SitePolicy
 
 DRIVERS = ("batch", "core")
@@ -43,8 +46,9 @@ def play_site(
     workload: Workload,
     nodes: int | None,
     policy: Policy,
-    *,
     reservations: Sequence[Request] = (),
+    node_events: Sequence[NodeEvent] = (),
+    *,
     driver: str = "batch",
     check: bool = False,
     progress: Progress | None = None,
@@ -54,8 +58,9 @@ def play_site(
     _check_times(workload)
     nodes = _checked_nodes(workload, nodes)
     check_needs(workload, entry_of(policy).needs)
+    check_node_events(node_events, nodes)
     if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
-        told = _played(workload, nodes, policy, progress)
+        told = _played(workload, nodes, policy, node_events, progress)
     elif isinstance(policy, FractionalPolicy) and driver == "batch" and not policy.averages:
         told = play_fractional(workload, nodes, policy, lambda rows: cancellations(workload, rows), progress)
     else:
@@ -81,10 +86,10 @@ def play_site(
 
 
 def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
-    """Return the metrics that a discipline has of its own, by name; empty if it has none, or no job ran."""
+    """Return the metrics that a discipline has of its own, by name, if any job ran; and how many jobs were lost."""
     ran = told.start_ms != NEVER
     if entry.metrics is None or not ran.any():
-        return {}
+        return {name: value for name, value in told.totals.items() if name == "restarts"}
     columns = {name: values[ran] for name, values in told.columns.items()}
     times = workload.submit_ms[ran], told.start_ms[ran], told.end_ms[ran], workload.width[ran], workload.run_ms[ran]
     return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
@@ -97,18 +102,33 @@ def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]
     return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
 
 
-def _played(workload: Workload, nodes: int, policy: SitePolicy, progress: Progress | None) -> Stepped:
+def _played(
+    workload: Workload,
+    nodes: int,
+    policy: SitePolicy,
+    node_events: Sequence[NodeEvent],
+    progress: Progress | None,
+) -> Stepped:
     """Return what becomes of the jobs in the compiled loop."""
     refused = _refusals(workload, nodes, policy)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-    run = BatchRun(workload, rows, nodes, policy, week_offset_ms=_offset_for(workload, policy))
+    offset_ms = _offset_for(workload, policy)
+    run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms, node_events=node_events)
     for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
         run.play(until)
         if progress is not None:
             progress(until, len(rows))
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
-    return Stepped(start_ms, end_ms, refused, (), {}, {})
+    columns, totals = {}, {}
+    if run.outages is not None:
+        totals["restarts"] = float(run.outages.restarts.sum())
+        columns["restarts"] = np.zeros(len(workload), np.int64)
+        columns["restarts"][rows] = run.outages.restarts
+        left = rows[run.waiting]
+        back = f"and of {nodes} so many did not come back"
+        refused |= {int(workload.job_id[row]): f"it needs {workload.width[row]} nodes, {back}" for row in left}
+    return Stepped(start_ms, end_ms, refused, (), columns, totals)
 
 
 def _offset_for(workload: Workload, policy: Policy) -> int:
@@ -153,13 +173,21 @@ def week_offset_ms(workload: Workload) -> int:
     return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
 
 
-def check_driver(driver: str, policy: Policy, reservations: Sequence[Request]) -> None:
-    """Check that a driver is known, and that the policy keeps reservations if any are requested."""
+def check_driver(
+    driver: str, policy: Policy, reservations: Sequence[Request], node_events: Sequence[NodeEvent] = ()
+) -> None:
+    """Check that a driver is known, and that it and the policy know reservations and node events, if there are any."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
     if reservations and not entry_of(policy).keeps_reservations:
-        raise OptionError("reservations", "are only for planning sites; use discipline='planning'")
+        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
     check_requests(reservations)
+    if not node_events:
+        return
+    if not isinstance(policy, SitePolicy) or driver != "batch":
+        raise OptionError("node_events", "are for the disciplines queue and planning in the compiled loop")
+    if reservations or policy.limits:
+        raise OptionError("node_events", "do not go with reservations or limits, which may not be kept then")
 
 
 def _check_weights(workload: Workload) -> None:
@@ -258,6 +286,29 @@ def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]
     return waited
 
 
+def _outages(
+    events: Sequence[NodeEvent], workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy
+) -> Outages | None:
+    """Return what happens to nodes as compiled code reads it; None if nothing does."""
+    if not events:
+        return None
+    ordered = sorted(events, key=lambda event: event.at_ms)
+    first = np.array([event.first_node for event in ordered], np.int64)
+    at_0, at_1 = (keys_of(workload, rows, policy.order, at_ms, aging_ms=policy.aging_ms) for at_ms in (0, 1))
+    return Outages(
+        at_ms=np.array([event.at_ms for event in ordered], np.int64),
+        kind=np.array([KINDS.index(event.kind) for event in ordered], np.int64),
+        first=first,
+        end=first + np.array([event.nodes for event in ordered], np.int64),
+        holder=np.full(nodes, NOBODY),
+        is_out=np.zeros(nodes, np.bool_),
+        width=workload.width[rows].copy(),
+        new_key=np.broadcast_to(at_0, len(rows)).copy(),
+        ages=bool((at_0 != at_1).any()),
+        restarts=np.zeros(len(rows), np.int64),
+    )
+
+
 class BatchRun:
     """A workload in the compiled loop, played in as many pieces as one likes.
 
@@ -272,12 +323,21 @@ class BatchRun:
 
     Attributes
     ----------
+    outages : Outages or None
+        What happens to nodes.
     start_ms, end_ms : numpy.ndarray of int64, shape (rows,)
         The starts and ends so far; `NEVER` for jobs that have not started, or ended.
     """
 
     def __init__(
-        self, workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy, *, week_offset_ms: int = 0
+        self,
+        workload: Workload,
+        rows: IntArray,
+        nodes: int,
+        policy: SitePolicy,
+        *,
+        week_offset_ms: int = 0,
+        node_events: Sequence[NodeEvent] = (),
     ) -> None:
         self._state = empty_state(nodes, slots=len(rows))
         fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
@@ -285,10 +345,19 @@ class BatchRun:
         plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
         self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
         self._cancels = cancellations(workload, rows)
+        self.outages = _outages(node_events, workload, rows, nodes, policy)
+        self._work = None if self.outages is None else no_work(len(rows))
         self._run = new_run(workload.run_ms[rows], room=len(self._state.running))
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
 
+    @property
+    def waiting(self) -> IntArray:
+        """Which of the rows wait."""
+        return self._state.waiting[: self._state.counters[0]["n_waiting"]]
+
     def play(self, until: int) -> None:
         """Play on until this many jobs have been submitted; if that is all of them, until nothing is left."""
-        site, cancels = self._discipline, self._cancels
-        run_batch(self._state, None, site, None, None, None, cancels, self._run, np.int64(until), NEVER_MS)
+        run_batch(
+            self._state, self._work, self._discipline, None, None, None, self._cancels, self.outages, self._run,
+            np.int64(until), NEVER_MS,
+        )  # fmt: skip

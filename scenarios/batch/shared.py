@@ -135,7 +135,7 @@ class _Played:
             sharing.busy[1] = self._state.jobs["submit_ms"][0]
             for until in [*range(_SLICE, count, _SLICE), count]:
                 last = np.int64(until)
-                run_batch(self._state, work, None, paced, None, None, self._cancels, self._run, last, NEVER_MS)
+                run_batch(self._state, work, None, paced, None, None, self._cancels, None, self._run, last, NEVER_MS)
                 self._report(until, count)
         self.start_ms[self._rows], self.end_ms[self._rows] = self._run.start_ms, self._run.end_ms
         self.beside[self._rows], self.busy_node_ms = sharing.beside, int(sharing.busy[0])

@@ -17,6 +17,7 @@ from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
 from gridweave.scenarios.batch.shared import NodeKinds, SharedPolicy, play_shared
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
+from gridweave.scenarios.workload.node_events import NodeEvent
 from gridweave.scenarios.workload.reservations import Request
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.protocol import Policy
@@ -43,6 +44,7 @@ def simulate(
     policy: Policy | GridPolicy | SharedPolicy | None = None,
     *,
     reservations: Sequence[Request] = (),
+    node_events: Sequence[NodeEvent] = (),
     driver: str = "batch",
     check: bool = False,
     home: npt.ArrayLike | None = None,
@@ -71,6 +73,9 @@ def simulate(
     reservations : sequence of (int, ReservationRequested)
         Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit
         when it is requested is refused, and changes nothing; the result's ``reservations`` say which were accepted.
+    node_events : sequence of NodeEvent
+        Nodes that fail, drain or come back (docs/disciplines.md, "Nodes that fail"); for the disciplines queue and
+        planning. The result's column ``restarts`` says how often each job was lost and begun anew.
     driver : {"batch", "core"}
         Of one site: the compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second
         a hundred times slower. Reservations, and disciplines without kernels, take the second by themselves.
@@ -145,9 +150,10 @@ def simulate(
     elif options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
     if not isinstance(policy, GridPolicy | SharedNodes | SharingPolicy | str):
-        check_driver(driver, policy, reservations)
+        check_driver(driver, policy, reservations, node_events)
     workload = _loaded(workload, nodes)
-    of_site: dict[str, Any] = {"reservations": reservations or None, "driver": None if driver == "batch" else driver}
+    stepped = None if driver == "batch" else driver
+    of_site = {"reservations": reservations or None, "node_events": node_events or None, "driver": stepped}
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_sharing: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
     if isinstance(policy, GridPolicy):
@@ -158,8 +164,8 @@ def simulate(
         kinds, cores = cast("NodeKinds", nodes), 1 if cores is None else cores
         return play_shared(workload, kinds, policy, model=model, cores=cores, rows=rows, progress=progress)
     _refuse(of_grid | of_sharing, "a site whose nodes are not shared")
-    number = cast("int | None", nodes)
-    return play_site(workload, number, policy, reservations=reservations, driver=driver, check=check, progress=progress)
+    given = cast("int | None", nodes), policy, reservations, node_events
+    return play_site(workload, *given, driver=driver, check=check, progress=progress)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:

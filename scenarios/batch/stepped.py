@@ -145,7 +145,7 @@ class Stepped(NamedTuple):
         Why jobs could never start, by their ids.
     answers : tuple of ReservationAnswer
         In the order of the requests.
-    columns : mapping from str to numpy.ndarray of float64, shape (n,)
+    columns : mapping from str to numpy.ndarray, shape (n,)
         What the discipline tells of each job besides; 0 for jobs that did not start.
     totals : mapping from str to float
         What it has counted.
@@ -155,7 +155,7 @@ class Stepped(NamedTuple):
     end_ms: IntArray
     refused: Mapping[int, str]
     answers: tuple[ReservationAnswer, ...]
-    columns: Mapping[str, npt.NDArray[np.float64]]
+    columns: Mapping[str, npt.NDArray[Any]]
     totals: Mapping[str, float]
 
 

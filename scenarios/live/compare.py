@@ -179,7 +179,7 @@ class LiveRun:
 
     def difference_rows(self) -> Iterator[tuple[str, ...]]:
         """Yield differences job by job in seconds: name, least, 5%, median, 95%, most."""
-        names = ("started later", "ended later", "taken in late", "held nodes longer than its work")
+        names = ("started later", "ended later", "accepted late", "held nodes longer than its work")
         for name, values in zip(names, self._differences().values(), strict=True):
             if len(values):
                 yield (name, *(f"{value / MS_PER_S:,.1f}" for value in np.quantile(values, _QUANTILES)))

@@ -254,10 +254,17 @@ def fill_jobs(
     """
     for name in ("submit_ms", "job_id", "width", "estimate_ms"):
         table[name] = getattr(workload, name)[rows]
+    table["key"] = keys_of(workload, rows, order, table["submit_ms"], aging_ms=aging_ms)
+
+
+def keys_of(
+    workload: Workload, rows: IntArray, order: str, submit_ms: npt.ArrayLike, *, aging_ms: float = np.inf
+) -> npt.NDArray[np.float64]:
+    """Return by what jobs stand in a queue if they are submitted at these instants; shape (rows,)."""
     columns = workload.columns
-    table["key"] = order_keys(
+    return order_keys(
         order,
-        submit_ms=workload.submit_ms[rows],
+        submit_ms=submit_ms,
         width=workload.width[rows],
         estimate_ms=workload.estimate_ms[rows],
         weight=columns["weight"][rows] if "weight" in columns else 1.0,

@@ -124,7 +124,7 @@ def _rows_by_number(n: int, first: int, last: int) -> slice:
 
 def _rows_by_time(workload: Workload, start_ms: int, end_ms: int | None) -> slice:
     if end_ms is not None and end_ms <= start_ms:
-        raise OptionError("end_ms", f"{end_ms} ms is not after the start, {start_ms} ms")
+        raise OptionError("end_ms", f"{end_ms / 1000:,g} s is not after the start, {start_ms / 1000:,g} s")
     beyond = MAX_TIME_MS + 1  # keeps any whole number that is given within int64
     begin = int(np.searchsorted(workload.submit_ms, max(0, min(start_ms, beyond))))
     end = len(workload) if end_ms is None else int(np.searchsorted(workload.submit_ms, max(0, min(end_ms, beyond))))

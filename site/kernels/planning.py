@@ -52,7 +52,9 @@ def earliest_start(plan: Plan, limits: LimitArrays | None, from_ms: Int, width: 
 
 @kernel
 def hold(plan: Plan, limits: LimitArrays | None, start_ms: Int, end_ms: Int, width: Int, mask: Int, sign: Int) -> None:
-    """Enter an occupation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``)."""
+    """Enter an occupation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``); not one that never is."""
+    if start_ms == NEVER_MS:
+        return
     plan.n_steps[0] = occupy(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], start_ms, end_ms, sign * width)
     if limits is None:
         return

@@ -99,7 +99,7 @@ def test_tokens_of_the_grid_that_runs_here(shell: Shell) -> None:
             store.close()
             assert (status, found and found.user) == (0, "anna")
         else:
-            assert (status, "asks for no tokens" in err) == (2, True)
+            assert (status, "does not use tokens" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
         (["hold", "0"], "JOB: '0' names no jobs"),
         (["hold", "1-99999999"], "of at most 100,000 jobs"),
         (["show", "99"], "there is no job 99"),
-        (["explain", "0"], "Invalid value for 'JOB'"),
+        (["explain", "0"], "Invalid value for 'JOB': must be at least 1; see: "),
         (["logs", "99"], "there is no job 99"),
         (["drain", "nowhere"], "site 'nowhere' is none of north, south"),
         (["quote", "-n", "0"], "nodes is 0; a whole number from 1"),

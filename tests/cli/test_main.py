@@ -80,14 +80,14 @@ def test_a_good_run(shell: Shell, trace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["simul"], "No such command 'simul'. Did you mean 'simulate'?; see: gridweave --help"),
+        (["simul"], "No such command 'simul'. Did you mean 'simulate'? See: gridweave --help"),
         (["--nonsense"], "No such option: --nonsense; see: gridweave --help"),
         (["simulate"], "Missing argument"),
         (["simulate", "x.swf", "--oder", "fcfs"], "No such option: --oder"),
-        (["simulate", "x.swf", "--nodes", "abc"], "Invalid value for '--nodes'"),
+        (["simulate", "x.swf", "--nodes", "abc"], "Invalid value for '--nodes': must be a whole number; see: "),
         (["simulate", "x.swf", "--nodes", "2.5"], "Invalid value for '--nodes'"),
         (["simulate", "x.swf", "--nodes", "9" * 5000], "Invalid value for '--nodes'"),
-        (["simulate", "x.swf", "--slack", "much"], "Invalid value for '--slack'"),
+        (["simulate", "x.swf", "--slack", "much"], "Invalid value for '--slack': must be a number; see: "),
         (["simulate", "x.swf", "--slack"], "Option '--slack' requires an argument"),
         (["simulate", "x.swf", "y.swf"], "unexpected extra argument"),
         (["trace", "nonsense"], "No such command 'nonsense'"),

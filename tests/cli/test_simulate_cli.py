@@ -381,3 +381,15 @@ def test_a_queue_keeps_no_reservations(shell: Shell, trace: Path) -> None:
     status, _, err = shell("simulate", trace, "--reservation", "start=1h,length=2h,nodes=1")
     assert status == 2
     assert err == "gridweave: --reservation: goes with --discipline planning; a queue has no reservations\n"
+
+
+def test_nodes_that_fail(good: Callable[..., str], shell: Shell, trace: Path, tmp_path: Path) -> None:
+    """What happens to nodes is read from a file, and the table says how many jobs were begun anew."""
+    file = tmp_path / "nodes.csv"
+    file.write_text("at_ms,kind,first_node,nodes\n20000,down,0,1\n30000,up,0,1\n")
+    assert ["restarts", "1"] in [line.split() for line in good(trace, "--node-events", file).splitlines()]
+    file.write_text("at_ms,kind,first_node,nodes\n20000,down,4,1\n")
+    status, _, err = shell("simulate", trace, "--node-events", file)
+    assert (status, err.splitlines()[-1]) == (2, "gridweave: node 4 goes down at 20000 ms, and the site has 0 to 3")
+    status, _, err = shell("simulate", trace, "--discipline", "lomarc", "--node-events", file)
+    assert (status, err) == (2, "gridweave: --node-events: does not go with --discipline lomarc; leave it out\n")

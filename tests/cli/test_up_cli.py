@@ -81,7 +81,7 @@ def test_a_cluster_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
 
 def test_nothing_runs(shell: Shell) -> None:
     """Where nothing runs, `down` has nothing to do and says so, and `status` ends with 3."""
-    assert shell("down")[:2] == (0, "nothing runs of the grid default\n")
+    assert shell("down")[:2] == (0, "the grid default is not running\n")
     status, out, err = shell("status", "--name", "mine")
     assert (status, out) == (3, "")
     assert "start it with: gridweave up --name mine" in err

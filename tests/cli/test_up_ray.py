@@ -141,7 +141,7 @@ def test_everything_is_ended_and_known_again(world: World) -> None:
     status, printed = world.run("down")
     assert status == 0, printed
     assert (world.left(), world.folders_left()) == ([], [])
-    assert world.run("down") == (0, "Ending the grid ...\nnothing runs of the grid default\n")
+    assert world.run("down") == (0, "Ending the grid ...\nthe grid default is not running\n")
     status, printed = world.run("up", "--fresh")
     assert (status, "would forget 1 jobs that are not over" in printed) == (2, True)
     assert job_id > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from reference.model import Job
+from reference.model import NEVER, Job
 
 
 class Occupation(NamedTuple):
@@ -51,6 +51,6 @@ def earliest_start(
     for other in occupations:
         instants |= {other.start, other.end}
     for instant in sorted(instants):
-        if instant >= not_before and may_start(instant):
+        if not_before <= instant < NEVER and may_start(instant):
             return instant
-    raise AssertionError("once all occupations have ended, every job that was not refused fits")
+    return NEVER  # nodes are out

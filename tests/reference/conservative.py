@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reference.availability import Occupation, earliest_start, fits
-from reference.model import Job, Moment, State
+from reference.model import NEVER, Job, Moment, State
 from reference.ordering import in_order
 
 
@@ -26,6 +26,13 @@ class Conservative:
                 assert self.reserved[job.id] <= old, "a reservation moved later"
                 moved = moved or self.reserved[job.id] < old
 
+    def nodes_changed(self, state: State) -> None:
+        """Reserve all starts anew, in the order of the queue: some can be kept no more."""
+        kept = [job for job in in_order(state) if job.id in self.reserved]
+        self.reserved = {}
+        for job in kept:
+            self.reserved[job.id] = self._earliest(state, job)
+
     def submitted(self, state: State, job: Job) -> None:
         """Reserve the earliest start that leaves all reservations in place."""
         self.reserved[job.id] = self._earliest(state, job)
@@ -33,7 +40,7 @@ class Conservative:
 
     def timers(self, state: State) -> list[int]:
         """Return the reserved starts."""
-        return list(self.reserved.values())
+        return [start for start in self.reserved.values() if start < NEVER]
 
     def run_pass(self, state: State) -> tuple[list[Job], Moment]:
         """Return the jobs whose reserved start is now, in the order of the queue, and all reserved starts."""
@@ -44,7 +51,7 @@ class Conservative:
         return started, Moment(state.now, tuple(job.id for job in started), plan=plan)
 
     def _earliest(self, state: State, job: Job) -> int:
-        occupations = [Occupation(one.start, one.end_by_estimate, one.job.width, one.job) for one in state.running]
+        occupations = [Occupation(one.start, one.end_by_estimate, one.width, one.job) for one in state.running]
         for other in state.waiting:
             if other.id in self.reserved:
                 start = self.reserved[other.id]

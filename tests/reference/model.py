@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 DAY = 24 * 60 * 60 * 1000
 WEEK = 7 * DAY
+NEVER = 2**62
+"""The start of a job that needs more nodes than are left."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,26 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class NodeEvent:
+    """What happens to some nodes at an instant: they go down, drain, or are up again."""
+
+    at: int
+    kind: str
+    nodes: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Running:
-    """A job that has started and not ended."""
+    """A job that has started and not ended; ``nodes`` are its nodes that are not out (where nodes fail)."""
 
     job: Job
     start: int
+    nodes: frozenset[int] | None = None
+
+    @property
+    def width(self) -> int:
+        """What is free for others when it ends."""
+        return self.job.width if self.nodes is None else len(self.nodes)
 
     @property
     def end_by_estimate(self) -> int:
@@ -134,6 +151,7 @@ class Outcome:
     end: dict[int, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     cancelled: dict[int, int] = field(default_factory=dict)
+    restarts: dict[int, int] = field(default_factory=dict)
     reservations: dict[int | str, tuple[Reservation, Answer]] = field(default_factory=dict)
     log: list[Moment] = field(default_factory=list)
 

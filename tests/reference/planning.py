@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from reference.availability import Occupation, earliest_start, fits
 from reference.limits import allows, applies, openings
-from reference.model import WEEK, Answer, Job, Limit, Moment, Reservation, State
+from reference.model import NEVER, WEEK, Answer, Job, Limit, Moment, Reservation, State
 from reference.ordering import in_order
 
 
@@ -23,6 +23,10 @@ class Planning:
 
     def freed(self, state: State, *, early: bool) -> None:
         """Take note that something ended."""
+        self.stands = False
+
+    def nodes_changed(self, state: State) -> None:
+        """Take note that nodes are out, or back."""
         self.stands = False
 
     def submitted(self, state: State, job: Job) -> None:
@@ -49,7 +53,7 @@ class Planning:
 
     def timers(self, state: State) -> list[int]:
         """Return the planned starts."""
-        return list(self.plan.values())
+        return [start for start in self.plan.values() if start < NEVER]
 
     def run_pass(self, state: State) -> tuple[list[Job], Moment]:
         """Return the jobs that are planned for now, and the plan; at a mere timer the plan stands."""
@@ -64,7 +68,7 @@ class Planning:
 
     def _fixed(self, state: State) -> list[Occupation]:
         """Return what no plan can move: running jobs and accepted reservations."""
-        running = [Occupation(one.start, one.end_by_estimate, one.job.width, one.job) for one in state.running]
+        running = [Occupation(one.start, one.end_by_estimate, one.width, one.job) for one in state.running]
         return running + [Occupation(one.start, one.start + one.length, one.width) for one in self.accepted]
 
     def _place_waiting(self, state: State, occupations: list[Occupation]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from reference.model import Job, Moment, State
+from reference.model import NEVER, Job, Moment, State
 from reference.ordering import in_order
 
 
@@ -21,8 +21,12 @@ class Queue:
     def freed(self, state: State, *, early: bool) -> None:
         """Take note of ends and cancellations; a queue needs no note."""
 
+    def nodes_changed(self, state: State) -> None:
+        """Take note that nodes are out, or back; a queue needs no note."""
+
     def submitted(self, state: State, job: Job) -> None:
-        """Let a job join the queue."""
+        """Let a job join the queue; one that was lost with its nodes has no promise any more."""
+        self.promises.pop(job.id, None)
         state.waiting.append(job)
 
     def timers(self, state: State) -> list[int]:
@@ -32,10 +36,10 @@ class Queue:
     def run_pass(self, state: State) -> tuple[list[Job], Moment]:
         """Return the jobs that start now, in the order in which they are chosen, and what was promised to the head."""
         queue = in_order(state)
-        taken = [(one.end_by_estimate, one.job.width) for one in state.running]
+        taken = [(one.end_by_estimate, one.width) for one in state.running]
         started: list[Job] = []
 
-        def free_at(instant: int) -> int:
+        def free_at(instant: float) -> int:
             return state.nodes - sum(width for end, width in taken if end > instant)
 
         def start(job: Job) -> None:
@@ -49,7 +53,7 @@ class Queue:
             return started, Moment(state.now, tuple(job.id for job in started))
 
         head = queue[0]
-        shadow = next(end for end, _ in sorted(taken) if head.width <= free_at(end))
+        shadow = next((end for end, _ in sorted(taken) if head.width <= free_at(end)), NEVER)
         promise = min(shadow, self.promises.get(head.id, shadow))
         self.promises[head.id] = promise
         limit = shadow

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from reference.conservative import Conservative
 from reference.limits import never_starts
-from reference.model import DAY, Job, Limit, Outcome, Reservation, Running, State
+from reference.model import DAY, Job, Limit, NodeEvent, Outcome, Reservation, Running, State
 from reference.ordering import ORDERS
 from reference.planning import Planning
 from reference.queueing import Queue
@@ -31,6 +32,7 @@ def simulate(
     limits: Iterable[Limit] = (),
     week_offset_ms: int = 0,
     cancellations: Iterable[tuple[int, int]] = (),
+    node_events: Iterable[NodeEvent] = (),
 ) -> Outcome:
     """Run jobs on one site and return the whole story.
 
@@ -59,6 +61,8 @@ def simulate(
         Local time of instant zero, in milliseconds since Monday 00:00.
     cancellations : iterable of (int, int)
         Instant and job id. One that meets its job neither waiting nor running has no effect.
+    node_events : iterable of NodeEvent
+        Those of one instant come in the order given.
 
     Returns
     -------
@@ -82,11 +86,12 @@ def simulate(
     else:
         site = Queue(backfill, choice, slack)
 
+    machine = Machine(nodes, list(node_events))
     state = State(nodes, order, aging_ms)
     outcome = Outcome()
     calendar = (
         {job.submit for job in jobs} | {one.request for one in reservations} | {when for when, _ in cancellations}
-    )
+    ) | {event.at for event in machine.events}
     while upcoming := [
         instant
         for instant in [*calendar, *(one.end for one in state.running), *site.timers(state)]
@@ -94,6 +99,8 @@ def simulate(
     ]:
         state.now = min(upcoming)
         _end_and_cancel(state, site, cancellations, outcome)
+        lost = machine.change(state, site, outcome)
+        jobs += lost
         for item in _submissions(jobs, reservations, state.now):
             if isinstance(item, Reservation):
                 assert isinstance(site, Planning)
@@ -107,12 +114,49 @@ def simulate(
         started, moment = site.run_pass(state)
         for job in started:
             state.waiting.remove(job)
-            state.running.append(Running(job, state.now))
+            state.running.append(Running(job, state.now, machine.take(state, job)))
             outcome.start[job.id] = state.now
         outcome.log.append(moment)
-    assert not state.waiting, "the simulation stopped with jobs that wait"
+    assert not state.waiting or machine.out, "the simulation stopped with jobs that wait"
     assert not state.running, "the simulation stopped with jobs that run"
     return outcome
+
+
+class Machine:
+    """The nodes by number, which count where some fail: a job has the free ones with the lowest numbers."""
+
+    def __init__(self, nodes: int, events: list[NodeEvent]) -> None:
+        self.nodes = nodes
+        self.events = events
+        self.out: set[int] = set()
+        self.held: dict[int, frozenset[int]] = {}
+
+    def take(self, state: State, job: Job) -> frozenset[int] | None:
+        """Return the nodes of a job that starts; None where none ever fails."""
+        if not self.events:
+            return None
+        taken = set().union(*(self.held[one.job.id] for one in state.running))
+        free = [node for node in range(self.nodes) if node not in taken | self.out]
+        self.held[job.id] = frozenset(free[: job.width])
+        return self.held[job.id]
+
+    def change(self, state: State, site: Queue | Conservative | Planning, outcome: Outcome) -> list[Job]:
+        """Let nodes fail, drain and come back that do so now; return the jobs that are lost, as submitted now."""
+        lost = []
+        events = [event for event in self.events if event.at == state.now]
+        for event in events:
+            for one in state.running[:] if event.kind == "down" else []:
+                if self.held[one.job.id] & event.nodes:
+                    state.running.remove(one)
+                    del outcome.start[one.job.id]
+                    outcome.restarts[one.job.id] = outcome.restarts.get(one.job.id, 0) + 1
+                    lost.append(replace(one.job, submit=state.now))
+            self.out = self.out - event.nodes if event.kind == "up" else self.out | event.nodes
+        if events:
+            state.nodes = self.nodes - len(self.out)
+            state.running[:] = [replace(one, nodes=self.held[one.job.id] - self.out) for one in state.running]
+            site.nodes_changed(state)
+        return lost
 
 
 def _end_and_cancel(

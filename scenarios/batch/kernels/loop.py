@@ -1,8 +1,9 @@
 """Driver 1: a whole workload through one compiled loop that calls the kernels of a site, or of a grid of sites.
 
 The loop is a discrete event simulation. At each instant come the jobs that end (by job id), those that are cancelled,
-those that are submitted, and then one pass. What a simulation does without is None, and numba leaves the code for it
-out: rates that change, a site of its own, shared nodes, a grid, links that slow what runs, cancellations.
+the nodes that fail or come back, the jobs that are submitted, and then one pass. What a simulation does without is
+None, and numba leaves the code for it out: rates that change, a site of its own, shared nodes, a grid, links that slow
+what runs, cancellations, nodes that fail.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from gridweave.scenarios.batch.kernels.contention import (
     share_anew,
 )
 from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
+from gridweave.scenarios.batch.kernels.outages import Outages, change_nodes, next_change_ms, take_nodes
 from gridweave.scenarios.batch.kernels.paced import (
     Paced,
     paced_counted,
@@ -103,6 +105,7 @@ _Paced = Paced | None
 _Grid = OnGrid | None
 _Links = Contention | None
 _Cancels = Cancellations | None
+_Outages = Outages | None
 
 
 @kernel
@@ -114,6 +117,7 @@ def run_batch(
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations | None,
+    outages: Outages | None,
     run: RunArrays,
     until: Int,
     stop_ms: Int,
@@ -131,6 +135,8 @@ def run_batch(
     links : Contention or None
         What jobs of a grid do to each other on the links.
     cancels : Cancellations or None
+    outages : Outages or None
+        Of a site; it needs ``work``, in which no rate changes then.
     run : RunArrays
     until : int
         How many jobs are to be submitted in all when the call returns. When it is all of them, the call returns when
@@ -145,7 +151,7 @@ def run_batch(
     """
     clock = run.clock[0]
     while clock.submitted < until or clock.submitted == len(state.jobs):
-        now_ms = _next_instant(state, site, paced, grid, links, cancels, run)
+        now_ms = _next_instant(state, site, paced, grid, links, cancels, outages, run)
         if now_ms >= stop_ms:
             return DONE if stop_ms == NEVER_MS else LINKS_CHANGE
         if now_ms == NEVER_MS:
@@ -156,16 +162,17 @@ def run_batch(
                 return lacking
         if paced is not None:
             paced_counted(state, paced.sharing, paced.fractional, now_ms)
-        # Nothing is decided at an instant at which only data comes, or is sent.
         decides = _is_woken(links, run, now_ms)
         if links is not None:
             decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
         decides = _end_jobs(state, work, site, paced, grid, links, run, now_ms) or decides
         if cancels is not None:
             decides = _cancel_jobs(state, site, paced, grid, links, cancels, run, now_ms) or decides
+        if outages is not None:
+            decides = change_nodes(state, work, site, outages, run, now_ms) or decides
         decides = _submit_jobs(state, site, paced, grid, links, run, now_ms) or decides
         if decides:
-            _pass_and_begin(state, work, site, paced, grid, links, run, now_ms)
+            _pass_and_begin(state, work, site, paced, grid, links, outages, run, now_ms)
         if links is not None and is_to_share(links, clock):
             share_anew(work, grid.codes.net, links, clock, run.ends, now_ms)
     return DONE
@@ -173,7 +180,14 @@ def run_batch(
 
 @kernel_part
 def _next_instant(
-    state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, cancels: _Cancels, run: RunArrays
+    state: Any,
+    site: _Site,
+    paced: _Paced,
+    grid: _Grid,
+    links: _Links,
+    cancels: _Cancels,
+    outages: _Outages,
+    run: RunArrays,
 ) -> Int:
     """Return the next instant at which anything happens."""
     clock = run.clock[0]
@@ -188,9 +202,12 @@ def _next_instant(
         now_ms = min(now_ms, _next_reserved_ms(grid.plan))
     if links is not None:
         now_ms = min(now_ms, next_data_ms(links))
+    if outages is not None:
+        now_ms = min(now_ms, next_change_ms(outages, run))
     if cancels is not None:
-        while clock.cancelled < len(cancels.row) and run.start_ms[cancels.row[clock.cancelled]] != NOT_YET:
-            clock.cancelled += 1
+        if outages is None:  # a job that runs may wait again
+            while clock.cancelled < len(cancels.row) and run.start_ms[cancels.row[clock.cancelled]] != NOT_YET:
+                clock.cancelled += 1
         if clock.cancelled < len(cancels.row):
             now_ms = min(now_ms, cancels.at_ms[clock.cancelled])
     return now_ms
@@ -232,6 +249,7 @@ def _is_woken(links: _Links, run: RunArrays, now_ms: Int) -> bool:
         clock.woken_ms = NEVER_MS
         clock.stirred = 1
         return True
+    # Nothing is decided at an instant at which only data comes, or is sent.
     return links is None or not links.moves_data
 
 
@@ -385,7 +403,15 @@ def _submit_jobs(
 
 @kernel_part
 def _pass_and_begin(
-    state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
+    state: Any,
+    work: _Work,
+    site: _Site,
+    paced: _Paced,
+    grid: _Grid,
+    links: _Links,
+    outages: _Outages,
+    run: RunArrays,
+    now_ms: Int,
 ) -> None:
     """Run the pass of this instant, and let the jobs run that it starts."""
     counters = state.counters[0]
@@ -394,6 +420,8 @@ def _pass_and_begin(
         site_pass(state, site.queue, site.promises, site.planning, now_ms)
         for i in range(counters.n_started):
             row = state.started[i]
+            if outages is not None:
+                take_nodes(outages, run, row)
             run.start_ms[row] = now_ms
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
     if paced is not None:

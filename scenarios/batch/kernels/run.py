@@ -13,7 +13,9 @@ from gridweave.site.kernels.work import Ends, no_ends
 NOT_YET = np.int64(-1)
 """The start or end of a job that has not started, or ended."""
 
-_CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "cancelled", "woken_ms", "stirred")], align=True)
+_CLOCK = np.dtype(
+    [(name, np.int64) for name in ("submitted", "cancelled", "changed", "woken_ms", "stirred")], align=True
+)
 
 
 class RunArrays(NamedTuple):
@@ -22,9 +24,9 @@ class RunArrays(NamedTuple):
     Attributes
     ----------
     clock : numpy.ndarray of records, shape (1,)
-        How many jobs have been ``submitted``, how many entries of the cancellations are dealt with, at which instant
-        something else has changed that a pass is to see (`NEVER_MS` if nothing has), and whether flows have begun or
-        ended since links were shared last.
+        How many jobs have been ``submitted``, how many entries of the cancellations are dealt with, and how many of the
+        changes of nodes (``changed``); at which instant something else has changed that a pass is to see (`NEVER_MS` if
+        nothing has), and whether flows have begun or ended since links were shared last.
     run_ms : numpy.ndarray of int64, shape (n,)
         Run times on one site, which sites and grid do not know.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)

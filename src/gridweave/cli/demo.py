@@ -64,11 +64,11 @@ def _show(folder: Path) -> None:
             shown = play(state, made, report)
         _print_shown(shown)
         with progress() as tell:
-            tell("Setting it beside the simulation")
+            tell("Comparing it with the simulation")
             done = made.compared(end_forecast(forecast), shown.records)
     print_live_run(done, verdict=False)
     typer.echo(
-        "What differs is mostly time that the simulation does not know: sites agree on the start of a job on several"
+        "The difference is mostly time that the simulation does not know: sites agree on the start of a job on several"
     )
     typer.echo("of them half a second ahead, and processes take a moment to start and to end.")
     with progress() as tell:
@@ -84,7 +84,7 @@ def _print_shown(shown: Shown) -> None:
     split = [
         (f"job {record.job_id}", f"{record.request.nodes} nodes", places_text(record.places)) for record in shown.split
     ]
-    print_table(split, title="On several sites at once ran", left=3)
+    print_table(split, title="Jobs that ran on several sites at once", left=3)
 
 
 def _sharing(running: list[JobRecord]) -> list[tuple[str, str]]:

@@ -33,6 +33,12 @@ from gridweave.version import __version__
 INTERRUPTED_STATUS = 130
 
 # Base of typer's errors about how the command was called; it has no public name that all versions know.
+_PLAIN_WORDS = {
+    "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
+    "Input should be a valid number, unable to parse string as a number": "must be a number",
+    "Input should be greater than or equal to": "must be at least",
+}
+"""How typer words what is wrong with a number, and how we do; other words of its are printed as they are."""
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
@@ -111,7 +117,10 @@ def _usage_line(error: Any) -> str:
     problem = " ".join(error.format_message().split())
     if not problem:  # the help has been printed in place of an error
         return ""
-    return f"{problem.rstrip('.')}; see: {error.ctx.command_path if error.ctx else 'gridweave'} --help"
+    for words, plain in _PLAIN_WORDS.items():
+        problem = problem.replace(words, plain)
+    see = f"{error.ctx.command_path if error.ctx else 'gridweave'} --help"
+    return f"{problem} See: {see}" if problem.endswith("?") else f"{problem.rstrip('.')}; see: {see}"
 
 
 def _end(message: str, status: int) -> NoReturn:

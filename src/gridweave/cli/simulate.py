@@ -109,6 +109,14 @@ Reservations = Annotated[
         "accepted.",
     ),
 ]
+NodeEvents = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="For queue and planning: nodes that fail, drain and come back (.csv with at_ms, kind, first_node, nodes; "
+        "kind is down, drain or up).",
+    ),
+]
 Estimates = Annotated[
     str,
     typer.Option(
@@ -138,6 +146,7 @@ def simulate(
     option: Options = None,
     limit: Limits = None,
     reservation: Reservations = None,
+    node_events: NodeEvents = None,
     estimates: Estimates = "keep",
     shrink: Shrink = 1.0,
     resources: Resources = "M1",
@@ -161,12 +170,14 @@ def simulate(
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.traces.resources import with_mix
     from gridweave.scenarios.workload.needs import with_needs
+    from gridweave.scenarios.workload.node_events import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
     from gridweave.site.disciplines.dictionary import entry_named
 
     sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
     if discipline.strip().lower() == SHARING:
         _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
+        _check_left_out(node_events=node_events)
         if shrink != 1.0:
             raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
         compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
@@ -186,6 +197,7 @@ def simulate(
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
+        events = read_node_events(node_events) if node_events is not None else []
         rng = np.random.default_rng(seed)
         columns = _columns_for(trace, named, all_of_them=needs is not None)
         # Tasks are not processors: which jobs are too wide is known when they have needs.
@@ -198,7 +210,8 @@ def simulate(
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
             say(line)
-        results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, reservations=requests)
+        of_site = {"reservations": requests, "node_events": events}
+        results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, **of_site)
     made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     if as_json:
@@ -214,7 +227,7 @@ def simulate(
 def _check_left_out(**given: object) -> None:
     for name, value in given.items():
         if value not in (None, "fcfs", "first-fit", "keep"):
-            raise OptionError(f"--{name}", f"does not go with --discipline {SHARING}; leave it out")
+            raise OptionError(f"--{name.replace('_', '-')}", f"does not go with --discipline {SHARING}; leave it out")
 
 
 def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:

@@ -128,9 +128,9 @@ def _place_here(name: str | None) -> str:
     with named_as_typed():
         running = grid_here(name or os.environ.get(GRID_VARIABLE) or None)
     if running is None:
-        raise OptionError("--tokens", "is not given, and no grid runs here; name the place that its gateway was given")
+        raise OptionError("--tokens", "is not given, and no grid runs here; name the token database of the gateway")
     if not running.tokens:
-        raise OptionError("--tokens", f"is not given, and the gateway of the grid {running.name} asks for no tokens")
+        raise OptionError("--tokens", f"is not given, and the gateway of the grid {running.name} does not use tokens")
     return str(state_folder(running.name) / TOKENS)
 
 

@@ -128,7 +128,7 @@ def down(
 
 def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
     if done is None:
-        return f"nothing runs of the grid {name}"
+        return f"the grid {name} is not running"
     text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
     if done.jobs:
         what = "go on" if keep_jobs else "were ended; the next `gridweave up` runs them again"
@@ -270,7 +270,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     elif found.up:
         _print_status(found)
     else:
-        say(f"nothing runs of the grid {name}; start it with: gridweave up" + f" --name {name}" * (name != "default"))
+        say(f"the grid {name} is not running; start it with: gridweave up" + f" --name {name}" * (name != "default"))
         if found.kept:
             say(f"{found.kept:,} parts of jobs go on; the next up finds them again, `gridweave down` ends them")
         others = [other for other in known_grids() if other != name]

@@ -1,0 +1,88 @@
+"""Nodes of a site that fail, drain and come back in a simulation (docs/disciplines.md, "Nodes that fail")."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import InputError, TraceError
+from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
+
+KINDS = ("up", "drain", "down")
+"""What happens to nodes, by the numbers that compiled code has for it."""
+
+HEADER = ("at_ms", "kind", "first_node", "nodes")
+
+
+class NodeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens to some nodes of a site.
+
+    Attributes
+    ----------
+    at_ms : int
+    kind : {"down", "drain", "up"}
+        They fail, and what runs on them is lost; they leave when their jobs have ended; they come back.
+    first_node, nodes : int
+        The first of them, from 0, and how many they are.
+
+    Raises
+    ------
+    InputError
+        If a value is impossible.
+
+    Examples
+    --------
+    >>> NodeEvent(at_ms=60_000, kind="down", first_node=0, nodes=4).kind
+    'down'
+    """
+
+    at_ms: int
+    kind: str
+    first_node: int
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"kind {self.kind!r} is not known; one of {', '.join(KINDS)}")
+        for name, low, high in (("at_ms", 0, MAX_TIME_MS), ("first_node", 0, MAX_WIDTH), ("nodes", 1, MAX_WIDTH)):
+            if not low <= getattr(self, name) <= high:
+                raise InputError(f"{name} is {getattr(self, name)}; from {low} to {high}")
+
+
+def check_node_events(events: Sequence[NodeEvent], nodes: int) -> None:
+    """Raise InputError if an event is about nodes that a site of so many does not have."""
+    for event in events:
+        if event.first_node + event.nodes > nodes:
+            last = event.first_node + event.nodes - 1
+            raise InputError(f"node {last} goes {event.kind} at {event.at_ms} ms, and the site has 0 to {nodes - 1}")
+
+
+def read_node_events(path: str | Path) -> list[NodeEvent]:
+    """Read what happens to nodes from a CSV file with the columns `HEADER`.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, or a line is no event; with the line and what is wrong.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
+        raise TraceError(path, f"cannot be read: {reason}") from None
+    rows = csv.reader(text.splitlines())
+    header = next(rows, [])
+    if tuple(header) != HEADER:
+        raise TraceError(path, f"begins with {','.join(header)!r}; it begins with {','.join(HEADER)}")
+    events = []
+    for line, row in enumerate(rows, start=2):
+        try:
+            if len(row) != len(HEADER):
+                raise InputError(f"has {len(row)} values; it needs {len(HEADER)}: {', '.join(HEADER)}")
+            events.append(msgspec.convert(dict(zip(HEADER, row, strict=True)), NodeEvent, strict=False))
+        except (InputError, msgspec.ValidationError) as error:
+            raise TraceError(path, f"line {line}: {error}") from None
+    return events

@@ -1,0 +1,179 @@
+"""Nodes that fail, drain and come back in the compiled loop: against the slow reference, and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import cancelling, random_jobs, to_workload
+from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, read_node_events
+from gridweave.scenarios.workload.table import Workload
+from gridweave.site.policy import Limit, SitePolicy
+from reference import model
+from reference.simulation import simulate as simulate_reference
+from stepping import site_policy
+
+POLICIES = [
+    *({"discipline": "queue", "backfill": backfill} for backfill in ("none", "easy", "conservative")),
+    {"discipline": "queue", "backfill": "slack", "slack": 0.5},
+    {"discipline": "queue", "backfill": "easy", "choice": "best-fit"},
+    *({"discipline": "planning", "backfill": backfill} for backfill in ("none", "easy")),
+]
+ORDERS = ["fcfs", "sjf", "wfit", "priority"]
+
+
+def random_events(rng: np.random.Generator, nodes: int, until: int) -> list[NodeEvent]:
+    """Return some events at coarse instants; in the end mostly all nodes are back."""
+    events = []
+    for _ in range(int(rng.integers(3, 16))):
+        first = int(rng.integers(nodes))
+        count = int(rng.integers(1, nodes - first + 1))
+        kind = KINDS[int(rng.integers(3))]
+        events.append(NodeEvent(at_ms=int(rng.integers(until + 1)), kind=kind, first_node=first, nodes=count))
+    events.sort(key=lambda event: event.at_ms)
+    if rng.random() < 0.9:
+        events.append(NodeEvent(at_ms=until + 5, kind="up", first_node=0, nodes=nodes))
+    return events
+
+
+def as_reference(events: list[NodeEvent]) -> list[model.NodeEvent]:
+    """Return the same events as the reference has them."""
+    return [
+        model.NodeEvent(one.at_ms, one.kind, frozenset(range(one.first_node, one.first_node + one.nodes)))
+        for one in events
+    ]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("options", POLICIES, ids=lambda options: " ".join(str(v) for v in options.values()))
+def test_random_workloads(options: dict[str, Any], order: str) -> None:
+    """Loop and reference give one schedule on 20 random workloads a policy and order, 560 in all; jobs are lost."""
+    rng = np.random.default_rng([POLICIES.index(options), ORDERS.index(order)])
+    options = options | {"order": order, "aging_ms": 7.0}
+    lost = 0
+    for _ in range(20):
+        nodes = int(rng.integers(1, 16))
+        jobs = random_jobs(rng, int(rng.integers(2, 40)), nodes, load=float(rng.uniform(0.5, 1.6)))
+        events = random_events(rng, nodes, max(job.submit for job in jobs) + 20)
+        want = simulate_reference(jobs, nodes, node_events=as_reference(events), **options)
+        result = simulate(to_workload(jobs), nodes, site_policy(options), node_events=events)
+        ids, ran = result.workload.job_id, result.ran
+        assert dict(zip(ids[ran].tolist(), result.start_ms[ran].tolist(), strict=True)) == want.start
+        assert dict(zip(ids[ran].tolist(), result.end_ms[ran].tolist(), strict=True)) == want.end
+        restarts = dict(zip(ids.tolist(), result.columns["restarts"].tolist(), strict=True))
+        assert {job_id: count for job_id, count in restarts.items() if count} == want.restarts
+        lost += sum(want.restarts.values())
+        assert [job_id for job_id, _ in result.refused] == sorted(ids[~ran].tolist())
+    assert lost > 5
+
+
+@pytest.mark.parametrize("options", POLICIES, ids=lambda options: " ".join(str(v) for v in options.values()))
+def test_lost_jobs_may_still_be_cancelled(options: dict[str, Any]) -> None:
+    """A job that was lost waits again, and leaves the queue if it is cancelled then."""
+    rng = np.random.default_rng([POLICIES.index(options), 9])
+    met = 0
+    for _ in range(30):
+        nodes = int(rng.integers(1, 16))
+        jobs = random_jobs(rng, 30, nodes, load=1.4)
+        workload = cancelling(rng, to_workload(jobs))
+        events = random_events(rng, nodes, max(job.submit for job in jobs) + 20)
+        events.append(NodeEvent(at_ms=10**6, kind="up", first_node=0, nodes=nodes))
+        result = simulate(workload, nodes, site_policy(options), node_events=events)
+        times = np.asarray(workload.columns["cancel_ms"])
+        cancels = np.stack((times, workload.job_id), axis=1)[result.cancelled].tolist()
+        want = simulate_reference(
+            jobs, nodes, cancellations=list(map(tuple, cancels)), node_events=as_reference(events), **options
+        )
+        ran = result.ran
+        assert dict(zip(workload.job_id[ran].tolist(), result.start_ms[ran].tolist(), strict=True)) == want.start
+        assert not result.refused
+        met += int(result.columns["restarts"][result.cancelled].sum())
+    assert met > 0
+
+
+def three(**changes: Any) -> Workload:
+    """Return three jobs that fill two of four nodes each, for 100 ms."""
+    fields = {"submit_ms": [0, 0, 1], "width": [2, 2, 2], "estimate_ms": [100] * 3, "run_ms": [100] * 3} | changes
+    return Workload(job_id=[1, 2, 3], **fields)
+
+
+def test_a_lost_job_stands_behind_those_that_wait() -> None:
+    """A job on a node that fails is begun anew as if it were submitted then; others run on."""
+    events = [
+        NodeEvent(at_ms=50, kind="down", first_node=1),
+        NodeEvent(at_ms=400, kind="up", first_node=1),
+    ]
+    result = simulate(three(), 4, node_events=events)
+    assert result.start_ms.tolist() == [200, 0, 100]
+    assert result.end_ms.tolist() == [300, 100, 200]
+    assert result.columns["restarts"].tolist() == [1, 0, 0]
+    assert result.own_metrics == {"restarts": 1}
+
+
+def test_a_drained_node_leaves_when_its_job_has_ended() -> None:
+    """A job on a node that drains runs to its end; then nobody has the node until it is back."""
+    events = [
+        NodeEvent(at_ms=50, kind="drain", first_node=0, nodes=2),
+        NodeEvent(at_ms=150, kind="up", first_node=0, nodes=2),
+    ]
+    result = simulate(three(width=[2, 2, 4]), 4, node_events=events)
+    assert result.start_ms.tolist() == [0, 0, 150]
+    assert result.columns["restarts"].tolist() == [0, 0, 0]
+
+
+def test_jobs_end_before_nodes_fail() -> None:
+    """At one instant jobs end first, then nodes fail, then new jobs come, and then is the pass."""
+    events = [
+        NodeEvent(at_ms=100, kind="down", first_node=0, nodes=3),
+        NodeEvent(at_ms=130, kind="up", first_node=0, nodes=3),
+    ]
+    result = simulate(three(submit_ms=[0, 0, 100]), 4, node_events=events)
+    assert result.start_ms.tolist() == [0, 0, 130]
+    assert result.columns["restarts"].tolist() == [0, 0, 0]
+
+
+def test_jobs_that_need_what_does_not_come_back_are_refused() -> None:
+    """A job that is wider than what is left at the end never runs, and says why."""
+    result = simulate(three(width=[2, 4, 1]), 4, node_events=[NodeEvent(at_ms=0, kind="drain", first_node=3)])
+    assert result.refused == ((2, "it needs 4 nodes, and of 4 so many did not come back"),)
+    assert result.start_ms.tolist() == [0, -1, 1]
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """Nodes that are not there, other kinds, and what does not go together end with one line."""
+    down = NodeEvent(at_ms=5, kind="down", first_node=2, nodes=3)
+    with pytest.raises(InputError, match="node 4 goes down at 5 ms, and the site has 0 to 3"):
+        simulate(three(), 4, node_events=[down])
+    with pytest.raises(InputError, match="kind 'broken' is not known; one of up, drain, down"):
+        NodeEvent(at_ms=5, kind="broken", first_node=0)
+    limited = SitePolicy(discipline="planning", limits=(Limit(max_jobs=1),))
+    for more in ({"driver": "core"}, {"policy": limited}, {"policy": "L-U1"}):
+        with pytest.raises(OptionError) as caught:
+            simulate(three(), nodes=8, node_events=[down], **more)
+        assert caught.value.option == "node_events"
+
+
+def test_a_file_of_node_events(tmp_path: Path) -> None:
+    """A file says what happens to nodes; a line that is none is named."""
+    path = tmp_path / "nodes.csv"
+    path.write_text("at_ms,kind,first_node,nodes\n50,down,1,2\n400,up,1,2\n")
+    assert read_node_events(path) == [
+        NodeEvent(at_ms=50, kind="down", first_node=1, nodes=2),
+        NodeEvent(at_ms=400, kind="up", first_node=1, nodes=2),
+    ]
+    for text, problem in (
+        ("", "begins with ''; it begins with at_ms,kind,first_node,nodes"),
+        ("at_ms,kind,first_node,nodes\n50,down,1\n", "line 2: has 3 values; it needs 4"),
+        ("at_ms,kind,first_node,nodes\n50,down,1,none\n", "line 2: Expected `int`"),
+        ("at_ms,kind,first_node,nodes\n50,up,1,1\n-1,up,1,1\n", "line 3: at_ms is -1; from 0 to"),
+    ):
+        path.write_text(text)
+        with pytest.raises(TraceError, match=problem.partition("`")[0]):
+            read_node_events(path)
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_node_events(tmp_path / "none.csv")
