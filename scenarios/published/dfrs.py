@@ -377,10 +377,8 @@ CHECKS: dict[str, tuple[Callable[[DfrsRuns, int], Verdict], ...]] = {
 
 def report(table: str, runs: DfrsRuns) -> Findings:
     """Return a figure or section, ours beside what is published of it, with its conclusions."""
-    notes = [
-        f"{JOBS:,} jobs of the Lublin model on {NODES} nodes; means over the seeds 1 to {len(runs.seeds)}; "
-        f"penalty {PENALTY_S} s"
-    ]
+    seeds = f"means over the seeds 1 to {len(runs.seeds)}"
+    notes = [f"{JOBS:,} jobs of the Lublin model on {NODES} nodes; {seeds}; penalty {PENALTY_S} s"]
     sections = {
         "dfrs-1": _figure_1,
         "dfrs-names": _names,
