@@ -16,7 +16,14 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, KeepsFigures, MovesJobs, Policy
+from gridweave.site.disciplines.protocol import (
+    ChangesRates,
+    ChoosesNodes,
+    Discipline,
+    KeepsFigures,
+    MovesJobs,
+    Policy,
+)
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -29,6 +36,7 @@ from gridweave.site.messages import (
     JobFinished,
     JobSubmitted,
     KillJob,
+    MoveJob,
     OpenReservation,
     RefuseJob,
     RefuseReservation,
@@ -174,6 +182,8 @@ class SiteCore:
         self._run_pass(commands)
         if or_never and self._waiting:
             self._refuse_what_waits(or_never, commands)
+        if self._moves is not None:
+            commands += [self._moved(job_id) for job_id in self._moves.take_moves()]
         if self._rates is not None:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
         return commands
@@ -226,9 +236,12 @@ class SiteCore:
                 self._nodes_of[job_id] = bits_of(nodes)
                 commands.append(StartJob(job_id, nodes, threads))
 
-        if self._moves is not None and self._places is not None:
-            for job_id in self._moves.take_moves():
-                self._nodes_of[job_id] = bits_of(self._places.place_of(job_id)[0])
+    def _moved(self, job_id: int) -> MoveJob:
+        """Take in that a running job has other nodes."""
+        assert self._places is not None, "a discipline that moves jobs chooses their nodes"
+        nodes, threads = self._places.place_of(job_id)
+        self._nodes_of[job_id] = bits_of(nodes)
+        return MoveJob(job_id, nodes, threads)
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""

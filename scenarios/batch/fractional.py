@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from gridweave.errors import InputError
-from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
+from gridweave.scenarios.batch.cancellations import cancellations
+from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.paced import Paced
 from gridweave.scenarios.batch.kernels.run import new_run
-from gridweave.scenarios.batch.stepped import Stepped
+from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.site.disciplines.fractional.discipline import share_of, why_no_room
@@ -30,10 +31,9 @@ def play_fractional(
     workload: Workload,
     nodes: int,
     policy: FractionalPolicy,
-    cancels: Callable[[IntArray], Cancellations | None],
     report: Callable[[int, int], None] | None,
 ) -> Stepped:
-    """Return what becomes of the jobs in the compiled loop.
+    """Return what becomes of the jobs in the compiled loop; where yields are a linear program, in a stepped core.
 
     Parameters
     ----------
@@ -41,17 +41,16 @@ def play_fractional(
         With the columns of `gridweave.scenarios.workload.needs.with_needs`.
     nodes : int
     policy : FractionalPolicy
-        Of an algorithm that needs no linear program.
-    cancels : callable
-        Returns who of the jobs in some rows is cancelled.
     report : callable, optional
         Called with the number of jobs played and of all.
     """
+    if policy.averages:
+        return run_core(workload, nodes, policy, report=report)
     refused = _refusals(workload, nodes)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     state = _idle_site(workload, rows, nodes)
     run, work = new_run(workload.run_ms[rows], room=len(rows)), no_work(len(rows))
-    paced, cancelled = Paced(fractional=policy.codes()), cancels(rows)
+    paced, cancelled = Paced(fractional=policy.codes()), cancellations(workload, rows)
     for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
         run_batch(state, work, None, paced, None, None, cancelled, None, run, np.int64(until), NEVER_MS)
         if report is not None:

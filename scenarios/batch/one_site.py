@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.batch.cancellations import cancellations, cancelled_in
 from gridweave.scenarios.batch.fractional import play_fractional
-from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
+from gridweave.scenarios.batch.gang import played_gang
+from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import Stepped, run_core
@@ -23,9 +25,10 @@ from gridweave.scenarios.workload.columns import load_zone
 from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_node_events
 from gridweave.scenarios.workload.reservations import Request, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs, keys_of
+from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, IntArray, Workload, fill_jobs, keys_of
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
 from gridweave.site.kernels.work import no_work
@@ -59,10 +62,11 @@ def play_site(
     nodes = _checked_nodes(workload, nodes)
     check_needs(workload, entry_of(policy).needs)
     check_node_events(node_events, nodes)
+    play = _COMPILED.get(type(policy))
     if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
         told = _played(workload, nodes, policy, node_events, progress)
-    elif isinstance(policy, FractionalPolicy) and driver == "batch" and not policy.averages:
-        told = play_fractional(workload, nodes, policy, lambda rows: cancellations(workload, rows), progress)
+    elif play is not None and driver == "batch":
+        told = play(workload, nodes, policy, progress)
     else:
         cancellations(workload, np.arange(len(workload)))
         offset_ms = _offset_for(workload, policy)
@@ -129,6 +133,12 @@ def _played(
         back = f"and of {nodes} so many did not come back"
         refused |= {int(workload.job_id[row]): f"it needs {workload.width[row]} nodes, {back}" for row in left}
     return Stepped(start_ms, end_ms, refused, (), columns, totals)
+
+
+_Play = Callable[[Workload, int, Any, Progress | None], Stepped]
+
+_COMPILED: dict[type, _Play] = {GangPolicy: played_gang, FractionalPolicy: play_fractional}
+"""Who else plays a workload in the compiled loop, by the policy; of all others a core is stepped."""
 
 
 def _offset_for(workload: Workload, policy: Policy) -> int:
@@ -238,52 +248,6 @@ def _refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, s
         if reason is not None:
             refused[int(workload.job_id[row])] = reason
     return refused
-
-
-def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when jobs are cancelled if they still wait; None if none is.
-
-    Parameters
-    ----------
-    workload : Workload
-        Its column ``cancel_ms``; -1 for jobs that nobody cancels.
-    rows : numpy.ndarray of int64
-        The jobs that are played, one after the other.
-
-    Raises
-    ------
-    InputError
-        If a job is cancelled before it is submitted, or at that instant.
-    """
-    if "cancel_ms" not in workload.columns:
-        return None
-    cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
-    wrong = (cancel_ms >= 0) & (cancel_ms <= workload.submit_ms)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        times = f"cancel_ms {cancel_ms[row]} is not after its submission at {workload.submit_ms[row]} ms"
-        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {times}")
-    places = np.flatnonzero(cancel_ms[rows] >= 0)
-    places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
-    return Cancellations(cancel_ms[rows][places], places) if len(places) else None
-
-
-def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]) -> BoolArray:
-    """Return which jobs were cancelled while they waited, bool, shape (n,).
-
-    Parameters
-    ----------
-    start_ms : numpy.ndarray of int64, shape (n,)
-        `NEVER` for jobs that were not started.
-    refused : container of int
-        Ids of those that could never be.
-    """
-    waited: BoolArray = start_ms == NEVER
-    if waited.any():
-        waited &= [job_id not in refused for job_id in workload.job_id.tolist()]
-    cancel_ms = np.asarray(workload.columns.get("cancel_ms", np.full(len(workload), NEVER)), np.int64)
-    assert (cancel_ms[waited] >= 0).all(), "the loop ended with jobs that wait"
-    return waited
 
 
 def _outages(

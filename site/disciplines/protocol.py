@@ -21,7 +21,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates` or `KeepsFigures`.
+    `ChoosesNodes`, `ChangesRates`, `MovesJobs` or `KeepsFigures`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -114,10 +114,10 @@ class ChangesRates(Protocol):
 
 @runtime_checkable
 class MovesJobs(Protocol):
-    """What `SiteCore` asks besides of a discipline that `ChoosesNodes`, and other ones while a job runs."""
+    """What `SiteCore` asks besides of a discipline that moves running jobs to other nodes; it `ChoosesNodes` too."""
 
     def take_moves(self) -> list[int]:
-        """Return the running jobs whose nodes are others than was told, by job id."""
+        """Return the running jobs that have other nodes than was told, by job id."""
 
 
 @runtime_checkable
