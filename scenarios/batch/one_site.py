@@ -57,10 +57,8 @@ def play_site(
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
-    _check_weights(workload)
-    _check_times(workload)
+    _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
-    check_needs(workload, entry_of(policy).needs)
     check_node_events(node_events, nodes)
     play = _COMPILED.get(type(policy))
     if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
@@ -198,6 +196,12 @@ def check_driver(
         raise OptionError("node_events", "are for the disciplines queue and planning in the compiled loop")
     if reservations or policy.limits:
         raise OptionError("node_events", "do not go with reservations or limits, which may not be kept then")
+
+
+def _check_workload(workload: Workload, policy: Policy) -> None:
+    _check_weights(workload)
+    _check_times(workload)
+    check_needs(workload, entry_of(policy).needs)
 
 
 def _check_weights(workload: Workload) -> None:
