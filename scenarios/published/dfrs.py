@@ -59,7 +59,7 @@ SHORT_JOBS = 100
 """Jobs of the traces on which OPT=AVG is compared with OPT=MIN: a linear program at every event takes its time."""
 
 
-class Setting(NamedTuple):
+class DfrsSetting(NamedTuple):
     """One simulation: a set of traces, which of them, its load (0: as it is), a discipline and a period."""
 
     traces: str
@@ -69,7 +69,7 @@ class Setting(NamedTuple):
     period_s: int = 600
 
 
-class Point(NamedTuple):
+class DfrsPoint(NamedTuple):
     """What one simulation came to."""
 
     degradation: float
@@ -112,20 +112,20 @@ class DfrsRuns:
         chosen = count if self._full else min(count, len(self.seeds))
         return tuple(int(place) for place in np.linspace(0, count - 1, chosen))
 
-    def points(self, settings: Iterable[Setting]) -> dict[Setting, Point]:
+    def points(self, settings: Iterable[DfrsSetting]) -> dict[DfrsSetting, DfrsPoint]:
         """Return what simulations come to."""
         return self._points.results(settings)
 
-    def mean(self, settings: Iterable[Setting]) -> Point:
+    def mean(self, settings: Iterable[DfrsSetting]) -> DfrsPoint:
         """Return the means over some simulations, NaN over none."""
         found = list(self.points(settings).values())
-        return Point(*np.mean(found, axis=0).tolist()) if found else Point(*[math.nan] * len(Point._fields))
+        return DfrsPoint(*np.mean(found, axis=0).tolist()) if found else DfrsPoint(*[math.nan] * len(DfrsPoint._fields))
 
-    def settings(self, traces: str, discipline: str, period_s: int = 600) -> list[Setting]:
+    def settings(self, traces: str, discipline: str, period_s: int = 600) -> list[DfrsSetting]:
         """Return the simulations of a discipline on a whole set of traces."""
         numbers = self.weeks if traces == "HPC2N" else self.seeds
         loads = LOADS if traces == "scaled" else (0.0,)
-        return [Setting(traces, number, load, discipline, period_s) for load in loads for number in numbers]
+        return [DfrsSetting(traces, number, load, discipline, period_s) for load in loads for number in numbers]
 
     def _workload(self, traces: str, number: int, load: float) -> Workload:
         if traces == "HPC2N":
@@ -141,11 +141,11 @@ class DfrsRuns:
     def _bound(self, traces: str, number: int, load: float) -> float:
         return stretch_bound(self.workload(traces, number, load), nodes_of(traces))
 
-    def _point(self, one: Setting) -> Point:
+    def _point(self, one: DfrsSetting) -> DfrsPoint:
         workload = self.workload(one.traces, one.number, one.load)
         result = simulate(workload, nodes_of(one.traces), policy_of(one))
         metrics = result.own_metrics
-        return Point(
+        return DfrsPoint(
             degradation=metrics["need_max_stretch"] / self.bound(one.traces, one.number, one.load),
             underutilization=metrics["need_underutilization_normalized"],
             preemptions_per_h=metrics.get("preemptions_per_h", 0.0),
@@ -161,7 +161,7 @@ def nodes_of(traces: str) -> int:
     return HPC2N_NODES if traces == "HPC2N" else NODES
 
 
-def policy_of(one: Setting) -> SitePolicy | FractionalPolicy:
+def policy_of(one: DfrsSetting) -> SitePolicy | FractionalPolicy:
     """Return the policy of a simulation."""
     if one.discipline in (EASY, FCFS):
         return SitePolicy(backfill="easy" if one.discipline == EASY else "none")
@@ -170,7 +170,7 @@ def policy_of(one: Setting) -> SitePolicy | FractionalPolicy:
     )
 
 
-def _same(one: Setting) -> Setting:
+def _same(one: DfrsSetting) -> DfrsSetting:
     """Return the simulation that another shares: without a period, or where each trace is as it is, it is the same."""
     periodic = one.discipline not in (EASY, FCFS) and algorithm_named(one.discipline).periodic
     return one if periodic else one._replace(period_s=600)
@@ -231,7 +231,7 @@ def _within_seven(runs: DfrsRuns, period_s: int) -> Verdict:
 
 
 def _at(runs: DfrsRuns, name: str, load: float, period_s: int) -> float:
-    settings = [Setting("scaled", seed, load, name, period_s) for seed in runs.seeds]
+    settings = [DfrsSetting("scaled", seed, load, name, period_s) for seed in runs.seeds]
     return runs.mean(settings).degradation
 
 
@@ -268,17 +268,17 @@ def _fair(plain: str) -> str:
 
 
 def _short(runs: DfrsRuns, name: str, period_s: int) -> float:
-    return runs.mean([Setting("short", seed, HEAVY, name, period_s) for seed in runs.seeds[:3]]).degradation
+    return runs.mean([DfrsSetting("short", seed, HEAVY, name, period_s) for seed in runs.seeds[:3]]).degradation
 
 
 def _limited(runs: DfrsRuns, limit: str, period_s: int) -> float:
     names = [f"{plain}/OPT={_fair(plain)}{limit}" for plain in _mechanisms()]
     with_mcb8 = [name for name in names if name in ALGORITHMS and ALGORITHMS[name].uses_mcb8]
-    settings = [Setting("scaled", seed, HEAVY, name, period_s) for seed in runs.seeds for name in with_mcb8]
+    settings = [DfrsSetting("scaled", seed, HEAVY, name, period_s) for seed in runs.seeds for name in with_mcb8]
     return runs.mean(settings).degradation
 
 
-def _heavy(runs: DfrsRuns, period_s: int) -> list[Setting]:
+def _heavy(runs: DfrsRuns, period_s: int) -> list[DfrsSetting]:
     return [one for one in runs.settings("scaled", BEST, period_s) if one.load >= HEAVY]
 
 

@@ -64,6 +64,7 @@ ENTRY = Entry(
     table_key=NAME,
     shares_nodes=True,
     shares_time=True,
+    simulated_alone=True,
     needs=("cpu_need", "memory_fraction"),
     columns=("preemptions", "migrations", "moved_nodes"),
     metrics=moves_of,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gridweave.scenarios.published import dfrs
-from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns, Setting
+from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns, DfrsSetting
 from gridweave.scenarios.published.registry import GROUPS, TABLES
 from gridweave.scenarios.published.study import printed
 
@@ -47,7 +47,9 @@ def test_figure_1_is_judged_by_what_is_simulated(small: DfrsRuns) -> None:
 
 def test_one_simulation_serves_all_periods_of_what_has_none(small: DfrsRuns) -> None:
     """EASY is simulated once, whatever period is asked for; the best algorithm for each."""
-    points = small.points([Setting("scaled", 1, 0.9, name, period) for name in (EASY, BEST) for period in (600, 6000)])
+    points = small.points(
+        [DfrsSetting("scaled", 1, 0.9, name, period) for name in (EASY, BEST) for period in (600, 6000)]
+    )
     values = np.array(list(points.values()))
     assert (values[0] == values[1]).all()
     assert (values[2] != values[3]).any()
