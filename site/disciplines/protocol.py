@@ -113,6 +113,14 @@ class ChangesRates(Protocol):
 
 
 @runtime_checkable
+class MovesStarts(Protocol):
+    """What `SiteCore` asks besides of a discipline that may move a start that it has told, by a rule of its own."""
+
+    def why_starts_move(self) -> str:
+        """Say what is in force now and by which rule that changes, in half a sentence for explanations and quotes."""
+
+
+@runtime_checkable
 class MovesJobs(Protocol):
     """What `SiteCore` asks besides of a discipline that moves running jobs to other nodes; it `ChoosesNodes` too."""
 
