@@ -248,7 +248,7 @@ def _accepts(scheduling: str, published: float) -> Check:
     def check(curves: GangCurves) -> Verdict:
         lines = {name: line for name, line in seven(0, scheduling).items() if name != "BF"}
         reached = {name: curves[line].reached("slowdown", ACCEPTABLE) for name, line in lines.items()}
-        best = max(reached, key=lambda name: reached[name])
+        best = max(reached, key=lambda name: np.nan_to_num(reached[name], nan=-1.0))
         at = reached[best]
         near = abs(100 * (at - published)) <= SATURATION_PCT
         return Verdict(best == "BGS-5" and near, f"{best} goes farthest, to {at:.1%}; published BGS-5, {published:.0%}")
