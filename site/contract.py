@@ -33,6 +33,7 @@ from gridweave.site.messages import (
     JobSubmitted,
     KillJob,
     LeaseEnded,
+    MoveJob,
     Quoted,
     RateMeasured,
     Refused,
@@ -540,6 +541,9 @@ class ContractCore:
                 elif isinstance(command, RefuseJob):
                     self._own_jobs.pop(command.job_id, None)
                 self._out.append(command)
+            elif isinstance(command, MoveJob):
+                if part.state == RUNNING:
+                    self._out.append(command)
             elif isinstance(command, ChangeRate):
                 part.rate = command.rate
                 if part.state == RUNNING:

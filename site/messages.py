@@ -107,6 +107,14 @@ class ChangeRate(msgspec.Struct, frozen=True, tag="ChangeRate", gc=False):
     rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; that is also the rate at which every job starts
 
 
+class MoveJob(msgspec.Struct, frozen=True, tag="MoveJob", gc=False):
+    """Move a running job to other nodes: what it has done is saved, and it goes on there."""
+
+    job_id: int
+    nodes: NodeIntervals
+    threads: NodeIntervals
+
+
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False):
     """End a running job; its nodes are free when it is reported as finished."""
 
@@ -148,7 +156,7 @@ class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=F
     reservation_id: int
 
 
-JobCommand = StartJob | ChangeRate | KillJob | RefuseJob
+JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob
 
 Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
 

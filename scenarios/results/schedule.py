@@ -31,6 +31,7 @@ from gridweave.scenarios.results.metrics import (
     compute_metrics,
     compute_shared,
 )
+from gridweave.scenarios.results.tuning import TuningUse, write_switches_csv
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -219,7 +220,13 @@ def _save_plot(run: _Run, kind: str, path: Path) -> None:
 
 
 def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
-    return files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
+    files = files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
+    tuning = result.tuning
+    if tuning is not None:
+        files["switches.csv"] = lambda path: write_switches_csv(tuning, path)
+        if plots and result.ran.any():
+            files["policies.png"] = lambda path: _save_plot(result, "policies", path)
+    return files
 
 
 def write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:
@@ -405,6 +412,8 @@ class SimulationResult(MadeAnew):
         The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
     world : WorldUse, optional
         Of a run in the simulated world.
+    tuning : TuningUse, optional
+        What a self-tuning site chose.
 
     Raises
     ------
@@ -434,6 +443,7 @@ class SimulationResult(MadeAnew):
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None
+    tuning: TuningUse | None = None
 
     def __post_init__(self) -> None:
         n = len(self.workload)
@@ -647,6 +657,10 @@ class SimulationResult(MadeAnew):
             return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "schedule":
             return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
+        if kind == "policies":
+            from gridweave.scenarios.plots.tuning import plot_policies
+
+            return plot_policies(self)
         if kind != "waits":
             raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
         if start_ms is not None or end_ms is not None:

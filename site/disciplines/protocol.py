@@ -21,7 +21,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates` or `KeepsFigures`.
+    `ChoosesNodes`, `ChangesRates`, `MovesJobs` or `KeepsFigures`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -110,6 +110,22 @@ class ChangesRates(Protocol):
 
         A job starts at `gridweave.site.kernels.work.RATE_ONE`; at rate 0 it pauses.
         """
+
+
+@runtime_checkable
+class MovesStarts(Protocol):
+    """What `SiteCore` asks besides of a discipline that may move a start that it has told, by a rule of its own."""
+
+    def why_starts_move(self) -> str:
+        """Say what is in force now and by which rule that changes, in half a sentence for explanations and quotes."""
+
+
+@runtime_checkable
+class MovesJobs(Protocol):
+    """What `SiteCore` asks besides of a discipline that moves running jobs to other nodes; it `ChoosesNodes` too."""
+
+    def take_moves(self) -> list[int]:
+        """Return the running jobs that have other nodes than was told, by job id."""
 
 
 @runtime_checkable

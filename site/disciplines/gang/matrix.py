@@ -1,0 +1,68 @@
+"""The matrix to be looked at, and checked."""
+
+from __future__ import annotations
+
+from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
+from gridweave.site.disciplines.gang.kernels.state import GangSite, turns_until
+
+
+def columns_of(state: GangSite, slot: int) -> list[int]:
+    """Return the nodes of a placed job, ascending."""
+    words = state.columns[state.jobs["bits"][slot]].tolist()
+    return [
+        number * WORD_BITS + bit for number, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1
+    ]
+
+
+def placed_slots(state: GangSite) -> list[int]:
+    """Return the slots of the placed jobs, in the order in which they were placed."""
+    placed: list[int] = state.placed[: state.counters["n_placed"][0]].tolist()
+    return placed
+
+
+def matrix_of(state: GangSite) -> list[list[int | None]]:
+    """Return the ids of the jobs in the matrix.
+
+    Returns
+    -------
+    list of list of int or None, shape (rows, nodes)
+        None where nobody has a node in a row.
+    """
+    rows, nodes = int(state.counters["rows"][0]), int(state.counters["nodes"][0])
+    matrix: list[list[int | None]] = [[None] * nodes for _ in range(rows)]
+    for slot in placed_slots(state):
+        for row in range(rows):
+            if int(state.jobs["rows"][slot]) >> row & 1:
+                for column in columns_of(state, slot):
+                    assert matrix[row][column] is None, "a node is taken twice in a row"
+                    matrix[row][column] = int(state.jobs["job_id"][slot])
+    return matrix
+
+
+def check_matrix(state: GangSite) -> None:
+    """Raise AssertionError if the state contradicts itself; it is as after the decisions of an instant."""
+    matrix = matrix_of(state)
+    counters = state.counters[0]
+    for row, nodes in enumerate(matrix):
+        taken = [column for column, job_id in enumerate(nodes) if job_id is not None]
+        assert len(taken) == state.used[row], "the nodes in use in a row are miscounted"
+        bits = sum(int(word) << (number * WORD_BITS) for number, word in enumerate(state.taken[row].tolist()))
+        assert bits & ((1 << counters["nodes"]) - 1) == sum(1 << column for column in taken), "taken nodes differ"
+    slots = placed_slots(state)
+    assert sorted(slots) == sorted(state.by_width[: len(slots)].tolist()), "the jobs by width are others"
+    for slot in slots:
+        job = state.jobs[slot]
+        assert len(columns_of(state, slot)) == job["width"], "a job has not its nodes"
+        assert int(job["rows"]) >> int(job["home"]) & 1, "a job is not in its home"
+        if not counters["is_stirred"]:
+            assert job["turns"] > 0, "a job has no turn in the cycle"
+            ahead = [row for row in range(counters["rows"]) if int(job["rows"]) >> row & 1]
+            latest = turns_until(state, job["last_row"])
+            assert min(turns_until(state, row) for row in ahead) <= latest, "a job misses a cycle"
+
+
+def gang_totals(state: GangSite) -> dict[str, float]:
+    """Return what a site has counted so far, for the metrics of `gridweave.site.disciplines.gang.entry`."""
+    counters = state.counters[0]
+    names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "decisions")
+    return {name: float(counters[name]) for name in names}
