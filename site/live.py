@@ -295,7 +295,7 @@ class LiveSite:
         record.places = ((name, request.nodes),)
         self.book.eligibility.started(record.job_id)
         size = 1 if request.program.ranks == "first-node" else request.nodes
-        return DescribeJob(record.job_id, record.attempt, request, request.limit_ms, 0, size, (name,))
+        return DescribeJob(record.job_id, record.attempt, request, request.limit_ms, 0, size, (name,), record.left())
 
     def _answer(self, answer: Answer) -> None:
         """Tell the grid what the core answers, and what only this knows of it."""
@@ -330,7 +330,10 @@ class LiveSite:
         elif answer.outcome == "cancelled" and run.is_gated and not run.is_open:
             # It never began; that others have, and how they ended, is then no run of the job.
             answer = msgspec.structs.replace(answer, outcome="unmet")
-        report = FragmentReport(answer.job_id, answer.attempt, reason, run.exit_codes, run.used, tuple(run.pieces))
+        key = answer.job_id, answer.attempt
+        report = FragmentReport(
+            *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted
+        )
         self.book.out.append(TellGrid(report))
         self.book.note_end(run.job_id, run.request, answer.outcome, reason, run.start_ms, run.width, run.used)
         return answer
@@ -344,10 +347,11 @@ class LiveSite:
                 continue
             outcome, reason = run.outcome()
             record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
+            record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
             if outcome == "lost":
                 record.state, record.start_ms = "waiting", None
                 self.book.note(job_id, "retried", reason)
                 again.append(self.book.job(record))
             else:
-                self.book.end(record, outcome, reason)
+                self.book.end(record, *record.judged(outcome, reason))
         return again
