@@ -17,30 +17,36 @@ if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
 
 
+At = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="The instant, from the beginning of the trace, such as 9d or 3600s."),
+]
+Every = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Every Nth submission at which several jobs wait, instead of one instant."),
+]
+Metric = Annotated[str, typer.Option(metavar="NAME", help="What the plan minimises: artww, art, artwa, sld or sldww.")]
+Solver = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="cp-sat: exact (OR-Tools). highs: the integer program of Streit, section 4.6."),
+]
+TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="For each instant.")]
+Most = Annotated[int, typer.Option(metavar="N", help="Instants at which more jobs wait are passed over.")]
+Own = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Of dynP, under which the trace is played.")
+]
+
+
 def optimum(
     trace: Trace,
     nodes: Nodes = None,
-    at: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="The instant, from the beginning of the trace, such as 9d or 3600s."),
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option(metavar="N", help="Every Nth submission at which several jobs wait.")
-    ] = None,
-    metric: Annotated[
-        str, typer.Option(metavar="NAME", help="What the plan minimises: artww, art, artwa, sld or sldww.")
-    ] = "artww",
-    solver: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="cp-sat: exact (OR-Tools). highs: the integer program of Streit, section 4.6."
-        ),
-    ] = "cp-sat",
-    time_limit: Annotated[str, typer.Option(metavar="TIME", help="For each instant.")] = "60s",
-    most: Annotated[int, typer.Option(metavar="N", help="Instants at which more jobs wait are passed over.")] = 200,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of dynP, under which the trace is played.")
-    ] = None,
+    at: At = None,
+    every: Every = None,
+    metric: Metric = "artww",
+    solver: Solver = "cp-sat",
+    time_limit: TimeLimit = "60s",
+    most: Most = 200,
+    option: Own = None,
     as_json: Json = False,
 ) -> None:
     """Find the best plan of an instant, and print what the best policy loses against it.
