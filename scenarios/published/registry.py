@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from gridweave.scenarios.published.lomarc import LomarcRuns
     from gridweave.scenarios.published.network import NetworkRuns
+    from gridweave.scenarios.published.streit_dynp import TuningRuns
     from gridweave.scenarios.published.streit_grid import GridRuns
     from gridweave.scenarios.published.zhang import ZhangRuns
 
@@ -50,6 +51,13 @@ class Bench:
         if self._ctc is None:
             return None
         return ZhangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
+
+    @cached_property
+    def tuning(self) -> TuningRuns:
+        """The simulations of Streit's chapter 5."""
+        from gridweave.scenarios.published.streit_dynp import TuningRuns
+
+        return TuningRuns(self.thesis)
 
     @cached_property
     def grid(self) -> GridRuns | None:
@@ -97,7 +105,7 @@ class PublishedTable(msgspec.Struct, frozen=True):
     @property
     def traces(self) -> tuple[str, ...]:
         """Names of the traces that it needs; what needs one that is not at hand is left out."""
-        return {"thesis": _ALL_FOUR, "lomarc": ()}.get(self.runs, (_CTC,))
+        return {"thesis": _ALL_FOUR, "tuning": _ALL_FOUR, "lomarc": ()}.get(self.runs, (_CTC,))
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
