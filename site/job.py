@@ -41,6 +41,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Data that it uses in the cache; for measured slowdowns.
     message_bytes : int, optional
         Size of its messages; for measured slowdowns. Large ones, if it is not known.
+    cpu_need : float
+        Part of a node's CPU with which one of its tasks runs at full speed, above 0 and at most 1; for sites that give
+        fractions of nodes, where ``memory`` is that of a task, too.
     """
 
     cpu: float = 1.0
@@ -51,6 +54,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cores: int = 1
     cache_bytes: int = 0
     message_bytes: int | None = None
+    cpu_need: float = 1.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -118,6 +122,8 @@ def why_impossible_needs(needs: Resources) -> str | None:
     fractions = needs.cpu, needs.network, needs.disk
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
         return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
+    if not 0 < needs.cpu_need <= 1:
+        return f"CPU need {needs.cpu_need} is not above 0 and up to 1, a node's"
     if not 0 < needs.memory <= 1:
         return f"memory {needs.memory} is not above 0 and up to 1, a node's"
     if not (1 <= needs.cores <= MAX_WIDTH and 0 <= needs.cpu_kind <= MAX_WIDTH and needs.cache_bytes >= 0):
