@@ -250,7 +250,7 @@ class SiteCore:
         for job in late:
             self._waiting.discard(job.job_id)
             self._discipline.withdraw(self._now_ms, job.job_id)
-            reason = f"it needs {job.width} nodes now; {self.free} are free, and others may go first"
+            reason = f"it needs {nodes_text(job.width)} now; {self.free} are free, and others may go first"
             commands.append(RefuseJob(job.job_id, reason))
         if late:
             self._run_pass(commands)
@@ -472,7 +472,7 @@ class SiteCore:
         if request.reservation_id in self._reservations:
             return [AcceptReservation(request.reservation_id)]
         if request.width > self.nodes:
-            return [RefuseReservation(request.reservation_id, f"the site has {self.nodes} nodes")]
+            return [RefuseReservation(request.reservation_id, f"the site has {nodes_text(self.nodes)}")]
         fits_ms = self._discipline.reserve(
             self._now_ms, request.reservation_id, request.start_ms, request.length_ms, request.width
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.elements import Element
 from gridweave.site.eligibility import Past
 from gridweave.site.job import (
     MAX_ID,
@@ -409,6 +410,8 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
     has_run: bool = True  # whether it may have run; if not, it certainly has not
+    elements: tuple[Element, ...] = ()  # of a packed array: those that ended
+    interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
 
 
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):

@@ -13,6 +13,7 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
+    check_alone,
     check_fragments,
     check_links,
     check_sites,
@@ -219,6 +220,7 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
     check_sites(sites, report)
+    check_alone(sites, "live", report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":

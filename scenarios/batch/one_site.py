@@ -13,18 +13,22 @@ import numpy as np
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.beforehand import limit_masks, refusals, week_offset_ms
 from gridweave.scenarios.batch.cancellations import cancellations, cancelled_in
+from gridweave.scenarios.batch.fractional import play_fractional
 from gridweave.scenarios.batch.gang import played_gang
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.batch.tuned import played_tuned
+from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_node_events
 from gridweave.scenarios.workload.reservations import Request, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, IntArray, Workload, fill_jobs, keys_of
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
@@ -54,8 +58,7 @@ def play_site(
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
-    _check_weights(workload)
-    _check_times(workload)
+    _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
     play = _COMPILED.get(type(policy))
@@ -79,8 +82,9 @@ def play_site(
         label=policy.label,
         options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
         shared=entry_of(policy).shares_nodes,
+        shares_time=entry_of(policy).shares_time,
         columns=told.columns,
-        own_metrics=own_metrics(entry_of(policy), workload, nodes, told),
+        own_metrics=own_metrics(entry_of(policy), workload, nodes, told) | _by_needs(workload, nodes, told),
         tuning=told.tuning,
     )
 
@@ -93,6 +97,13 @@ def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> 
     columns = {name: values[ran] for name, values in told.columns.items()}
     times = workload.submit_ms[ran], told.start_ms[ran], told.end_ms[ran], workload.width[ran], workload.run_ms[ran]
     return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
+
+
+def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+    """Return the metrics by CPU needs, under any discipline; empty if no needs are known, or no job ran."""
+    if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
+        return {}
+    return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
 
 
 def _played(
@@ -126,7 +137,11 @@ def _played(
 
 _Play = Callable[[Workload, int, Any, Progress | None], Stepped]
 
-_COMPILED: dict[type, _Play] = {GangPolicy: played_gang, DynPPolicy: played_tuned}
+_COMPILED: dict[type, _Play] = {
+    GangPolicy: played_gang,
+    DynPPolicy: played_tuned,
+    FractionalPolicy: play_fractional,
+}
 """Who else plays a workload in the compiled loop, by the policy; of all others a core is stepped."""
 
 
@@ -163,6 +178,12 @@ def check_driver(
         raise OptionError("node_events", "are for the disciplines queue and planning in the compiled loop")
     if reservations or policy.limits:
         raise OptionError("node_events", "do not go with reservations or limits, which may not be kept then")
+
+
+def _check_workload(workload: Workload, policy: Policy) -> None:
+    _check_weights(workload)
+    _check_times(workload)
+    check_needs(workload, entry_of(policy).needs)
 
 
 def _check_weights(workload: Workload) -> None:

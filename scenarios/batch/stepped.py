@@ -47,7 +47,8 @@ def job_messages(workload: Workload) -> list[Job]:
     Returns
     -------
     list of Job
-        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources`.
+        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources`, or
+        those of `gridweave.scenarios.workload.needs.with_needs`.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     count = len(workload)
@@ -108,6 +109,9 @@ def sends_of(workload: Workload) -> list[Sends]:
 
 
 def _resources(columns: dict[str, list[Any]], count: int) -> list[Resources] | list[None]:
+    if "cpu_need" in columns:
+        needs = zip(columns["cpu_need"], columns.get("memory_fraction", [1.0] * count), strict=True)
+        return [Resources(cpu_need=cpu, memory=memory) for cpu, memory in needs]
     if not all(name in columns for name in RESOURCE_COLUMNS[:4]):
         return [None] * count
     parts = [columns[name] for name in RESOURCE_COLUMNS[:4]]

@@ -14,7 +14,7 @@ from gridweave.scenarios.optimum.solvers import THREE, Solution, solve, time_sca
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
     """One instant: the size of the problem, and what became of it.
 
     Attributes
@@ -50,10 +50,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def line_of(instance: Instance, solution: Solution) -> Line:
+def line_of(instance: Instance, solution: Solution) -> OptimumLine:
     """Return an instant and its solution as a line of the table."""
     ends = (instance.planned(policy) + instance.estimate_ms for policy in THREE)
-    return Line(
+    return OptimumLine(
         at_ms=instance.now_ms,
         jobs=len(instance),
         makespan_s=(max(int(end.max()) for end in ends) - instance.now_ms) / 1000,
@@ -79,7 +79,7 @@ def instants_of(result: SimulationResult, every: int, *, least: int = 2, most: i
 
 def lines_of(
     result: SimulationResult, instants_ms: list[int], report: Callable[[int, int], None] | None = None, **options: Any
-) -> Iterator[Line]:
+) -> Iterator[OptimumLine]:
     """Yield a line for each instant of a schedule; the options are those of the solver, and ``solver``."""
     for number, when_ms in enumerate(instants_ms):
         if report is not None:

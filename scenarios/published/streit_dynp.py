@@ -86,7 +86,7 @@ def report(table: str, study: TuningRuns) -> Findings:
     """Recompute a table of `TABLES`."""
     runs = study.runs
     sections, found = TABLES[table](study)
-    note = "Of the traces the archive's cleaned versions are at hand, which lack 2,080 jobs of CTC and 13,621 of SDSC."
+    note = "The archive's cleaned logs lack 2,080 jobs of CTC, 11,535 of LANL and 13,622 of SDSC."
     return Findings(
         sections=tuple(section for section in sections if section.rows) if runs.present() else (),
         conclusions=judge(table, CHECKS[table], found)

@@ -392,6 +392,9 @@ class SimulationResult(MadeAnew):
         Name of the site.
     shared : bool
         Whether jobs may share nodes.
+    shares_time : bool
+        Whether jobs that have started also pause or run at a fraction of their speed: metrics then take as the length
+        of a job its run time alone, and all else of its turn-around as its wait.
     site_nodes : numpy.ndarray of int64, shape (sites,), optional
         Nodes of each site; one site if left out.
     placement : Placement, optional
@@ -432,6 +435,7 @@ class SimulationResult(MadeAnew):
     options: Mapping[str, Any] = field(default_factory=dict)
     site: str = "site"
     shared: bool = False
+    shares_time: bool = False
     cancelled: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     site_nodes: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     placement: Placement | None = None
@@ -530,7 +534,8 @@ class SimulationResult(MadeAnew):
         tuple of numpy.ndarray of int64, each of shape (m,)
             In the order of the workload.
         """
-        columns = self.workload.submit_ms, self.start_ms, self.end_ms, self.workload.width
+        start_ms = np.where(self.ran, self.end_ms - self.workload.run_ms, NEVER) if self.shares_time else self.start_ms
+        columns = self.workload.submit_ms, start_ms, self.end_ms, self.workload.width
         ran = self.ran
         if ran.all():
             return columns
@@ -631,9 +636,9 @@ class SimulationResult(MadeAnew):
 
         Parameters
         ----------
-        kind : {"utilisation", "waits", "schedule"}
+        kind : {"utilisation", "waits", "schedule", "slices"}
             Utilisation and queue length over time; the distributions of waits and slowdowns; time by nodes, with the
-            jobs as rectangles.
+            jobs as rectangles; the same slice by slice, where nodes are shared in time.
         start_ms, end_ms : int, optional
             The time to show, for "utilisation" (all if left out) and "schedule" (the busiest window that is still
             readable if left out). The distributions are of all jobs and take no window.
@@ -655,6 +660,10 @@ class SimulationResult(MadeAnew):
             raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
         if kind == "utilisation":
             return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
+        if kind == "slices":
+            from gridweave.scenarios.plots.slices import plot_slices
+
+            return plot_slices(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "schedule":
             return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "policies":

@@ -161,7 +161,7 @@ def run_batch(
             if lacking != DONE:
                 return lacking
         if paced is not None:
-            paced_counted(state, paced.sharing, paced.gang, now_ms)
+            paced_counted(state, paced.sharing, paced.gang, paced.fractional, now_ms)
         decides = _is_woken(links, run, now_ms)
         if links is not None:
             decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
@@ -197,7 +197,7 @@ def _next_instant(
     if site is not None:
         now_ms = min(now_ms, state.counters[0].next_start_ms)
     if paced is not None:
-        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing, paced.gang))
+        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing, paced.gang, paced.fractional))
     if grid is not None:
         now_ms = min(now_ms, _next_reserved_ms(grid.plan))
     if links is not None:
@@ -299,7 +299,7 @@ def end_job(
         end_ms = run.start_ms[row] + job.estimate_ms
         job_ended(state, site.queue, site.promises, site.planning, site.tuning, end_ms, job.job_id, now_ms)
     if paced is not None:
-        paced_ended(state, paced.sharing, paced.gang, run, row, now_ms)
+        paced_ended(state, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
     if grid is not None:
         _leave_grid(state, grid.plan, row, now_ms)
 
@@ -349,7 +349,7 @@ def _leave_if_waiting(
     """Take the job of a row out of the queue; return whether it waited."""
     waits = False
     if paced is not None:
-        waits = paced_withdrawn(state, work, paced.sharing, paced.gang, run, row, now_ms)
+        waits = paced_withdrawn(state, work, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
     if site is not None:
         waits = _leave_queue_of(state, site, grid, links, row)
     if grid is not None:
@@ -401,7 +401,7 @@ def _submit_jobs(
         if site is not None:
             job_submitted(state, site.queue, site.tuning, row)
         if paced is not None:
-            paced_submitted(state, paced.sharing, paced.gang, row, now_ms)
+            paced_submitted(state, paced.sharing, paced.gang, paced.fractional, row, now_ms)
         if grid is not None and now_ms < grid.hopeless_ms[row]:
             enqueue(state, row)
             if links is not None:
@@ -434,7 +434,7 @@ def _pass_and_begin(
             run.start_ms[row] = now_ms
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
     if paced is not None:
-        paced_pass(state, work, paced.sharing, paced.gang, run, now_ms)
+        paced_pass(state, work, paced.sharing, paced.gang, paced.fractional, run, now_ms)
     if grid is not None:
         if links is not None:
             expect_late_ends(state, work, grid.plan, links, now_ms)

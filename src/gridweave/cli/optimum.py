@@ -13,7 +13,7 @@ from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.optimum.table import Line
+    from gridweave.scenarios.optimum.table import OptimumLine
     from gridweave.scenarios.results.schedule import SimulationResult
 
 
@@ -65,7 +65,7 @@ def optimum(
         chosen = policies("dynp", "fcfs", "easy", "first-fit", 0.5, "none", [], option or [], nodes or 1)
         workload, _ = load_workload(trace, nodes=nodes)
 
-        def lines() -> list[Line]:
+        def lines() -> list[OptimumLine]:
             result: SimulationResult = simulate(workload, nodes, chosen[0])
             instants_ms = [parse_time_ms("--at", at)] if at else instants_of(result, every or 1, most=most)
             report = lambda done, total: progress(done, total, "Solving")  # noqa: E731
@@ -82,7 +82,7 @@ def optimum(
         say("at none of these instants several jobs wait")
 
 
-def _print(lines: list[Line]) -> None:
+def _print(lines: list[OptimumLine]) -> None:
     """Print the lines as Table 4.4 has them, with their averages below."""
     names = ("jobs", "makespan_s", "run_s", "scale_s", "quality", "loss_pct", "seconds")
     means = {name: sum(getattr(line, name) for line in lines) / len(lines) for name in names}
