@@ -1,9 +1,9 @@
 """Streit's thesis, chapter 5: the self-tuning scheduler on the original traces, Tables 5.2 to 5.9 and A.9 to A.12.
 
 Each figure stands beside two readings of what the thesis leaves open (docs/dynp.md, "The two readings"). The numbers
-are transcribed as they are printed. Two slips of print are not mended there: in Table 5.5 the lines half and full of KTH,
-LANL and SDSC are exchanged against Table 5.2, and in Table 5.9 FCFS and SJF under the advanced decider and CTC (the
-columns ``fcfs`` and ``sjf`` of ``streit-5.4.csv``).
+are transcribed as they are printed. Two slips of print are not mended there: in Table 5.5 the lines half and full of
+KTH, LANL and SDSC are exchanged against Table 5.2, and in Table 5.9 FCFS and SJF (the columns ``fcfs`` and ``sjf`` of
+CTC in ``streit-5.4.csv``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TUNINGS = ("half", "full")
 _FULL_CASES = 3
 
 
-class Setting(msgspec.Struct, frozen=True):
+class TunedSetting(msgspec.Struct, frozen=True):
     """A simulation: the trace, how the site tunes itself, and whether estimates are perfect."""
 
     trace: str
@@ -44,7 +44,7 @@ class TuningRuns:
 
     def __init__(self, runs: ThesisRuns) -> None:
         self.runs = runs
-        self._results: Study[Setting, SimulationResult] = Study(self._simulate, title="Streit, chapter 5")
+        self._results: Study[TunedSetting, SimulationResult] = Study(self._simulate, title="Streit, chapter 5")
 
     def sldwa(self, trace: str, policy: DynPPolicy, *, perfect: bool = False) -> float | None:
         """Return the overall SLDwA; None if the trace is not at hand."""
@@ -53,13 +53,13 @@ class TuningRuns:
 
     def result(self, trace: str, policy: DynPPolicy, *, perfect: bool = False) -> SimulationResult | None:
         """Return a simulation; None if the trace is not at hand."""
-        return None if self.runs.jobs(trace) is None else self._results[Setting(trace, policy, perfect)]
+        return None if self.runs.jobs(trace) is None else self._results[TunedSetting(trace, policy, perfect)]
 
-    def prepare(self, settings: Iterable[Setting]) -> None:
+    def prepare(self, settings: Iterable[TunedSetting]) -> None:
         """Make the simulations of the traces at hand, many at a time."""
         self._results.results(one for one in settings if self.runs.jobs(one.trace) is not None)
 
-    def _simulate(self, setting: Setting) -> SimulationResult:
+    def _simulate(self, setting: TunedSetting) -> SimulationResult:
         from gridweave.scenarios.batch.simulate import simulate
 
         jobs = self.runs.at_hand(setting.trace)
