@@ -287,6 +287,8 @@ class Gateway:
         self._parts.metrics.answered(route.name if route else "", call.request.method, status, timed)
         if route is not None and is_of_link(route.path) and not problem:
             return  # there are many each second; what is wrong with one is told
+        if route is not None and route.name == "readyz" and status < 400:
+            return  # whoever watches the gateway asks all the time
         now = time_text(time.time_ns() // 1_000_000)
         if self._audit is not None and _is_audited(call, problem):
             self._audit.add(_audit_entry(call, now, status, problem))

@@ -72,6 +72,12 @@ def test_the_files_of_serve_fit_each_other() -> None:
         assert far.accepts_file == table["uplink"]["token_file"]
 
 
+def test_what_containers_write_has_a_bound() -> None:
+    """Every service rotates its log: a container that runs for a year does not fill the disk."""
+    for name, service in compose_file()["services"].items():
+        assert service["logging"]["options"] == {"max-size": "10m", "max-file": "5"}, name
+
+
 def test_sites_share_networks_with_the_grid_alone() -> None:
     """No two sites, and no site and the database, are in one network; with the override sites share one more."""
     services = compose_file()["services"]

@@ -45,6 +45,20 @@ async def test_each_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptur
         assert secret.split("_", 2)[-1] not in "".join(lines)
 
 
+async def test_that_all_is_well_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Health checks ask every few seconds, for ever: they are lines only when the answer is no."""
+    caplog.set_level(logging.INFO, "gridweave.gateway.requests")
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        assert (await grid.ask("GET", "/readyz"))[0] == 200
+        backend.is_away = True
+        assert (await grid.ask("GET", "/readyz"))[0] == 503
+        while not caplog.records:
+            await asyncio.sleep(0)
+    lines = [msgspec.json.decode(record.getMessage()) for record in caplog.records]
+    assert [(line["route"], line["status"]) for line in lines] == [("readyz", 503)]
+
+
 async def test_a_client_that_goes_away_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A request whose client has gone before the answer is a line with status 499."""
     caplog.set_level(logging.INFO, "gridweave.gateway.requests")
