@@ -143,7 +143,7 @@ class FakeBackend(Backend):
         self._next[site] += 1
         state = "held" if request.hold else "waiting"
         self.records_by_id[job_id] = JobRecord(job_id=job_id, request=request, submit_ms=self.now_ms, state=state)
-        self._note(job_id, "submitted", f"{request.nodes} nodes, by {origin}")
+        self._note(job_id, "submitted", f"{nodes_text(request.nodes)}, by {origin}")
         return Accepted(key, job_id)
 
     def _is_in(self, job_id: int, *states: str) -> bool:
