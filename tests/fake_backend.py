@@ -28,6 +28,7 @@ from gridweave.grid.api import (
     StoryEntry,
 )
 from gridweave.grid.gateway.backend import Backend
+from gridweave.site.explain import nodes_text
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, WishKind, request_problem
 
 OWN_FIRST = 10**12
