@@ -410,6 +410,8 @@ class ContractCore:
         reason = why_impossible(job) or self._share.why_not(width)
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
+        elif is_shared and self.site.slices_time:
+            reason = "the site shares its nodes in time, and a job on several sites would wait for itself here"
         elif start_ms < self._now_ms:
             reason = f"the agreed start, {request.start_ms} ms, has passed"
         if reason is not None:

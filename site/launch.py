@@ -130,6 +130,8 @@ class PieceState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""  # why it ended as it did, in one line
     ranks: tuple[RankReport, ...] = ()
     usage: Used = Used()  # of the whole piece, also of processes that no rank can be found for
+    is_paused: bool = False
+    paused_ms: int = 0  # how long it has stood still, up to the last time that it went on
 
 
 class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):

@@ -498,6 +498,15 @@ class EndRun(msgspec.Struct, frozen=True, tag="EndRun"):
     reason: str
 
 
+class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun"):
+    """Have a machine let its part of a job stand still, or go on."""
+
+    machine: str
+    job_id: int
+    attempt: int
+    runs: bool
+
+
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
     """Have a machine that could not start anything say so when it can."""
 
@@ -512,7 +521,7 @@ class TellGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
 
 LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
 
-Order = StartRun | ConfirmRun | EndRun | LookForRoom
+Order = StartRun | ConfirmRun | EndRun | PaceRun | LookForRoom
 """What a site tells a machine."""
 
 Report = RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined

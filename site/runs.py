@@ -27,6 +27,7 @@ from gridweave.site.messages import (
     MachineJoined,
     MachineReady,
     Order,
+    PaceRun,
     Report,
     RunDelayed,
     RunEnded,
@@ -173,6 +174,7 @@ class Run(msgspec.Struct):
     killed: str = ""
     why_killed: str = ""  # why, in one line
     port: Port = NO_PORT  # at which its ranks meet
+    is_paused: bool | None = None  # as its machines were told; ``None`` if they were told nothing
 
     @property
     def has_started(self) -> bool:
@@ -254,7 +256,9 @@ class Run(msgspec.Struct):
         return bool(shares) and sum(map(count_of, shares)) == len(self.elements)
 
 
-def repeated_orders(runs: Iterable[Run], machines: Collection[str]) -> Iterator[StartRun | ConfirmRun | EndRun]:
+def repeated_orders(
+    runs: Iterable[Run], machines: Collection[str]
+) -> Iterator[StartRun | ConfirmRun | EndRun | PaceRun]:
     """Yield what machines should run or end now, as far as they have not said that they do."""
     for run in runs:
         for machine, piece in run.pieces.items():
@@ -267,6 +271,8 @@ def repeated_orders(runs: Iterable[Run], machines: Collection[str]) -> Iterator[
                 yield EndRun(machine, run.job_id, run.attempt, run.ending)
             elif not piece.has_started:
                 yield StartRun(machine, piece.launch, piece.slots)
+            if run.is_paused is not None and not run.ending:
+                yield PaceRun(machine, run.job_id, run.attempt, not run.is_paused)
 
 
 def make_run(
@@ -421,6 +427,13 @@ class Runs:
             if not run.killed:
                 run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
             self._end_pieces(run, reason)
+
+    def pace(self, job_id: int, *, runs: bool) -> None:
+        """Have the machines let a job stand still, or go on, if that is not what they were told last."""
+        run = self._runs.get(job_id)
+        if run is not None and bool(run.is_paused) == runs:
+            run.is_paused = not runs
+            self._book.out += [PaceRun(machine, job_id, run.attempt, runs) for machine in run.pieces]
 
     def hand_back(self) -> None:
         """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""

@@ -26,6 +26,7 @@ from gridweave.site.messages import (
     LookForRoom,
     MachineJoined,
     MachineReady,
+    PaceRun,
     Report,
     RunDelayed,
     RunEnded,
@@ -113,6 +114,8 @@ class AgentDriver:
                 await self.runner.cancel(order.job_id, order.attempt, order.reason)
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
+            elif isinstance(order, PaceRun):
+                await self.runner.pace(order.job_id, order.attempt, runs=order.runs)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:
