@@ -31,6 +31,7 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     EnqueueJob,
+    FragmentsMet,
     JobCancelled,
     JobSubmitted,
     KillJob,
@@ -38,6 +39,7 @@ from gridweave.site.messages import (
     LiveSiteCommand,
     LiveSiteEvent,
     MachineForgotten,
+    OpenFragment,
     Refused,
     RefuseJob,
     Report,
@@ -104,7 +106,12 @@ class LiveSite:
             raise OptionError("migration", "a live site moves no running job to other nodes; leave it out")
         self.settings = settings
         self.core = ContractCore(
-            settings.nodes, settings.policy, owner=settings.owner, rendezvous_ms=settings.rendezvous_ms
+            settings.nodes,
+            settings.policy,
+            owner=settings.owner,
+            rendezvous_ms=settings.rendezvous_ms,
+            alone_ms=settings.alone_ms,
+            is_gated=True,
         )
         first_id = OWN_IDS * (settings.number + 1) + 1
         self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"))
@@ -218,6 +225,9 @@ class LiveSite:
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
                 self._inner.append(event)
+            case FragmentsMet(job_id=job_id, attempt=attempt):
+                self.runs.met(job_id, attempt)
+                self._inner.append(event)
             case _ if isinstance(event, Report | MachineForgotten):
                 self._inner += self.runs.take_in(event)
             case _:
@@ -253,8 +263,10 @@ class LiveSite:
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares nodes at a rate above 0 is slowed by nothing but the others.
                     self.runs.pace(job_id, runs=rate > 0)
-                case KillJob(job_id=job_id, reason=reason):
-                    self.runs.kill(job_id, reason)
+                case KillJob(job_id=job_id, reason=reason, at_once=at_once):
+                    self.runs.kill(job_id, reason, at_once=at_once)
+                case OpenFragment(job_id=job_id):
+                    self.runs.open(job_id)
                 case RefuseJob(job_id=job_id, reason=reason):
                     record = self.book.records.get(job_id)
                     if record is not None and not self.book.decline(job_id, reason):
@@ -322,6 +334,9 @@ class LiveSite:
         # Only this knows how it ended; but what the grid wanted ended, and so did, is not to be begun anew.
         if answer.outcome in ("finished", "limit") or outcome == "finished":
             answer = msgspec.structs.replace(answer, outcome=outcome)
+        elif answer.outcome == "cancelled" and run.is_gated and not run.is_open:
+            # It never began; that others have, and how they ended, is then no run of the job.
+            answer = msgspec.structs.replace(answer, outcome="unmet")
         key = answer.job_id, answer.attempt
         report = FragmentReport(
             *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted

@@ -17,6 +17,9 @@ LAUNCH = "launch.msgpack"
 STATE = "state.msgpack"
 CANCEL = "cancel"
 PACE = "pace"
+CANCEL_NOW = "cancel-now"
+GATE = "gate-open"
+HEARD = "heard"
 RESERVE = "reserve"
 SHIM_LOG = "shim.log"
 NOTICES = "notices"
@@ -131,6 +134,11 @@ def read_pace(folder: Path) -> Pace | None:
         return msgspec.msgpack.decode((folder / PACE).read_bytes(), type=Pace)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def leave(folder: Path, sign: str) -> None:
+    """Leave an empty file as a sign: `GATE`, `HEARD` or `CANCEL_NOW`."""
+    (folder / sign).touch(mode=0o600)
 
 
 def reserve(folder: Path, ranks: int) -> None:
