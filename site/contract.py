@@ -438,7 +438,7 @@ class ContractCore:
         elif is_shared and self.site.slices_time:
             reason = "the site shares its nodes in time, and a job on several sites would wait for itself here"
         elif start_ms < self._now_ms:
-            reason = f"the agreed start, {request.start_ms} ms, has passed"
+            reason = f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
         if reason is not None:
             self._answer(Refused(job_id, request.attempt, reason))
             return ()
