@@ -435,6 +435,8 @@ class ContractCore:
         reason = why_impossible(job) or self._share.why_not(width)
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
+        elif is_shared and self.site.slices_time:
+            reason = "the site shares its nodes in time, and a job on several sites would wait for itself here"
         elif start_ms < self._now_ms:
             reason = f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
         if reason is not None:

@@ -95,6 +95,7 @@ class SiteCore:
 
     def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
         self._pool = NodePool(nodes)
+        self.slices_time = entry_of(policy).slices_time
         self._use(entry_of(policy).make(nodes, policy, week_offset_ms))
         self._now_ms = 0
         self._waiting: set[int] = set()

@@ -134,6 +134,8 @@ class PieceState(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankReport, ...] = ()
     at_gate: bool = False  # whether all ranks wait until somebody opens their gate
     usage: Used = Used()  # of the whole piece, also of processes that no rank can be found for
+    is_paused: bool = False
+    paused_ms: int = 0  # how long it has stood still, up to the last time that it went on
 
 
 class PieceReady(msgspec.Struct, frozen=True, tag="PieceReady"):

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gridweave.errors import OptionError
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.explain import Forecast, record_forecast
@@ -26,6 +27,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.messages import (
     Answer,
+    ChangeRate,
     CommitNodes,
     Ended,
     EnqueueJob,
@@ -100,6 +102,8 @@ class LiveSite:
     """
 
     def __init__(self, settings: SiteSettings) -> None:
+        if getattr(settings.policy, "moves_jobs", False):
+            raise OptionError("migration", "a live site moves no running job to other nodes; leave it out")
         self.settings = settings
         self.core = ContractCore(
             settings.nodes,
@@ -256,6 +260,9 @@ class LiveSite:
             match command:
                 case StartJob():
                     self._start(command)
+                case ChangeRate(job_id=job_id, rate=rate):
+                    # Who shares nodes at a rate above 0 is slowed by nothing but the others.
+                    self.runs.pace(job_id, runs=rate > 0)
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
                     self.runs.kill(job_id, reason, at_once=at_once)
                 case OpenFragment(job_id=job_id):

@@ -546,6 +546,15 @@ class KeepRun(msgspec.Struct, frozen=True, tag="KeepRun"):
     attempt: int
 
 
+class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun"):
+    """Have a machine let its part of a job stand still, or go on."""
+
+    machine: str
+    job_id: int
+    attempt: int
+    runs: bool
+
+
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
     """Have a machine that could not start anything say so when it can."""
 
@@ -562,7 +571,7 @@ LiveSiteCommand = (
     StartRun | OpenRun | KeepRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
 )
 
-Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | LookForRoom
+Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | PaceRun | LookForRoom
 """What a site tells a machine."""
 
 Report = RunReady | RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined

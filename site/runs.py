@@ -31,6 +31,7 @@ from gridweave.site.messages import (
     MachineReady,
     OpenRun,
     Order,
+    PaceRun,
     Report,
     RunDelayed,
     RunEnded,
@@ -187,6 +188,7 @@ class Run(msgspec.Struct):
     killed: str = ""
     why_killed: str = ""  # why, in one line
     port: Port = NO_PORT  # at which its ranks meet
+    is_paused: bool | None = None  # as its machines were told; ``None`` if they were told nothing
 
     @property
     def is_gated(self) -> bool:
@@ -276,7 +278,7 @@ class Run(msgspec.Struct):
 
 def repeated_orders(
     runs: Iterable[Run], machines: Collection[str]
-) -> Iterator[StartRun | OpenRun | ConfirmRun | EndRun]:
+) -> Iterator[StartRun | OpenRun | ConfirmRun | EndRun | PaceRun]:
     """Yield what machines should run or end now, as far as they have not said that they do."""
     for run in runs:
         for machine, piece in run.pieces.items():
@@ -291,6 +293,8 @@ def repeated_orders(
                 yield StartRun(machine, piece.launch, piece.slots)
             elif not piece.has_started and run.is_open:
                 yield OpenRun(machine, run.job_id, run.attempt)
+            if run.is_paused is not None and not run.ending:
+                yield PaceRun(machine, run.job_id, run.attempt, not run.is_paused)
 
 
 def make_run(
@@ -459,6 +463,13 @@ class Runs:
             if not run.killed:
                 run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
             self._end_pieces(run, reason, at_once=at_once)
+
+    def pace(self, job_id: int, *, runs: bool) -> None:
+        """Have the machines let a job stand still, or go on, if that is not what they were told last."""
+        run = self._runs.get(job_id)
+        if run is not None and bool(run.is_paused) == runs:
+            run.is_paused = not runs
+            self._book.out += [PaceRun(machine, job_id, run.attempt, runs) for machine in run.pieces]
 
     def hand_back(self) -> None:
         """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""

@@ -215,6 +215,9 @@ class Entry:
         Columns that a workload must have for it, each of numbers above 0 and up to 1.
     keeps_reservations : bool
         Whether nodes can be reserved in advance.
+    slices_time : bool
+        Whether a running job may stand still while others have its nodes. Such a site takes no part of a job on several
+        sites: that would wait for itself.
     columns : tuple of str
         What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
         discipline is one that `KeepsFigures`.
@@ -236,6 +239,7 @@ class Entry:
     uses_resources: bool = False
     needs: tuple[str, ...] = ()
     keeps_reservations: bool = False
+    slices_time: bool = False
     columns: tuple[str, ...] = ()
     metrics: Callable[[Played], Mapping[str, float]] | None = None
 

@@ -28,6 +28,7 @@ from gridweave.site.messages import (
     MachineJoined,
     MachineReady,
     OpenRun,
+    PaceRun,
     Report,
     RunDelayed,
     RunEnded,
@@ -123,6 +124,8 @@ class AgentDriver:
                 self._unheard.discard((order.job_id, order.attempt))
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
+            elif isinstance(order, PaceRun):
+                await self.runner.pace(order.job_id, order.attempt, runs=order.runs)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:

@@ -16,6 +16,7 @@ from gridweave.site.launch import Launch, PieceState
 LAUNCH = "launch.msgpack"
 STATE = "state.msgpack"
 CANCEL = "cancel"
+PACE = "pace"
 CANCEL_NOW = "cancel-now"
 GATE = "gate-open"
 HEARD = "heard"
@@ -112,6 +113,26 @@ def read_cancel(folder: Path) -> str | None:
     try:
         return (folder / CANCEL).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
+        return None
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """The wish that a piece goes on or stands still from an instant on, Unix time in ms; the last one counts."""
+
+    runs: bool
+    at_unix_ms: int = 0
+
+
+def write_pace(folder: Path, pace: Pace) -> None:
+    """Leave the wish in the folder of a piece."""
+    write_whole(folder / PACE, msgspec.msgpack.encode(pace))
+
+
+def read_pace(folder: Path) -> Pace | None:
+    """Return the last wish, or ``None`` if there is none that can be read."""
+    try:
+        return msgspec.msgpack.decode((folder / PACE).read_bytes(), type=Pace)
+    except (OSError, msgspec.DecodeError):
         return None
 
 

@@ -21,6 +21,10 @@ TOKEN_VARIABLE = "GRIDWEAVE_PIECE"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+_STOP_ROUNDS = 1000
+"""How often processes are looked for that still move: a stop takes a moment, and a process may fork before it."""
+
+
 class ProcessStat(NamedTuple):
     """What ``/proc/PID/stat`` says of a process.
 
@@ -157,14 +161,34 @@ def signal_descendants(number: int, *, spare: Iterable[int] = ()) -> int:
     return count
 
 
-def send_signal(stat: ProcessStat, number: int) -> bool:
-    """Signal one process, if it is still the one that was looked at; return whether it was."""
+def stop_descendants() -> None:
+    """Stop all that stems from this process, also what is forked while it is being stopped."""
+    for _ in range(_STOP_ROUNDS):
+        moving = [stat for stat in descendants(os.getpid()) if stat.state not in "ZXTt"]
+        if not moving:
+            return
+        for stat in moving:
+            send_signal(stat, signal.SIGSTOP, wake=False)
+
+
+def continue_descendants() -> None:
+    """Let all that stems from this process go on."""
+    for stat in descendants(os.getpid()):
+        if stat.state not in "ZX":
+            send_signal(stat, signal.SIGCONT, wake=False)
+
+
+def send_signal(stat: ProcessStat, number: int, *, wake: bool = True) -> bool:
+    """Signal one process, if it is still the one that was looked at; return whether it was.
+
+    One that stands still is woken to see the signal, unless that is not wanted.
+    """
     handle = open_process(stat.pid, stat.start_ticks)
     if handle is None:
         return False
     try:
         signal.pidfd_send_signal(handle, number)
-        if number != signal.SIGKILL:
+        if wake and number != signal.SIGKILL:
             signal.pidfd_send_signal(handle, signal.SIGCONT)
     except (ProcessLookupError, PermissionError):
         return False

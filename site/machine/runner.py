@@ -31,6 +31,7 @@ from gridweave.site.machine.folders import (
     NOTICES,
     STATE,
     Key,
+    Pace,
     leave,
     piece_folder,
     piece_key,
@@ -39,6 +40,7 @@ from gridweave.site.machine.folders import (
     read_state,
     room_problem,
     write_cancel,
+    write_pace,
     write_state,
     write_whole,
 )
@@ -315,6 +317,25 @@ class Runner:
             write_cancel(folder, reason)
         self._signal_cancelled(piece)
 
+    async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0) -> None:
+        """Have a piece stand still, or go on, from an instant on: all its processes at once.
+
+        Parameters
+        ----------
+        runs : bool
+            Whether it is to go on. A piece that has not begun stands still as soon as it has.
+        at_unix_ms : int
+            The instant, Unix time; one that has passed is now. The last wish counts, and it outlives this runner.
+        """
+        piece = self._pieces.get((job_id, attempt))
+        if piece is None or piece.ended:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            write_pace(piece.folder, Pace(runs, at_unix_ms))
+        if piece.shim is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
+
     async def adopt(self) -> tuple[Key, ...]:
         """Find again what other runners of this folder have started; return what lives and is watched from now on.
 
@@ -402,6 +423,9 @@ class Runner:
         asyncio.get_running_loop().add_reader(handle, self._on_exit, piece)
         if piece.cancelled:
             self._signal_cancelled(piece)
+        # A wish that came before there was a shim to tell.
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGCHLD)
 
     def _unwatch(self, piece: KnownPiece) -> None:
         if piece.shim is not None:

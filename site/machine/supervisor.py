@@ -37,8 +37,10 @@ from gridweave.site.machine.folders import (
     GATE,
     HEARD,
     NOTICES,
+    Pace,
     error_path,
     read_cancel,
+    read_pace,
     reserve,
     write_state,
 )
@@ -48,10 +50,12 @@ from gridweave.site.machine.processes import (
     TOKEN_VARIABLE,
     become_subreaper,
     boot_id,
+    continue_descendants,
     control_process,
     die_with_parent,
     process_stat,
     signal_descendants,
+    stop_descendants,
 )
 from gridweave.site.machine.usage import Meter, process_io
 
@@ -332,6 +336,10 @@ class Supervisor:
         self.sample_s = _FIRST_SAMPLE_S
         self.sample_at_s: float | None = None
         self.childless = True
+        # The wish to stand still or to go on, since when it stands still, and how long it has before.
+        self.pace: Pace | None = None
+        self.paused_at_s: float | None = None
+        self.paused_s = 0.0
         self.processes: list[RankProcess] = []
         self.meter = Meter()
         self.selector = selectors.DefaultSelector()
@@ -342,6 +350,7 @@ class Supervisor:
         become_subreaper()
         self._hear_signals()
         self._obey_cancel()
+        self.pace = read_pace(self.folder)
         if self.outcome is None:
             self._prepare()
         while self.outcome is None or not self.childless:
@@ -368,6 +377,8 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             if int(signal.SIGTERM) in os.read(reader, 4096):
                 self._obey_cancel(told=True)
+        # SIGCHLD also says that there is a new wish: it does no harm to a shim that does not listen yet.
+        self.pace = read_pace(self.folder)
 
     def _obey_cancel(self, *, told: bool = False) -> None:
         """End the piece if somebody wants that: by the file in the folder, or by SIGTERM alone."""
@@ -469,6 +480,9 @@ class Supervisor:
         if self._waits() and not self._is_closed():
             left_s = (self.launch.start_at_unix_ms or 0) / 1000 - time.time()
             pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be set meanwhile
+        if self._is_to_change():
+            assert self.pace is not None, "there is a wish"
+            pauses.append(min(self.pace.at_unix_ms / 1000 - time.time(), _CLOCK_LOOK_S))
         return max(0.0, min(pauses)) if pauses else None
 
     def _waits(self) -> bool:
@@ -480,12 +494,35 @@ class Supervisor:
         return self.launch.alone_ms is not None and not (self.folder / GATE).exists()
 
     def _limit_at_s(self) -> float | None:
-        if self.phase != "running" or self.launch.limit_ms is None:
+        """Return when the limit is reached, which counts work: not the time in which the piece stands still."""
+        if self.phase != "running" or self.launch.limit_ms is None or self.paused_at_s is not None:
             return None
-        return self.started_s + self.launch.limit_ms / 1000
+        return self.started_s + self.paused_s + self.launch.limit_ms / 1000
+
+    def _is_to_change(self) -> bool:
+        """Tell whether the piece runs and is to stand still, or the other way round, now or at a later instant."""
+        return self.phase == "running" and self.pace is not None and self.pace.runs == (self.paused_at_s is not None)
+
+    def _change_pace(self) -> None:
+        """Stop all ranks with all that stems from them, or let them go on."""
+        if self.paused_at_s is None:
+            stop_descendants()
+            self.paused_at_s = time.monotonic()
+        else:
+            self._count_pause()
+            continue_descendants()
+        with contextlib.suppress(OSError):  # a full disk; what counts is that it was done
+            self._write()
+
+    def _count_pause(self) -> None:
+        if self.paused_at_s is not None:
+            self.paused_s += time.monotonic() - self.paused_at_s
+            self.paused_at_s = None
 
     def _keep_time(self) -> None:
         self._keep_gate()
+        if self._is_to_change() and self.pace is not None and time.time() * 1000 >= self.pace.at_unix_ms:
+            self._change_pace()
         now_s = time.monotonic()
         limit_at_s = self._limit_at_s()
         if limit_at_s is not None and now_s >= limit_at_s:
@@ -549,6 +586,7 @@ class Supervisor:
         elif self.kill_at_s is not None and not at_once:
             return
         self.phase = "ending"
+        self._count_pause()
         if self.gate is not None:
             # None has begun: their gate ends, and there is nobody to be polite to.
             os.close(self.gate[1])
@@ -641,6 +679,8 @@ class Supervisor:
             at_gate=self.at_gate and self.phase == "waiting",
             ranks=reports,
             usage=usage,
+            is_paused=self.paused_at_s is not None,
+            paused_ms=round(self.paused_s * 1000),
         )
 
     def _has_run(self) -> bool:

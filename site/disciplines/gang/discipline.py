@@ -108,9 +108,8 @@ class GangDiscipline:
         return sum(word << (number * WORD_BITS) for number, word in enumerate(words))
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes and the hardware threads of a running job, which are one each."""
-        nodes = intervals_of_columns(columns_of(self._state, self._slots.of[job_id]))
-        return nodes, nodes
+        """Return the nodes of a running job; while it works it has all their hardware threads."""
+        return intervals_of_columns(columns_of(self._state, self._slots.of[job_id])), ()
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
         """Return None: a job that shares nodes in time is not told at which slowdown."""

@@ -99,5 +99,6 @@ ENTRY = Entry(
     table=GangTable,
     table_key="gang",
     shares_nodes=True,
+    slices_time=True,
     metrics=gang_metrics,
 )

@@ -115,6 +115,11 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 words.append(f"{option}={own}")
         return " ".join(words)
 
+    @property
+    def moves_jobs(self) -> bool:
+        """Whether running jobs are moved to other nodes, which a live site cannot do."""
+        return self.migration != "none"
+
     def codes(self) -> GangCodes:
         """Return the policy as compiled code reads it."""
         return GangCodes(

@@ -196,7 +196,7 @@ def test_a_moved_job_is_told() -> None:
         core.handle(now_ms)
     commands = core.handle(850, JobFinished(1))
     core.check_invariants()
-    assert MoveJob(3, ((0, 2), (5, 6)), ((0, 2), (5, 6))) in commands
+    assert MoveJob(3, ((0, 2), (5, 6)), ()) in commands
     assert {command.job_id for command in commands if isinstance(command, MoveJob)} == {3}
 
 

@@ -1,0 +1,187 @@
+"""Paused jobs stand still with all their processes, go on where they were, and stay paused without a runner."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gridweave.site.launch import Launch, PieceEnded, Rank
+from gridweave.site.machine.processes import descendants, process_stat
+from gridweave.site.machine.runner import Runner
+
+CYCLES = 200
+
+# Each rank counts in a file of its own, and so does a child that it has: as fast as they can.
+COUNT = """
+import mmap, os, sys
+def count(name):
+    with open(os.path.join(sys.argv[1], name), "w+b") as file:
+        file.truncate(8)
+        memory = mmap.mmap(file.fileno(), 8)
+        number = 0
+        while True:
+            number += 1
+            memory[:8] = number.to_bytes(8, "little")
+rank = os.environ["GRIDWEAVE_RANK"]
+count(f"child-{rank}" if os.fork() == 0 else f"rank-{rank}")
+"""
+
+
+class Counting:
+    """A job of two ranks with a child each, all of which count."""
+
+    def __init__(self, folder: Path) -> None:
+        self.counts = folder / "counts"
+        self.counts.mkdir()
+        self.root = folder / "runner"
+
+    def launch(self, limit_ms: int | None = None) -> Launch:
+        """Return what is started."""
+        command = ("python3", "-c", COUNT, str(self.counts))
+        return Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=command, limit_ms=limit_ms, grace_ms=0)
+
+    def numbers(self) -> list[int]:
+        """Return how far each process has counted."""
+        found = []
+        for path in sorted(self.counts.iterdir()):
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ) as memory:
+                found.append(int.from_bytes(memory[:8], "little"))
+        return found
+
+    async def counting(self, above: list[int]) -> None:
+        """Return when all four count, each beyond a number."""
+        while True:
+            await asyncio.sleep(0)
+            paths = [path for path in self.counts.iterdir() if path.stat().st_size == 8]
+            if len(paths) == 4 and all(new > old for new, old in zip(self.numbers(), above, strict=True)):
+                return
+
+    async def paused(self, runner: Runner, *, wanted: bool = True) -> None:
+        """Return when the state of the piece says that it stands still, or that it goes on."""
+        while (state := runner.state(7, 0)) is None or state.is_paused != wanted:
+            await asyncio.sleep(0)
+
+
+def states_below(pid: int) -> set[str]:
+    """Return the states of all processes that stem from one."""
+    return {stat.state for stat in descendants(pid)}
+
+
+async def ended(runner: Runner) -> PieceEnded:
+    """Return the end of the piece."""
+    async for event in runner.events():
+        if isinstance(event, PieceEnded):
+            return event
+    raise AssertionError("events have no end")
+
+
+@pytest.mark.asyncio
+async def test_nothing_runs_while_paused(tmp_path: Path) -> None:
+    """In 200 cycles no process of a job counts on while it is paused, and each counts on afterwards."""
+    job = Counting(tmp_path)
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch())
+        await job.counting([0] * 4)
+        for cycle in range(CYCLES):
+            await runner.pace(7, 0, runs=False)
+            await job.paused(runner)
+            state = runner.state(7, 0)
+            assert state is not None
+            before = job.numbers()
+            assert states_below(state.shim_pid) == {"T"}, f"cycle {cycle}"
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert job.numbers() == before, f"a process counted on in cycle {cycle}"
+            await runner.pace(7, 0, runs=True)
+            await job.paused(runner, wanted=False)
+            await job.counting(before)
+        await runner.cancel(7, 0, "enough")
+        assert (await ended(runner)).outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_a_paused_job_outlives_its_runner(tmp_path: Path) -> None:
+    """A runner that is gone while a job is paused finds it paused again; another lets it go on, or ends it."""
+    job = Counting(tmp_path)
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch())
+        await job.counting([0] * 4)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        before = job.numbers()
+    async with Runner(job.root) as runner:
+        assert await runner.adopt() == ((7, 0),)
+        state = runner.state(7, 0)
+        assert state is not None
+        assert state.is_paused
+        assert states_below(state.shim_pid) == {"T"}
+        assert job.numbers() == before
+        await runner.pace(7, 0, runs=True)
+        await job.paused(runner, wanted=False)
+        await job.counting(before)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        await runner.cancel(7, 0, "enough")
+        assert (await ended(runner)).outcome == "cancelled"
+    assert not any(Path(f"/proc/{report.pid}").exists() for report in state.ranks)
+
+
+@pytest.mark.asyncio
+async def test_limits_count_work(tmp_path: Path) -> None:
+    """A limit is not reached by a job that is paused, and what is left of it counts on afterwards."""
+    job = Counting(tmp_path)
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch(limit_ms=400))
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        began_s = os.times().elapsed
+        while os.times().elapsed < began_s + 0.8:
+            await asyncio.sleep(0)
+        state = runner.state(7, 0)
+        assert state is not None
+        assert state.phase == "running"
+        await runner.pace(7, 0, runs=True)
+        assert (await ended(runner)).outcome == "limit"
+        state = runner.state(7, 0)
+        assert state is not None
+        assert state.started_ms is not None
+        assert state.ended_ms is not None
+        assert state.paused_ms >= 790
+        assert state.ended_ms - state.started_ms >= state.paused_ms + 390
+
+
+@pytest.mark.asyncio
+async def test_a_wish_may_come_before_the_start(tmp_path: Path) -> None:
+    """A piece that is told to stand still before its ranks run does so as soon as they have begun."""
+    job = Counting(tmp_path)
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch())
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        await runner.pace(7, 0, runs=True)
+        await job.counting([0] * 4)
+        await runner.cancel(7, 0, "enough")
+        assert (await ended(runner)).outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_left_of_a_paused_job_whose_shim_is_killed(tmp_path: Path) -> None:
+    """Kill -9 of the supervising process while the job is paused: it is lost, and none of its processes is left."""
+    job = Counting(tmp_path)
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch())
+        await job.counting([0] * 4)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        state = runner.state(7, 0)
+        assert state is not None
+        below = descendants(state.shim_pid)
+        os.kill(state.shim_pid, signal.SIGKILL)
+        assert (await ended(runner)).outcome == "lost"
+    assert len(below) == 4
+    assert not [stat.pid for stat in below if (now := process_stat(stat.pid)) is not None and now.state not in "ZX"]
