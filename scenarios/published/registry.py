@@ -36,8 +36,8 @@ _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
 class Bench:
     """The traces at hand and the simulations made with them, shared by all tables: none is run twice."""
 
-    def __init__(self, *, seeds: int = 3, progress: Progress | None = None) -> None:
-        self._seeds = len(seeds_of(seeds))
+    def __init__(self, *, seeds: int | None = None, progress: Progress | None = None) -> None:
+        self._seeds = {} if seeds is None else {"seeds": len(seeds_of(seeds))}  # else as many as each study has
         self._progress = progress
         self._ctc = path_of(_CTC)
         self.thesis = ThesisRuns(progress)
@@ -49,7 +49,7 @@ class Bench:
 
         if self._ctc is None:
             return None
-        return ZhangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
+        return ZhangRuns(learn_model(self._ctc), **self._seeds, progress=self._progress)
 
     @cached_property
     def grid(self) -> GridRuns | None:
@@ -70,7 +70,7 @@ class Bench:
         """The bars of LOMARC; their workloads come from a model."""
         from gridweave.scenarios.published.lomarc import LomarcRuns
 
-        return LomarcRuns(seeds=self._seeds, progress=self._progress)
+        return LomarcRuns(**self._seeds, progress=self._progress)
 
 
 class PublishedTable(msgspec.Struct, frozen=True):
