@@ -39,7 +39,7 @@ from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
-from gridweave.site.explain import Forecast, Forecaster, record_forecast
+from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, Traffic, request_problem
 from gridweave.site.launch import total_usage
 from gridweave.site.messages import (
@@ -299,6 +299,7 @@ class LiveGrid:
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
         record.machines += tuple(f"{self._names[site]}/{machine}" for machine in report.machines)
         record.reason = record.reason or report.reason
+        record.elements, record.interrupted = record.elements + report.elements, record.interrupted + report.interrupted
 
     def _is_asked(self, site: int, answer: Answer) -> bool:
         """Return whether a site may say that: of the present attempt of a job only those that have a part of it may."""
@@ -351,7 +352,7 @@ class LiveGrid:
         if self.book.eligibility.started(job_id):
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
-        self.book.note(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
+        self.book.note(job_id, "runs", " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places))
 
     def _waits_again(self, record: JobRecord) -> None:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
@@ -401,7 +402,7 @@ class LiveGrid:
                 case ReportDone(job_id=job_id, outcome=outcome):
                     record = self.book.records[job_id]
                     self._part(record)
-                    self.book.end(record, outcome, record.reason)
+                    self.book.end(record, *record.judged(outcome, record.reason))
                 case ReportRefused(job_id=job_id, reason=reason):
                     if not self.book.decline(job_id, reason):
                         self.book.refuse(self.book.records[job_id], reason)
@@ -426,7 +427,8 @@ class LiveGrid:
         ranks = [1 if one_each else nodes for _, nodes in places]
         position = [place for place, _ in places].index(site)
         sites = tuple(name for name, _ in record.places)
-        described = DescribeJob(job_id, attempt, record.request, limit_ms, sum(ranks[:position]), sum(ranks), sites)
+        first, size = sum(ranks[:position]), sum(ranks)
+        described = DescribeJob(job_id, attempt, record.request, limit_ms, first, size, sites, record.left())
         self._tell(site, described)
 
     def _tell(self, site: int, message: object) -> None:

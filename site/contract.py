@@ -13,7 +13,7 @@ import msgspec
 
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.explain import Forecast, SiteReason, forecast_at
+from gridweave.site.explain import Forecast, SiteReason, forecast_at, nodes_text
 from gridweave.site.job import Job, State, why_impossible
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
 from gridweave.site.messages import (
@@ -33,6 +33,7 @@ from gridweave.site.messages import (
     JobSubmitted,
     KillJob,
     LeaseEnded,
+    MoveJob,
     Quoted,
     RateMeasured,
     Refused,
@@ -540,6 +541,9 @@ class ContractCore:
                 elif isinstance(command, RefuseJob):
                     self._own_jobs.pop(command.job_id, None)
                 self._out.append(command)
+            elif isinstance(command, MoveJob):
+                if part.state == RUNNING:
+                    self._out.append(command)
             elif isinstance(command, ChangeRate):
                 part.rate = command.rate
                 if part.state == RUNNING:
@@ -604,7 +608,7 @@ class ContractCore:
         start_ms = None
         if reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
-            reason = "" if start_ms is not None else f"the site has {self.nodes} nodes"
+            reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
         return Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(request, room))
 
     def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:

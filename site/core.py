@@ -16,7 +16,15 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, Discipline, KeepsFigures, Policy
+from gridweave.site.disciplines.protocol import (
+    ChangesRates,
+    ChoosesNodes,
+    Discipline,
+    KeepsFigures,
+    MovesJobs,
+    MovesStarts,
+    Policy,
+)
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
@@ -29,6 +37,7 @@ from gridweave.site.messages import (
     JobFinished,
     JobSubmitted,
     KillJob,
+    MoveJob,
     OpenReservation,
     RefuseJob,
     RefuseReservation,
@@ -100,6 +109,7 @@ class SiteCore:
         # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
         self._places = discipline if isinstance(discipline, ChoosesNodes) else None
         self._rates = discipline if isinstance(discipline, ChangesRates) else None
+        self._moves = discipline if isinstance(discipline, MovesJobs) else None
 
     @property
     def nodes(self) -> int:
@@ -173,6 +183,8 @@ class SiteCore:
         self._run_pass(commands)
         if or_never and self._waiting:
             self._refuse_what_waits(or_never, commands)
+        if self._moves is not None:
+            commands += [self._moved(job_id) for job_id in self._moves.take_moves()]
         if self._rates is not None:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
         return commands
@@ -225,13 +237,20 @@ class SiteCore:
                 self._nodes_of[job_id] = bits_of(nodes)
                 commands.append(StartJob(job_id, nodes, threads))
 
+    def _moved(self, job_id: int) -> MoveJob:
+        """Take in that a running job has other nodes."""
+        assert self._places is not None, "a discipline that moves jobs chooses their nodes"
+        nodes, threads = self._places.place_of(job_id)
+        self._nodes_of[job_id] = bits_of(nodes)
+        return MoveJob(job_id, nodes, threads)
+
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""
         late = [job for job in or_never if job.job_id in self._waiting]
         for job in late:
             self._waiting.discard(job.job_id)
             self._discipline.withdraw(self._now_ms, job.job_id)
-            reason = f"it needs {job.width} nodes now; {self.free} are free, and others may go first"
+            reason = f"it needs {nodes_text(job.width)} now; {self.free} are free, and others may go first"
             commands.append(RefuseJob(job.job_id, reason))
         if late:
             self._run_pass(commands)
@@ -262,7 +281,15 @@ class SiteCore:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
-        return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), nodes=self.nodes, free=self.free)
+        said = self._discipline.explain(now_ms, job_id)
+        reason = self._with_rule(said.reason)
+        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.free)
+
+    def _with_rule(self, reason: str) -> str:
+        """Return a reason, with the rule by which the start may move if the discipline has one."""
+        return (
+            f"{reason}; {self._discipline.why_starts_move()}" if isinstance(self._discipline, MovesStarts) else reason
+        )
 
     def quote(self, now_ms: int, job: Job) -> SiteReason:
         """Return when a job would start that were submitted now, and why not sooner.
@@ -284,7 +311,7 @@ class SiteCore:
                 reason = f"{free_text(self.free, self.nodes)}, and it could start at once"
             else:
                 reason = f"it needs {nodes_text(job.width)}, {free_text(self.free, self.nodes)}, and "
-                reason += f"{waiting} job{'s wait' if waiting != 1 else ' waits'}"
+                reason = self._with_rule(f"{reason}{waiting} job{'s wait' if waiting != 1 else ' waits'}")
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
         return SiteReason(
             nodes=self.nodes,
@@ -445,7 +472,7 @@ class SiteCore:
         if request.reservation_id in self._reservations:
             return [AcceptReservation(request.reservation_id)]
         if request.width > self.nodes:
-            return [RefuseReservation(request.reservation_id, f"the site has {self.nodes} nodes")]
+            return [RefuseReservation(request.reservation_id, f"the site has {nodes_text(self.nodes)}")]
         fits_ms = self._discipline.reserve(
             self._now_ms, request.reservation_id, request.start_ms, request.length_ms, request.width
         )

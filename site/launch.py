@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from gridweave.site.elements import Element, Ranges, ranges_problem
+
 DEFAULT_GRACE_MS = 5_000
 DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
 
@@ -67,6 +69,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     start_at_unix_ms: int | None = None
     # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
+    # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
+    elements: Ranges | None = None
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -147,6 +151,9 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     usage: Used
     started_ms: int | None
     ended_ms: int
+    # Of a packed array: what became of its elements, and which were drawn and did not end.
+    elements: tuple[Element, ...] = ()
+    interrupted: tuple[int, ...] = ()
 
 
 PieceEvent = PieceStarted | PieceEnded
@@ -177,7 +184,12 @@ def launch_problem(launch: Launch) -> str | None:
     >>> launch_problem(Launch(job_id=1, attempt=0, ranks=(Rank(0),), argv=("true",), environment={"A=B": "c"}))
     "environment: the name 'A=B' holds '='; a name is any text but empty, without '=' and NUL"
     """
-    return _command_problem(launch) or _environment_problem(launch) or _number_problem(launch)
+    return (
+        _command_problem(launch)
+        or _environment_problem(launch)
+        or _number_problem(launch)
+        or ranges_problem(launch.elements or ())
+    )
 
 
 def _command_problem(launch: Launch) -> str | None:

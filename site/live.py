@@ -283,7 +283,7 @@ class LiveSite:
         record.places = ((name, request.nodes),)
         self.book.eligibility.started(record.job_id)
         size = 1 if request.program.ranks == "first-node" else request.nodes
-        return DescribeJob(record.job_id, record.attempt, request, request.limit_ms, 0, size, (name,))
+        return DescribeJob(record.job_id, record.attempt, request, request.limit_ms, 0, size, (name,), record.left())
 
     def _answer(self, answer: Answer) -> None:
         """Tell the grid what the core answers, and what only this knows of it."""
@@ -315,7 +315,10 @@ class LiveSite:
         # Only this knows how it ended; but what the grid wanted ended, and so did, is not to be begun anew.
         if answer.outcome in ("finished", "limit") or outcome == "finished":
             answer = msgspec.structs.replace(answer, outcome=outcome)
-        report = FragmentReport(answer.job_id, answer.attempt, reason, run.exit_codes, run.used, tuple(run.pieces))
+        key = answer.job_id, answer.attempt
+        report = FragmentReport(
+            *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted
+        )
         self.book.out.append(TellGrid(report))
         self.book.note_end(run.job_id, run.request, answer.outcome, reason, run.start_ms, run.width, run.used)
         return answer
@@ -329,10 +332,11 @@ class LiveSite:
                 continue
             outcome, reason = run.outcome()
             record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
+            record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
             if outcome == "lost":
                 record.state, record.start_ms = "waiting", None
                 self.book.note(job_id, "retried", reason)
                 again.append(self.book.job(record))
             else:
-                self.book.end(record, outcome, reason)
+                self.book.end(record, *record.judged(outcome, reason))
         return again

@@ -16,6 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.elements import Element
 from gridweave.site.eligibility import Past
 from gridweave.site.job import (
     MAX_ID,
@@ -106,6 +107,14 @@ class ChangeRate(msgspec.Struct, frozen=True, tag="ChangeRate", gc=False):
     rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; that is also the rate at which every job starts
 
 
+class MoveJob(msgspec.Struct, frozen=True, tag="MoveJob", gc=False):
+    """Move a running job to other nodes: what it has done is saved, and it goes on there."""
+
+    job_id: int
+    nodes: NodeIntervals
+    threads: NodeIntervals
+
+
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False):
     """End a running job; its nodes are free when it is reported as finished."""
 
@@ -147,7 +156,7 @@ class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=F
     reservation_id: int
 
 
-JobCommand = StartJob | ChangeRate | KillJob | RefuseJob
+JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob
 
 Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
 
@@ -401,6 +410,8 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
     has_run: bool = True  # whether it may have run; if not, it certainly has not
+    elements: tuple[Element, ...] = ()  # of a packed array: those that ended
+    interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
 
 
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):

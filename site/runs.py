@@ -13,6 +13,7 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals
 from gridweave.site.launch import Launch, Rank, Used, total_usage
 from gridweave.site.messages import (
@@ -200,6 +201,22 @@ class Run(msgspec.Struct):
         bad = [(rank.rank, rank.exit_code, rank.signal) for rank in ranks if rank.exit_code != 0]
         return tuple(sorted(bad, key=lambda code: code[0])[:MOST_CODES])
 
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        """What became of its elements, if it is of a packed array."""
+        return tuple(one for piece in self.pieces.values() if piece.end is not None for one in piece.end.elements)
+
+    @property
+    def interrupted(self) -> tuple[int, ...]:
+        """The elements that were interrupted; of a machine of which nothing is known all may have been."""
+        found: list[int] = []
+        for piece in self.pieces.values():
+            if piece.end is None or not piece.has_run:
+                continue
+            is_silent = piece.end.outcome == "lost" and not (piece.end.elements or piece.end.interrupted)
+            found += indexes_of(piece.launch.elements or ()) if is_silent else piece.end.interrupted
+        return tuple(sorted(found))
+
     def meet(self, rendezvous: str) -> None:
         """Have its ranks meet there."""
         for piece in self.pieces.values():
@@ -213,6 +230,9 @@ class Run(msgspec.Struct):
         """
         ends = [piece.end for piece in self.pieces.values() if piece.end is not None]
         found = {end.outcome: end.reason for end in reversed(ends)}
+        if self._has_run_all():  # what was killed then had nothing left to do
+            problem = elements_problem(self.elements)
+            return ("failed", problem) if problem else ("finished", "")
         if set(found) == {"finished"}:
             return "finished", ""
         has_run = any(piece.has_run for piece in self.pieces.values())
@@ -227,6 +247,11 @@ class Run(msgspec.Struct):
             return self.killed, self.why_killed
         worst = next(worst for worst in ("failed", "limit", "cancelled") if worst in found)
         return worst, found[worst]
+
+    def _has_run_all(self) -> bool:
+        """Return whether all elements of a packed array have ended."""
+        shares = [piece.launch.elements for piece in self.pieces.values() if piece.launch.elements is not None]
+        return bool(shares) and sum(map(count_of, shares)) == len(self.elements)
 
 
 def repeated_orders(runs: Iterable[Run], machines: Collection[str]) -> Iterator[StartRun | ConfirmRun | EndRun]:
@@ -279,6 +304,9 @@ def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int
 def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launch:
     program, array = described.request.program, described.request.array
     environment = program.environment
+    elements = described.elements
+    if elements is not None:
+        elements = share_of(elements, ranks[0].rank, len(ranks), described.size)
     if array is not None:
         environment = environment | {"GRIDWEAVE_ARRAY": array.name, "GRIDWEAVE_ARRAY_INDEX": str(array.index)}
     return Launch(
@@ -295,7 +323,9 @@ def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launc
         limit_ms=described.limit_ms,
         grace_ms=program.grace_ms,
         output_limit_bytes=program.output_limit_bytes,
-        end_on_failure=program.end_on_failure,
+        # Of a packed array one rank has elements of its own, whatever became of another.
+        end_on_failure=program.end_on_failure and elements is None,
+        elements=elements,
     )
 
 
@@ -454,7 +484,7 @@ class Runs:
         piece.has_started, piece.has_run = True, piece.has_run or event.has_run
         piece.end = event
         again = event.outcome == "lost" and program.if_lost == "requeue"
-        if again or (event.outcome != "finished" and program.end_on_failure):
+        if again or (event.outcome != "finished" and piece.launch.end_on_failure):
             self._end_pieces(run, f"its part on {event.machine} has ended: {event.outcome}")
         if not all(other.is_over for other in run.pieces.values()):
             return []

@@ -13,6 +13,7 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
+    check_alone,
     check_fragments,
     check_links,
     check_sites,
@@ -89,7 +90,7 @@ class ReadGrid:
         )
 
 
-_FILES = ("cert", "key", "ca", "client_ca", "operator_token_file", "token_file", "accepts_file")
+_FILES = ("cert", "key", "ca", "client_ca", "operator_token_file", "audit", "token_file", "accepts_file")
 
 
 def default_text() -> str:
@@ -219,6 +220,7 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
     check_sites(sites, report)
+    check_alone(sites, "live", report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":
@@ -277,7 +279,9 @@ def _check_gateway(gateway: GatewayTable, report: FileReport) -> None:
     if gateway.operator_token_file is not None and not gateway.tokens:
         report.add((*place, "operator_token_file"), "is given, but tokens = false; leave one of them out")
     try:
-        GatewayTable(host=gateway.host, tokens=gateway.tokens).settings("tokens.db")
+        # Whether the files of TLS can be used is found out when it starts.
+        plain = gateway.plain_http or gateway.cert is not None
+        GatewayTable(host=gateway.host, tokens=gateway.tokens, plain_http=plain).settings("tokens.db")
     except OptionError as error:
         report.add((*place, error.option), error.problem)
 

@@ -219,14 +219,19 @@ class GatewayTable(Table, frozen=True, kw_only=True):
     # Files for TLS; relative to the file that names them.
     cert: str | None = None
     key: str | None = None
+    plain_http: bool = False  # whether tokens may come without TLS from other machines
     client_ca: str | None = None  # certificates by which the other ends of links are known, beside their secrets
     operator_token_file: str | None = None  # of a token that was made elsewhere, and may do everything
+    audit: str | None = None  # a file for what tokens and operators did; left out: beside the tokens
     # Limits; those of the gateway if left out (docs/gateway.md).
     max_body_bytes: _Count | None = None
     max_jobs: _Count | None = None
     requests_per_s: _Seconds | None = None
     burst: _Seconds | None = None
     max_open_jobs: _Count | None = None
+    max_connections: _Count | None = None
+    max_connections_per_address: _Count | None = None
+    failed_logins_per_minute: _Seconds | None = None
 
     def settings(self, tokens: str) -> GatewaySettings:
         """Return how the gateway is set up; tokens are kept at that place, if there are any."""

@@ -42,6 +42,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.api import MadeToken, Role, TokenInfo
+from gridweave.grid.gateway.connections import Logins
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import is_loopback
 from gridweave.site.journal.store import checked_url, explained
@@ -94,6 +95,7 @@ class TokenStore:
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         url = checked_url("tokens", place)
+        self.place = str(place)
         self._now_ms = now_ms
         self._random_bytes = random_bytes
         self._is_sqlite = url.get_backend_name() == "sqlite"
@@ -280,20 +282,24 @@ class AsyncTokens:
         self._store.close()
 
 
-async def identify(request: web.BaseRequest, tokens: AsyncTokens | None) -> Identity:
+async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins: Logins) -> Identity:
     """Return who makes a request; where there are no tokens everybody on this machine is an operator."""
     if tokens is None:
         return EVERYBODY
     header = request.headers.get("Authorization", "")
     scheme, _, token = header.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
         raise _unauthenticated("send Authorization: Bearer TOKEN; an operator makes one: gridweave token create")
+    logins.check(request.remote, token)
     try:
-        info = await tokens.do(TokenStore.find, token.strip())
+        info = await tokens.do(TokenStore.find, token)
     except GridweaveError:
         raise RefusalError("tokens-unavailable", "try again; the gateway's log says more", retry_after_s=2.0) from None
     if info is None:
+        logins.failed(request.remote)
         raise _unauthenticated("the token is not known, was revoked, or is too old; ask an operator for another")
+    logins.good(token)
     return Identity(info)
 
 

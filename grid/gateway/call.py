@@ -11,6 +11,7 @@ from aiohttp import web
 from gridweave.grid.api import Role
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.gateway.connections import Logins
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.metrics import GatewayMetrics
@@ -35,6 +36,7 @@ class Parts:
     rates: Rates
     at_once: Slots
     streams: Slots
+    logins: Logins
     memory: Memory
 
 
@@ -52,7 +54,8 @@ class GatewayCall:
     data: bytes = b""
     form: str = JSON
     answer_form: str = JSON  # one of the forms that the route offers
-    # For the log.
+    # For the logs.
+    login_failed: bool = False
     jobs: int = 0
     bytes_out: int = 0
     headers: dict[str, str] = field(default_factory=dict)

@@ -50,6 +50,12 @@ class Rates:
             self._forget_full(now_s)
         return 0.0
 
+    def needed_s(self, client: str) -> float:
+        """Return after which time there would be one in the bucket of a client; nothing is taken out."""
+        now_s = self._now_s()
+        level, at_s = self._buckets.get(client, (self._burst, now_s))
+        return max(0.0, (1.0 - level) / self._per_s - (now_s - at_s))
+
     def _forget_full(self, now_s: float) -> None:
         self._buckets = {
             client: (level, at_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import secrets
 import time
 from collections.abc import Mapping
@@ -14,9 +15,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.grid.gateway.access import AsyncTokens, TokenStore, check_browser, identify
+from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity, TokenStore, check_browser, identify
+from gridweave.grid.gateway.audit import AuditEntry, AuditLog, audit_place
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, cut
+from gridweave.grid.gateway.connections import Logins, OpenConnections
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
@@ -39,7 +42,10 @@ logger = logging.getLogger("gridweave.gateway")
 
 _LINGER_S = 2.0
 _LOOK_AT_CERTIFICATE_S = 30.0
+_TELL_EVERY_S = 60.0
 _WENT_AWAY = 499
+_OTHER_FILES = 256
+"""So many files a gateway has open beside its connections, at most."""
 
 
 class Gateway:
@@ -62,14 +68,20 @@ class Gateway:
         if settings.cert is not None and settings.key is not None:
             self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
         self._parts = _parts(backend, settings)
+        audit = audit_place(settings.tokens, settings.audit)
+        self._audit = None if audit is None else AuditLog(audit)
         hub = self._parts.hub
         if link is not None:
             self._parts.metrics.watch_links(links or {}, link.sites, link.heard_s)
         hub.listeners += [self._parts.metrics.heard, self._parts.open_jobs.heard]
         hub.on_begin.append(self._parts.open_jobs.load)
         hub.on_unavailable = self._parts.metrics.backend_failed
+        self.connections: OpenConnections[web.RequestHandler] = OpenConnections(
+            settings.max_connections, settings.max_connections_per_address
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.ServerRunner | None = None
+        self._n_closed, self._tell_closed_s = 0, 0.0
         self.port = 0
 
     @property
@@ -81,6 +93,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen; the grid need not answer yet."""
+        _allow_files(self.settings.max_connections + _OTHER_FILES)
         server = _Server(self, handler_cancellation=True, keepalive_timeout=self.settings.idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=self.settings.stop_s)
         await self._runner.setup()
@@ -131,6 +144,7 @@ class Gateway:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, whatever it is."""
         begin_s = time.monotonic()
+        self.connections.busy(request.protocol)
         call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
         call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
         status, problem = _WENT_AWAY, ""
@@ -175,7 +189,7 @@ class Gateway:
         route = find_route(call, request.path, request.method)
         call.route = route
         if route.role is not None:
-            call.identity = await identify(request, parts.tokens)
+            call.identity = await self._identified(call)
             if not call.identity.may(route.role):
                 problem = f"the token may {call.identity.info.role}; a token that may {route.role} is needed"
                 raise RefusalError("forbidden", problem)
@@ -195,6 +209,13 @@ class Gateway:
                 if not route.reads_body:
                     given["body"] = decode(call.data, call.form, route.body)
             return await self._respond(call, route, given)
+
+    async def _identified(self, call: GatewayCall) -> Identity:
+        try:
+            return await identify(call.request, self._parts.tokens, self._parts.logins)
+        except RefusalError as error:
+            call.login_failed = error.kind == "unauthenticated" and "Authorization" in call.request.headers
+            raise
 
     async def _respond(self, call: GatewayCall, route: HttpRoute, given: dict[str, Any]) -> web.StreamResponse:
         answer = await route.handler(call, **given)
@@ -247,6 +268,15 @@ class Gateway:
         self._log(call, response.status, refusal.kind, 0.0)
         return response
 
+    def closed_for_room(self) -> None:
+        """Tell the log, once in a while, that connections are closed to make room for others."""
+        self._n_closed += 1
+        now_s = time.monotonic()
+        if now_s >= self._tell_closed_s:
+            self._tell_closed_s = now_s + _TELL_EVERY_S
+            problem = "there are %d connections; %d were closed so far to make room"
+            logger.warning(problem, len(self.connections), self._n_closed)
+
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id", "")
         return given if good_id(given) else secrets.token_hex(8)
@@ -257,9 +287,12 @@ class Gateway:
         self._parts.metrics.answered(route.name if route else "", call.request.method, status, timed)
         if route is not None and is_of_link(route.path) and not problem:
             return  # there are many each second; what is wrong with one is told
+        now = time_text(time.time_ns() // 1_000_000)
+        if self._audit is not None and _is_audited(call, problem):
+            self._audit.add(_audit_entry(call, now, status, problem))
         log_request(
             LoggedRequest(
-                time=time_text(time.time_ns() // 1_000_000),
+                time=now,
                 id=call.request_id,
                 user=call.identity.user,
                 token=call.identity.token_id,
@@ -274,6 +307,30 @@ class Gateway:
                 problem=problem,
             )
         )
+
+
+def _is_audited(call: GatewayCall, problem: str) -> bool:
+    """Return whether a request goes into the audit log: it changed something, was not allowed, or its token was wrong.
+
+    What comes without a token is left out: anybody could fill the log with it.
+    """
+    is_known = call.route is not None and call.identity is not EVERYBODY
+    return call.login_failed or (is_known and (call.request.method not in ("GET", "HEAD") or problem == "forbidden"))
+
+
+def _audit_entry(call: GatewayCall, now: str, status: int, problem: str) -> AuditEntry:
+    return AuditEntry(
+        time=now,
+        user=call.identity.user,
+        token=call.identity.token_id,
+        address=str(call.request.remote or ""),
+        request=call.request_id,
+        what="login" if call.login_failed or call.route is None else call.route.name,
+        target=call.target[:100].encode("utf-8", "replace").decode(),
+        jobs=call.jobs,
+        status=status,
+        problem=problem,
+    )
 
 
 def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
@@ -293,8 +350,19 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
         rates=Rates(settings.requests_per_s, settings.burst, time.monotonic),
         at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
         streams=streams,
+        logins=Logins(settings.failed_logins_per_minute, time.monotonic),
         memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
     )
+
+
+def _allow_files(most: int) -> None:
+    """Let this process have so many files open, as far as it may: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < most:
+        logger.warning("this process may have %d files open, and max_connections asks for %d", wanted, most)
 
 
 class _Server(web.Server):
@@ -326,12 +394,27 @@ class _Connection(web.RequestHandler):
         self._gateway = gateway
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection, unless there are too many."""
+        """Take a connection; if there are too many, the one that has been idle for longest is closed."""
         super().connection_made(transport)
-        manager = self._manager
-        if manager is not None and len(manager.connections) > self._gateway.settings.max_connections:
-            logger.warning("there are %d connections; one more is closed", len(manager.connections) - 1)
-            self.force_close()
+        address = transport.get_extra_info("peername")
+        over = self._gateway.connections.opened(self, address[0] if address else None)
+        if over is not None:
+            self._gateway.closed_for_room()
+            over.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget a connection."""
+        self._gateway.connections.closed(self)
+        super().connection_lost(exc)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send an answer; then the connection is idle."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._gateway.connections.idle(self)
 
     def handle_error(
         self,

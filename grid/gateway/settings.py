@@ -29,6 +29,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     # A file of certificates: who shows one that is signed by one of them is known by it. The other ends of links must
     # then, users need not.
     client_ca: str | None = None
+    # Whether tokens may be sent here without TLS from other machines: where something in front of the gateway speaks
+    # TLS, or nobody else is on the network.
+    plain_http: bool = False
+    # Files, which are rotated: what tokens and operators did, and a line for each request. None: beside the tokens if
+    # they are in a file, or else nowhere; and standard error.
+    audit: str | None = None
+    log: str | None = None
     # Of a request that hands in jobs.
     max_body_bytes: int = 32 << 20
     max_jobs: int = 10_000
@@ -40,7 +47,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     # Requests of a user that are being answered, and streams of events and output that are open.
     max_at_once: int = 100
     max_streams: int = 500
-    max_connections: int = 4_000  # of everybody together
+    # Of everybody together, and from one address. One more takes the place of the one that has been idle for longest.
+    max_connections: int = 4_000
+    max_connections_per_address: int = 1_000
+    failed_logins_per_minute: float = 20.0  # from one address; then its tokens are not looked up for a while
     max_held_bytes: int = 256 << 20  # of all bodies together that are being read and worked on
     body_timeout_s: float = 30.0  # in which the body of a request must have come
     idle_s: float = 75.0  # after which a connection without a request is closed
@@ -67,6 +77,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
                 "host",
                 f"{self.host!r} can be reached from elsewhere, and without tokens everybody would be an operator; "
                 "name 127.0.0.1, or a place of tokens (gridweave token create)",
+            )
+        if self.cert is None and not self.plain_http and not is_loopback(self.host):
+            raise OptionError(
+                "host",
+                f"{self.host!r} can be reached from elsewhere, and without TLS whoever is on the way reads the tokens; "
+                "give cert and key, name 127.0.0.1, or write plain_http = true (--plain-http) if TLS ends before it",
             )
 
 

@@ -25,6 +25,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, OptionError, UnavailableError
 from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.gateway.audit import PrivateRotation
 from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
 from gridweave.grid.service.ray import child_environment, connected, free_port, last_words, watch_ray
 from gridweave.grid.service.state import (
@@ -46,7 +47,7 @@ Say = Callable[[str], None]
 """Hears what is going on, line by line."""
 
 READY_S = 60.0
-LOG = "gateway.log"
+LOG, REQUESTS = "gateway.log", "requests.log"
 _LOOK_EVERY_S, _ANSWER_S = 0.05, 5.0
 
 
@@ -134,14 +135,14 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
     async def serve() -> None:
         await serve_gateway(Gateway(RayBackend(namespace), settings), [], say)
 
-    log_requests()
+    log_requests(settings.log)
     watch_ray(lost)
     asyncio.run(serve())
 
 
-def log_requests() -> None:
-    """Have the lines of requests, and what the gateway has to say, written to standard error."""
-    handler = logging.StreamHandler()
+def log_requests(path: str | None = None) -> None:
+    """Have what the gateway has to say written to standard error, and the lines of requests there or to a file."""
+    handler = logging.StreamHandler() if path is None else PrivateRotation(path)
     handler.setFormatter(logging.Formatter("%(message)s"))
     requests = logging.getLogger("gridweave.gateway.requests")
     requests.handlers, requests.propagate = [handler], False
@@ -169,7 +170,8 @@ def start_gateway(
     port = free_port(plan.host, before if plan.port is None else plan.port)
     if plan.port and port != plan.port:
         raise UnavailableError(f"gateway.port: something else listens at {plan.host}:{plan.port}; name another port")
-    settings = msgspec.structs.replace(plan.settings(str(folder / TOKENS)), port=port)
+    logs = {"log": str(folder / LOGS / REQUESTS)}
+    settings = msgspec.structs.replace(plan.settings(str(folder / TOKENS)), port=port, **logs)
     task = GatewayTask(settings=settings, address=state.address, namespace=state.namespace, token=str(folder / TOKEN))
     with (folder / LOGS / LOG).open("ab") as log:
         child = subprocess.Popen(
@@ -193,7 +195,7 @@ def url_of(settings: GatewaySettings) -> str:
 
     Examples
     --------
-    >>> url_of(GatewaySettings(host="0.0.0.0", tokens="t"))
+    >>> url_of(GatewaySettings(host="0.0.0.0", tokens="t", plain_http=True))
     'http://127.0.0.1:8765'
     >>> url_of(GatewaySettings(host="::1", port=443, cert="c", key="k"))
     'https://[::1]:443'

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Container, Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
+from gridweave.scenarios.batch.beforehand import limit_masks, refusals, week_offset_ms
+from gridweave.scenarios.batch.cancellations import cancellations, cancelled_in
+from gridweave.scenarios.batch.fractional import play_fractional
+from gridweave.scenarios.batch.gang import played_gang
+from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import Stepped, run_core
+from gridweave.scenarios.batch.tuned import played_tuned
+from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
-from gridweave.scenarios.workload.columns import load_zone
+from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_node_events
 from gridweave.scenarios.workload.reservations import Request, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, fill_jobs, keys_of
+from gridweave.scenarios.workload.table import MAX_WIDTH, IntArray, Workload, fill_jobs, keys_of
 from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
 from gridweave.site.kernels.work import no_work
@@ -50,12 +58,14 @@ def play_site(
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
-    _check_weights(workload)
-    _check_times(workload)
+    _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
+    play = _COMPILED.get(type(policy))
     if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
         told = _played(workload, nodes, policy, node_events, progress)
+    elif play is not None and driver == "batch" and not reservations:
+        told = play(workload, nodes, policy, progress)
     else:
         cancellations(workload, np.arange(len(workload)))
         offset_ms = _offset_for(workload, policy)
@@ -72,8 +82,10 @@ def play_site(
         label=policy.label,
         options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
         shared=entry_of(policy).shares_nodes,
+        shares_time=entry_of(policy).shares_time,
         columns=told.columns,
-        own_metrics=own_metrics(entry_of(policy), workload, nodes, told),
+        own_metrics=own_metrics(entry_of(policy), workload, nodes, told) | _by_needs(workload, nodes, told),
+        tuning=told.tuning,
     )
 
 
@@ -87,6 +99,13 @@ def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> 
     return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
 
 
+def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+    """Return the metrics by CPU needs, under any discipline; empty if no needs are known, or no job ran."""
+    if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
+        return {}
+    return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
+
+
 def _played(
     workload: Workload,
     nodes: int,
@@ -95,7 +114,7 @@ def _played(
     progress: Progress | None,
 ) -> Stepped:
     """Return what becomes of the jobs in the compiled loop."""
-    refused = _refusals(workload, nodes, policy)
+    refused = refusals(workload, nodes, policy)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     offset_ms = _offset_for(workload, policy)
     run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms, node_events=node_events)
@@ -116,6 +135,16 @@ def _played(
     return Stepped(start_ms, end_ms, refused, (), columns, totals)
 
 
+_Play = Callable[[Workload, int, Any, Progress | None], Stepped]
+
+_COMPILED: dict[type, _Play] = {
+    GangPolicy: played_gang,
+    DynPPolicy: played_tuned,
+    FractionalPolicy: play_fractional,
+}
+"""Who else plays a workload in the compiled loop, by the policy; of all others a core is stepped."""
+
+
 def _offset_for(workload: Workload, policy: Policy) -> int:
     """Return the local time of instant zero in the week, where a window of a limit asks for it.
 
@@ -134,30 +163,6 @@ def _options_of(policy: Policy) -> dict[str, Any]:
     return {name: None if value == math.inf else value for name, value in options.items()}
 
 
-def week_offset_ms(workload: Workload) -> int:
-    """Return the local time of a workload's instant zero, as ms since Monday 00:00; 0 if its date is not known.
-
-    Raises
-    ------
-    InputError
-        If the workload's time zone is not known, or its date is beyond the calendar.
-
-    Notes
-    -----
-    Daylight saving time that begins or ends later in the workload is not followed: a week has 168 hours.
-    """
-    if workload.start_unix_s is None:
-        return 0
-    try:
-        start = datetime.fromtimestamp(workload.start_unix_s, load_zone(workload.timezone))
-    except InputError as error:
-        raise InputError(f"{workload.name}: {error}") from None
-    except (OverflowError, ValueError, OSError):
-        problem = f"{workload.start_unix_s} s since 1970 is beyond the calendar (years 1 to 9999)"
-        raise InputError(f"{workload.name}: {problem}") from None
-    return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
-
-
 def check_driver(
     driver: str, policy: Policy, reservations: Sequence[Request], node_events: Sequence[NodeEvent] = ()
 ) -> None:
@@ -173,6 +178,12 @@ def check_driver(
         raise OptionError("node_events", "are for the disciplines queue and planning in the compiled loop")
     if reservations or policy.limits:
         raise OptionError("node_events", "do not go with reservations or limits, which may not be kept then")
+
+
+def _check_workload(workload: Workload, policy: Policy) -> None:
+    _check_weights(workload)
+    _check_times(workload)
+    check_needs(workload, entry_of(policy).needs)
 
 
 def _check_weights(workload: Workload) -> None:
@@ -202,73 +213,6 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     if not 1 <= number <= MAX_WIDTH:
         raise OptionError("nodes", f"is {number}; a site has from 1 to {MAX_WIDTH} nodes")
     return number
-
-
-def _limit_masks(workload: Workload, policy: SitePolicy) -> IntArray:
-    """Return which limits apply to each job, as bit masks."""
-    return policy.limit_masks(width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user"))
-
-
-def _refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, str]:
-    """Return the jobs that can never start on the site, each with the reason."""
-    masks = _limit_masks(workload, policy)
-    doubtful = np.flatnonzero((workload.width > nodes) | (masks != 0))
-    reasons: dict[tuple[int, int], str | None] = {}
-    refused = {}
-    for row in doubtful:
-        kind = int(workload.width[row]), int(masks[row])
-        if kind not in reasons:
-            reasons[kind] = policy.why_never(nodes, width=kind[0], limits=kind[1])
-        reason = reasons[kind]
-        if reason is not None:
-            refused[int(workload.job_id[row])] = reason
-    return refused
-
-
-def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when jobs are cancelled if they still wait; None if none is.
-
-    Parameters
-    ----------
-    workload : Workload
-        Its column ``cancel_ms``; -1 for jobs that nobody cancels.
-    rows : numpy.ndarray of int64
-        The jobs that are played, one after the other.
-
-    Raises
-    ------
-    InputError
-        If a job is cancelled before it is submitted, or at that instant.
-    """
-    if "cancel_ms" not in workload.columns:
-        return None
-    cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
-    wrong = (cancel_ms >= 0) & (cancel_ms <= workload.submit_ms)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        times = f"cancel_ms {cancel_ms[row]} is not after its submission at {workload.submit_ms[row]} ms"
-        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {times}")
-    places = np.flatnonzero(cancel_ms[rows] >= 0)
-    places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
-    return Cancellations(cancel_ms[rows][places], places) if len(places) else None
-
-
-def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]) -> BoolArray:
-    """Return which jobs were cancelled while they waited, bool, shape (n,).
-
-    Parameters
-    ----------
-    start_ms : numpy.ndarray of int64, shape (n,)
-        `NEVER` for jobs that were not started.
-    refused : container of int
-        Ids of those that could never be.
-    """
-    waited: BoolArray = start_ms == NEVER
-    if waited.any():
-        waited &= [job_id not in refused for job_id in workload.job_id.tolist()]
-    cancel_ms = np.asarray(workload.columns.get("cancel_ms", np.full(len(workload), NEVER)), np.int64)
-    assert (cancel_ms[waited] >= 0).all(), "the loop ended with jobs that wait"
-    return waited
 
 
 def _outages(
@@ -326,7 +270,7 @@ class BatchRun:
     ) -> None:
         self._state = empty_state(nodes, slots=len(rows))
         fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
-        self._state.jobs["limits"] = _limit_masks(workload, policy)[rows]
+        self._state.jobs["limits"] = limit_masks(workload, policy)[rows]
         plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
         self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
         self._cancels = cancellations(workload, rows)

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, TraceError
+from gridweave.scenarios.batch.cancellations import cancellations, cancelled_in
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.paced import Paced, Sharing
 from gridweave.scenarios.batch.kernels.run import new_run
-from gridweave.scenarios.batch.one_site import Progress, cancellations, cancelled_in
+from gridweave.scenarios.batch.one_site import Progress
 from gridweave.scenarios.results.schedule import NEVER, SharedUse, SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.table import IntArray, Workload

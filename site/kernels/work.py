@@ -150,6 +150,30 @@ def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, ra
 
 
 @kernel
+def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, now_ms: Int, end_ms: Int) -> None:
+    """Let what stands in a row begin or go on in turns, in which its work is done at an instant that is worked out.
+
+    Parameters
+    ----------
+    ends : Ends
+    work : numpy.ndarray of WORK
+    row, job_id : int
+    left : int
+        What is left of its work (`work_of`).
+    now_ms : int
+    end_ms : int
+        When that will be done (`gridweave.site.kernels.turns`).
+    """
+    job = work[row]
+    job.job_id = job_id
+    job.left = left
+    job.rate = RATE_ONE
+    job.since_ms = now_ms
+    job.end_ms = end_ms
+    place_end(ends, work, row)
+
+
+@kernel
 def change_rate(ends: Ends, work: WorkTable, row: Int, rate: Int, now_ms: Int) -> None:
     """Let what runs in a row go on at another rate, 0 to pause it; its end moves in the heap."""
     set_rate(work[row], rate, now_ms)

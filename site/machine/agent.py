@@ -232,7 +232,9 @@ def _told(agent: str, event: PieceEvent) -> Report:
         return RunStarted(agent, event.job_id, event.attempt)
     # Of what was lost nobody knows.
     has_run = event.started_ms is not None or event.outcome == "lost"
-    return RunEnded(agent, event.job_id, event.attempt, event.outcome, event.reason, event.ranks, event.usage, has_run)
+    key = event.job_id, event.attempt
+    told = RunEnded(agent, *key, event.outcome, event.reason, event.ranks, event.usage, has_run)
+    return msgspec.structs.replace(told, elements=event.elements, interrupted=event.interrupted)
 
 
 def own_environment() -> dict[str, str]:

@@ -20,6 +20,7 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceStarted, PieceState
+from gridweave.site.machine.elements import COUNTER, ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     FULL,
     JOBS,
@@ -30,6 +31,7 @@ from gridweave.site.machine.folders import (
     piece_folder,
     piece_key,
     read_cancel,
+    read_launch,
     read_state,
     room_problem,
     write_cancel,
@@ -454,6 +456,9 @@ class Runner:
         if state.started_ms is not None:
             self._tell_started(piece, state.started_ms)
         piece.ended = True
+        elements = ended_elements(piece.folder)
+        launch = read_launch(piece.folder) if elements or (piece.folder / COUNTER).exists() else None
+        interrupted = interrupted_elements(piece.folder, launch, elements) if launch is not None else ()
         self._events.put_nowait(
             PieceEnded(
                 *piece.key,
@@ -463,5 +468,7 @@ class Runner:
                 usage=state.usage,
                 started_ms=state.started_ms,
                 ended_ms=state.ended_ms or 0,
+                elements=elements,
+                interrupted=interrupted,
             )
         )

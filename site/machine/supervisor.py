@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from gridweave.site.elements import elements_problem
 from gridweave.site.launch import (
     Launch,
     Outcome,
@@ -29,6 +30,7 @@ from gridweave.site.launch import (
     total_usage,
 )
 from gridweave.site.machine.affinity import format_cpu_list
+from gridweave.site.machine.elements import ended_elements, run_elements
 from gridweave.site.machine.folders import FULL, NOTICES, error_path, read_cancel, reserve, write_state
 from gridweave.site.machine.output import RankOutput
 from gridweave.site.machine.processes import (
@@ -199,7 +201,7 @@ def fork_rank(
             program = _program(command[0], environment.get("PATH", os.defpath))
             os.write(writer, READY)
             if os.read(gate[0], 1) == GO:
-                _execute(program, command, environment)
+                _begin(launch, folder, rank, program, command, environment)
         except OSError as error:
             _report(writer, f"rank {rank.rank}: {os.strerror(error.errno or 0)}")
         except _CannotStartError as error:
@@ -267,6 +269,15 @@ def _program(name: str, path: str) -> str:
             there = os.path.join(folder, name)
             raise _CannotStartError(f"command {name!r}: {there} is not executable; give it the x permission (chmod +x)")
     raise _CannotStartError(f"command {name!r}: not found in {where}; install it on this machine or give its full path")
+
+
+def _begin(
+    launch: Launch, folder: Path, rank: Rank, program: str, command: tuple[str, ...], environment: Mapping[str, str]
+) -> None:
+    """Become the rank's program, or the one that draws elements of a packed array and runs it for each."""
+    if launch.elements is None:
+        _execute(program, command, environment)
+    os._exit(run_elements(launch, folder, rank.rank, program, command, environment))
 
 
 def _execute(program: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
@@ -550,6 +561,8 @@ class Supervisor:
         if all(process.status is not None for process in self.processes):
             outcome: Outcome = "failed" if failed else "finished"
             reason = failed.describe(self.folder) if failed else ""
+            if self.launch.elements and (problem := elements_problem(ended_elements(self.folder))):
+                outcome, reason = "failed", "; ".join(filter(None, (problem, reason)))
             if self.childless:
                 self.outcome, self.reason = outcome, reason
             else:

@@ -100,7 +100,7 @@ def test_bad_traces(shell: Shell, tmp_path: Path, kind: str) -> None:
         ("--backfill slack --discipline planning", "--backfill of a planning site: 'slack' is not known"),
         ("--choice worst-fit", "--choice: 'worst-fit' is not known; one of first-fit, best-fit"),
         ("--choice best-fit --backfill none", "--choice: 'best-fit' goes with a queue"),
-        ("--discipline gang", "--discipline: 'gang' is not known"),
+        ("--discipline sling", "--discipline: 'sling' is not known"),
         ("--slack nan", "--slack: is nan; a number from 0 to 10,000"),
         ("--slack -1", "--slack: is -1.0"),
         ("--aging 0", "--aging: '0' is too short to wait"),

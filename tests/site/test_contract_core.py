@@ -101,7 +101,7 @@ def test_what_does_not_fit_now_is_refused() -> None:
     refused = answers(core, 1, ReserveNodes(7, 1, 2, 10))
     assert refused == [Refused(7, 1, "it needs 2 nodes now; 1 are free, and others may go first")]
     assert answers(core, 2, ReserveNodes(8, 1, 1, 1000))[0] == Refused(
-        8, 1, "it needs 1 nodes now; 1 are free, and others may go first"
+        8, 1, "it needs 1 node now; 1 are free, and others may go first"
     ), "it would delay the head of the queue"
     assert answers(core, 3, ReserveNodes(9, 1, 1, 90)) == [Started(9, 1, 3)]
     assert commands(core, 100, JobFinished(1), JobFinished(9)) == [StartJob(2, ((0, 4),))]

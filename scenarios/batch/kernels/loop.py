@@ -161,13 +161,13 @@ def run_batch(
             if lacking != DONE:
                 return lacking
         if paced is not None:
-            paced_counted(state, paced.sharing, now_ms)
+            paced_counted(state, paced.sharing, paced.gang, paced.fractional, now_ms)
         decides = _is_woken(links, run, now_ms)
         if links is not None:
             decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
         decides = _end_jobs(state, work, site, paced, grid, links, run, now_ms) or decides
         if cancels is not None:
-            decides = _cancel_jobs(state, site, paced, grid, links, cancels, run, now_ms) or decides
+            decides = _cancel_jobs(state, work, site, paced, grid, links, cancels, run, now_ms) or decides
         if outages is not None:
             decides = change_nodes(state, work, site, outages, run, now_ms) or decides
         decides = _submit_jobs(state, site, paced, grid, links, run, now_ms) or decides
@@ -197,7 +197,7 @@ def _next_instant(
     if site is not None:
         now_ms = min(now_ms, state.counters[0].next_start_ms)
     if paced is not None:
-        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing))
+        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing, paced.gang, paced.fractional))
     if grid is not None:
         now_ms = min(now_ms, _next_reserved_ms(grid.plan))
     if links is not None:
@@ -297,9 +297,9 @@ def end_job(
     if site is not None:
         job = state.jobs[row]
         end_ms = run.start_ms[row] + job.estimate_ms
-        job_ended(state, site.queue, site.promises, site.planning, end_ms, job.job_id, now_ms)
+        job_ended(state, site.queue, site.promises, site.planning, site.tuning, end_ms, job.job_id, now_ms)
     if paced is not None:
-        paced_ended(state, paced.sharing, row, now_ms)
+        paced_ended(state, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
     if grid is not None:
         _leave_grid(state, grid.plan, row, now_ms)
 
@@ -315,6 +315,7 @@ def _leave_grid(state: GridState, plan: ReservedStarts | None, row: Int, now_ms:
 @kernel_part
 def _cancel_jobs(
     state: Any,
+    work: _Work,
     site: _Site,
     paced: _Paced,
     grid: _Grid,
@@ -329,18 +330,26 @@ def _cancel_jobs(
     while clock.cancelled < len(cancels.row) and cancels.at_ms[clock.cancelled] == now_ms:
         row = cancels.row[clock.cancelled]
         clock.cancelled += 1
-        left_any = _leave_if_waiting(state, site, paced, grid, links, row, now_ms) or left_any
+        left_any = _leave_if_waiting(state, work, site, paced, grid, links, run, row, now_ms) or left_any
     return left_any
 
 
 @kernel_part
 def _leave_if_waiting(
-    state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, row: Int, now_ms: Int
+    state: Any,
+    work: _Work,
+    site: _Site,
+    paced: _Paced,
+    grid: _Grid,
+    links: _Links,
+    run: RunArrays,
+    row: Int,
+    now_ms: Int,
 ) -> bool:
     """Take the job of a row out of the queue; return whether it waited."""
     waits = False
     if paced is not None:
-        waits = paced_withdrawn(state, paced.sharing, row, now_ms)
+        waits = paced_withdrawn(state, work, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
     if site is not None:
         waits = _leave_queue_of(state, site, grid, links, row)
     if grid is not None:
@@ -362,7 +371,7 @@ def _leave_queue_of(state: Any, site: _Site, grid: _Grid, links: _Links, row: In
 def leave_queue(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int, place: Int) -> None:
     """Take the job of a row, which waits at this place, out of the queue."""
     if site is not None:
-        job_withdrawn(state, site.promises, place)
+        job_withdrawn(state, site.promises, site.tuning, place)
         if state.counters[0].n_waiting == 0:
             # There is no pass then that would note that nobody starts at a promised instant.
             state.counters[0].next_start_ms = NEVER_MS
@@ -390,9 +399,9 @@ def _submit_jobs(
     while clock.submitted < len(state.jobs) and state.jobs[clock.submitted].submit_ms == now_ms:
         row = clock.submitted
         if site is not None:
-            job_submitted(state, site.queue, row)
+            job_submitted(state, site.queue, site.tuning, row)
         if paced is not None:
-            paced_submitted(state, paced.sharing, row, now_ms)
+            paced_submitted(state, paced.sharing, paced.gang, paced.fractional, row, now_ms)
         if grid is not None and now_ms < grid.hopeless_ms[row]:
             enqueue(state, row)
             if links is not None:
@@ -417,7 +426,7 @@ def _pass_and_begin(
     counters = state.counters[0]
     if site is not None and counters.n_waiting > 0:
         # Nothing waits at half of all instants on a machine with little load.
-        site_pass(state, site.queue, site.promises, site.planning, now_ms)
+        site_pass(state, site.queue, site.promises, site.planning, site.tuning, now_ms)
         for i in range(counters.n_started):
             row = state.started[i]
             if outages is not None:
@@ -425,7 +434,7 @@ def _pass_and_begin(
             run.start_ms[row] = now_ms
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
     if paced is not None:
-        paced_pass(state, work, paced.sharing, run, now_ms)
+        paced_pass(state, work, paced.sharing, paced.gang, paced.fractional, run, now_ms)
     if grid is not None:
         if links is not None:
             expect_late_ends(state, work, grid.plan, links, now_ms)

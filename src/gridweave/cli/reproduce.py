@@ -31,9 +31,14 @@ def reproduce(
     seeds: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Number of workloads to average over; 3 for zhang and 5 for lomarc if left out."
+            metavar="N",
+            help="For zhang, lomarc and dfrs: number of workloads to average over; 5 for lomarc and 3 for others "
+            "if left out.",
         ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="For dfrs: all 100 synthetic traces and all weeks of HPC2N. Takes hours.")
+    ] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")
     ] = None,
@@ -53,7 +58,7 @@ def reproduce(
         raise OptionError("--seeds", f"is {seeds}; a number from 1 to {MAX_SEEDS}")
     folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:
-        bench = Bench(seeds=seeds, progress=progress)
+        bench = Bench(seeds=seeds, full=full, progress=progress)
         reports = interruptible(lambda: [compute(table, bench) for table in ids])
     _check_something(reports)
     if as_json:

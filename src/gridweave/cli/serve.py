@@ -102,6 +102,9 @@ def gateway(
     ] = None,
     cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS certificate.")] = None,
     key: Annotated[str | None, typer.Option(metavar="FILE", help="TLS key.")] = None,
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Take tokens without TLS from other machines, too.")
+    ] = False,
 ) -> None:
     """Run the HTTP gateway of a grid on Ray (docs/gateway.md). Requests are logged to standard error, one per line.
 
@@ -114,7 +117,7 @@ def gateway(
     except ImportError as error:
         raise not_installed(error.name) from None
     with named_as_typed(host="--listen", port="--listen"):
-        settings = GatewaySettings(host=host, port=port, tokens=tokens, cert=cert, key=key)
+        settings = GatewaySettings(host=host, port=port, tokens=tokens, cert=cert, key=key, plain_http=plain_http)
         _join(address, namespace)
         run_gateway(settings, namespace=namespace, say=say)
 

@@ -55,6 +55,7 @@ def create(
     days = None if valid is None else parse_time_ms("--valid", valid) / 86_400_000
     with _store(tokens, here, create=True) as store, named_as_typed(user="USER", days="--valid"):
         made = store.create(user, cast("Role", role), days=days)
+        _audit(store, "token-create", made.info.token_id)
     if as_json:
         print_json({"token": made.token, **_plain(made.info)})
         return
@@ -90,7 +91,7 @@ def revoke(
     Example: gridweave token revoke 1f0c9a77d2e4
     """
     with _store(tokens, here, create=False) as store:
-        unknown = [token_id for token_id in token_ids if not store.revoke(_id(token_id))]
+        unknown = [token_id for token_id in token_ids if not _revoke(store, _id(token_id))]
     if unknown:
         names = ", ".join(repr(_id(token_id))[:60] for token_id in unknown)
         raise InputError(f"no valid token has the id {names}; see: gridweave token list")
@@ -101,6 +102,27 @@ def _id(given: str) -> str:
     """Return the id of a token; of a whole token it is the middle part, and the rest is not to be shown."""
     parts = given.split("_", 2)
     return parts[1] if len(parts) == 3 else given
+
+
+def _revoke(store: TokenStore, token_id: str) -> bool:
+    is_done = store.revoke(token_id)
+    if is_done:
+        _audit(store, "token-revoke", token_id)
+    return is_done
+
+
+def _audit(store: TokenStore, what: str, token_id: str) -> None:
+    """Write down what this command did, where the gateway writes down what it does."""
+    import getpass
+    import time
+
+    from gridweave.grid.gateway.audit import AuditEntry, AuditLog, audit_place
+    from gridweave.grid.gateway.metrics import time_text
+
+    place = audit_place(store.place, None)
+    if place is not None:
+        now = time_text(time.time_ns() // 1_000_000)
+        AuditLog(place).add(AuditEntry(time=now, user=getpass.getuser(), what=what, target=token_id))
 
 
 @contextmanager

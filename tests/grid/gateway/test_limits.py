@@ -142,17 +142,17 @@ async def test_jobs_of_a_site_are_counted_too() -> None:
 
 
 @pytest.mark.asyncio
-async def test_too_many_connections_are_closed() -> None:
-    """One connection more than there may be is closed, and those that are there are served."""
+async def test_of_too_many_connections_the_oldest_idle_one_is_closed() -> None:
+    """One connection more than there may be takes the place of the one that has been idle for longest."""
     async with serving(FakeBackend(), max_connections=2) as grid:
-        assert (await grid.ask("GET", "/healthz"))[0] == 200  # this one stays open
+        old_reader, old_writer = await asyncio.open_connection("127.0.0.1", grid.gateway.port)
+        assert (await grid.ask("GET", "/healthz"))[0] == 200  # a second one, which stays open
         reader, writer = await asyncio.open_connection("127.0.0.1", grid.gateway.port)
-        late_reader, late_writer = await asyncio.open_connection("127.0.0.1", grid.gateway.port)
-        assert await late_reader.read() == b""
+        assert await old_reader.read() == b""
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200")
         writer.close()
-        late_writer.close()
+        old_writer.close()
 
 
 @pytest.mark.parametrize("wrong", [{"port": -1}, {"port": 70_000}, {"burst": 0}, {"cert": "x"}, {"max_jobs": -1}])

@@ -340,7 +340,7 @@ async def test_forget(machine: Machine, post: Post) -> None:
 async def test_one_runner_per_folder(machine: Machine) -> None:
     """A second runner of a folder is told so, and a folder that cannot be one as well."""
     async with machine.runner():
-        with pytest.raises(UnavailableError, match="another runner has this folder"):
+        with pytest.raises(UnavailableError, match="another runner uses this folder"):
             await machine.runner().open()
     (machine.scratch / "file").write_text("")
     with pytest.raises(InputError, match="must be a folder on a local disk"):

@@ -1,0 +1,197 @@
+"""What is written to files and kept: the audit log of what tokens and operators did, and the lines of requests.
+
+Both are for their owner alone, and both are rotated: a file that is full becomes ``NAME.1``, that one ``NAME.2``, ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError
+
+MOST_BYTES, KEPT, AUDITS_KEPT = 10 << 20, 10, 100
+"""So large a file becomes, and so many full ones are kept: of the lines of requests, and of the audit log."""
+
+AUDIT = "audit.log"
+"""What the audit log is called: it is in the folder of the tokens, if they are in a file."""
+
+_TAIL = 16 << 10
+_FIRST = "0" * 64
+
+logger = logging.getLogger("gridweave.gateway")
+
+
+def audit_place(tokens: str | None, named: str | None) -> str | None:
+    """Return where the audit log is: where it is named, or else beside the tokens, if they are in a file.
+
+    Examples
+    --------
+    >>> audit_place("/var/lib/gridweave/tokens.db", None), audit_place("postgresql://db/tokens", None)
+    ('/var/lib/gridweave/audit.log', None)
+    """
+    if named is not None or tokens is None:
+        return named
+    return None if "://" in tokens else str(Path(tokens).with_name(AUDIT))
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the audit log.
+
+    Attributes
+    ----------
+    time : str
+    user, token, address : str
+        Who did it, with the token of which id, from where; ``token`` is empty where there is none.
+    request : str
+        The id of the request, as in the log of requests and in the stories of jobs.
+    what : str
+        The route by its name; ``login`` for a token that was wrong; ``token-create``, ``token-revoke`` for the command.
+    target : str
+        Job, site or token.
+    jobs : int
+    status : int
+        Of HTTP; 0 for the command.
+    problem : str
+        Why it was refused, by its kind.
+    before : str
+        SHA-256 of the line before, in hexadecimal: by it a line that was changed or taken out is noticed.
+    """
+
+    time: str
+    user: str = ""
+    token: str = ""
+    address: str = ""
+    request: str = ""
+    what: str
+    target: str = ""
+    jobs: int = 0
+    status: int = 0
+    problem: str = ""
+    before: str = ""
+
+
+class AuditLog:
+    """A file to which lines are added, by several processes if need be; none is ever changed."""
+
+    def __init__(self, path: str | Path, *, most_bytes: int = MOST_BYTES, kept: int = AUDITS_KEPT) -> None:
+        self.path = Path(path)
+        self._most_bytes, self._kept = most_bytes, kept
+        self._lock = threading.Lock()
+        self._is_told = False
+        with self._opened():
+            pass
+
+    def add(self, entry: AuditEntry) -> None:
+        """Add a line; if that fails the log of the gateway says so, and all goes on."""
+        try:
+            with self._lock, self._opened() as handle:
+                if os.fstat(handle).st_size < self._most_bytes:
+                    _write(handle, entry)
+                else:
+                    self._rotate(handle, entry)
+            self._is_told = False
+        except (OSError, OptionError) as error:
+            if not self._is_told:
+                logger.error("%s: the audit log cannot be written: %s", self.path, error)
+            self._is_told = True
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Yield the file, which nobody else writes to meanwhile."""
+        while True:
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                right = "name a file in a folder that exists and that you can write to"
+                raise OptionError("audit", f"{self.path}: {error.strerror}; {right}") from None
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                if _is_same(handle, self.path):
+                    yield handle
+                    return
+                # Another process has rotated it meanwhile.
+            finally:
+                os.close(handle)
+
+    def _rotate(self, handle: int, entry: AuditEntry) -> None:
+        """Begin a new file, whose first line is the one after the last line of the old."""
+        last = _digest_of_last(handle)
+        for number in range(self._kept - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f"{self.path}.{number}", f"{self.path}.{number + 1}")
+        os.replace(self.path, f"{self.path}.1")
+        with self._opened() as fresh:
+            _write(fresh, entry, last)
+
+
+def _write(handle: int, entry: AuditEntry, before: str = "") -> None:
+    linked = msgspec.structs.replace(entry, before=before or _digest_of_last(handle))
+    os.write(handle, msgspec.json.encode(linked) + b"\n")
+
+
+def _is_same(handle: int, path: Path) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(handle)
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def _digest_of_last(handle: int) -> str:
+    """Return the digest of the last line of a file; of none it is all zeros."""
+    size = os.fstat(handle).st_size
+    tail = os.pread(handle, _TAIL, max(0, size - _TAIL))
+    lines = tail.splitlines()
+    return hashlib.sha256(lines[-1]).hexdigest() if lines else _FIRST
+
+
+def broken_line(path: str | Path) -> int | None:
+    """Return the number (from 1) of the first line that does not follow from the one before; None: all do.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        One file; the first line of one that was rotated names the digest of the last line of the file before.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    """
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; name an audit log") from None
+    last: str | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            before = msgspec.json.decode(line, type=dict[str, object]).get("before", "")
+        except msgspec.MsgspecError:
+            return number
+        if last is not None and before != last:
+            return number
+        last = hashlib.sha256(line).hexdigest()
+    return None
+
+
+class PrivateRotation(RotatingFileHandler):
+    """A log in a file for its owner alone, that is rotated."""
+
+    def __init__(self, path: str | Path, *, most_bytes: int = MOST_BYTES, kept: int = KEPT) -> None:
+        super().__init__(path, maxBytes=most_bytes, backupCount=kept, encoding="utf-8")
+
+    def _open(self) -> io.TextIOWrapper:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return open(os.open(self.baseFilename, flags, 0o600), "a", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Gang scheduling: jobs share nodes in time (docs/gang.md)."""

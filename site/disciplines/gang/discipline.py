@@ -1,0 +1,323 @@
+"""The discipline of a site that shares its nodes in time, stepped event by event (docs/gang.md).
+
+This owns the arrays, and gives every job a slot in them; kernels decide. A job that has been placed in the matrix waits
+until its first slice: for the site it starts then.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
+from gridweave.site.disciplines.gang.kernels.gang_pass import gang_pass
+from gridweave.site.disciplines.gang.kernels.state import (
+    CONSERVATIVE,
+    NO_ROW,
+    GangCodes,
+    GangSite,
+    empty_matrix,
+    gang_job_ended,
+    gang_job_submitted,
+    gang_job_withdrawn,
+)
+from gridweave.site.disciplines.gang.kernels.told import rates_at
+from gridweave.site.disciplines.gang.matrix import (
+    check_matrix,
+    columns_of,
+    gang_totals,
+    intervals_of_columns,
+    matrix_of,
+)
+from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
+from gridweave.site.explain import SiteReason, ahead_text, nodes_text
+from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
+from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE
+from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+from gridweave.site.times import when_text
+
+_NEVER = int(NEVER_MS)
+_ASKED = -1
+"""The id of a job that is thought of to answer a question."""
+
+
+class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipline 1"):
+    """The jobs and the matrix of a site in arrays, and the rate of each running job as the driver knows it."""
+
+    slots: SlotsState
+    arrays: Arrays
+    rates: dict[int, int]
+    next_change_ms: int
+
+
+class GangDiscipline:
+    """A site's jobs and matrix in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    week_offset_ms : int
+        Of no concern here.
+    """
+
+    state_type = GangDisciplineState
+    threads_per_node = 1
+    """A job has its nodes whole while it works."""
+
+    def __init__(self, nodes: int, policy: GangPolicy, week_offset_ms: int = 0) -> None:
+        self._nodes, self._policy, self._codes = nodes, policy, policy.codes()
+        self._state = self._empty(FIRST_SLOTS)
+        self._slots = JobSlots()
+        # What the driver was told of each running job, and when the next rate changes or job starts.
+        self._rate: dict[int, int] = {}
+        self._next_change_ms = _NEVER
+        self._changes: list[tuple[int, int]] = []
+        self._moved: list[int] = []
+
+    def _empty(self, slots: int) -> GangSite:
+        return empty_matrix(self._nodes, self._policy.mpl, slots=slots)
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        twin = copy.copy(self)
+        twin._state = GangSite._make(array.copy() for array in self._state)
+        twin._slots = self._slots.copy()
+        twin._rate, twin._changes, twin._moved = self._rate.copy(), [], []
+        return twin
+
+    @property
+    def free(self) -> int:
+        """Nodes on which no running job is, in any slice."""
+        taken = 0
+        for job_id in self._rate:
+            taken |= self._bits_of(job_id)
+        return self._nodes - taken.bit_count()
+
+    def _bits_of(self, job_id: int) -> int:
+        """Return the nodes of a placed job as the bits of a number."""
+        words = self._state.columns[self._state.jobs["bits"][self._slots.of[job_id]]].tolist()
+        return sum(word << (number * WORD_BITS) for number, word in enumerate(words))
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes and the hardware threads of a running job, which are one each."""
+        nodes = intervals_of_columns(columns_of(self._state, self._slots.of[job_id]))
+        return nodes, nodes
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return None: a job that shares nodes in time is not told at which slowdown."""
+        return None
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        if job.width > self._nodes:
+            return f"it needs {job.width} nodes and the site has {self._nodes}"
+        return None
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        if self._slots.is_full:
+            self._grow()
+        slot = self._slots.enter(job)
+        row = self._state.jobs[slot]
+        row["submit_ms"], row["job_id"] = now_ms, job.job_id
+        row["width"], row["estimate_ms"] = job.width, job.estimate_ms
+        key = ORDERS[self._policy.order](now_ms, job.width, job.estimate_ms, job.weight, job.priority, math.inf)
+        row["key"] = math.inf if job.behind else float(key)
+        gang_job_submitted(self._state, self._codes, np.int64(slot), np.int64(now_ms))
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        gang_job_ended(self._state, self._codes, np.int64(self._slots.of[job_id]), np.int64(now_ms))
+        del self._rate[job_id]
+        self._slots.leave(job_id)
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        slot = np.int64(self._slots.of[job_id])
+        withdrawn = gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms))
+        assert withdrawn, f"job {job_id} does not wait"
+        self._slots.leave(job_id)
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job to end at another instant: its limit moves by as much as it works until then."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        row["estimate_ms"] += max(1, end_ms - int(row["end_ms"]))
+        row["end_ms"] = end_ms
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Make no reservation: this discipline has none."""
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Have nothing to give back."""
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Decide if need be; return the jobs whose first slice begins now, in the order in which they were placed."""
+        decided = gang_pass(self._state, self._codes, np.int64(now_ms))
+        placed = self._placed()
+        if decided and self._policy.migration != "none":
+            table, number = self._state.jobs, self._state.counters["decisions"][0]
+            ids = table["job_id"][placed[table["moved"][placed] == number]].tolist()
+            self._moved = sorted(job_id for job_id in ids if job_id in self._rate)
+        rates = np.zeros(len(self._state.placed), np.int64)
+        self._next_change_ms = int(rates_at(self._state, self._codes, np.int64(now_ms), rates))
+        started = []
+        for slot, rate in zip(placed.tolist(), rates.tolist(), strict=False):
+            if rate == NOT_RUNNING:
+                continue
+            job = self._slots.jobs[slot]
+            if job.job_id not in self._rate:
+                self._rate[job.job_id] = RATE_ONE
+                started.append(job)
+            if self._rate[job.job_id] != rate:
+                self._rate[job.job_id] = rate
+                self._changes.append((job.job_id, rate))
+        return started
+
+    def take_rates(self) -> list[tuple[int, int]]:
+        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
+        told, self._changes = sorted(self._changes), []
+        return told
+
+    def take_moves(self) -> list[int]:
+        """Return the running jobs that the last decision has moved to other nodes, by job id."""
+        told, self._moved = self._moved, []
+        return told
+
+    def _placed(self) -> npt.NDArray[np.int64]:
+        placed: npt.NDArray[np.int64] = self._state.placed[: self._state.counters["n_placed"][0]]
+        return placed
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when the next slice begins, or a job has paid for its switch, or a decision is due."""
+        next_ms = min(self._next_change_ms, int(self._state.counters["due_ms"][0]))
+        return None if next_ms == _NEVER else next_ms
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job: when it will have worked for as long."""
+        return min((int(self._state.jobs["end_ms"][self._slots.of[job_id]]) for job_id in self._rate), default=None)
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        rows = [self._state.jobs[self._slots.of[job_id]] for job_id in self._rate]
+        for row in sorted(rows, key=lambda row: (row["end_ms"], row["job_id"])):
+            yield Running(self._slots.job(int(row["job_id"])), int(row["begin_ms"]), int(row["end_ms"]))
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs, those placed first; each with the start that it has been promised, if any."""
+        for slot in self._placed().tolist():
+            job = self._slots.jobs[slot]
+            if job.job_id not in self._rate:
+                yield job, int(self._state.jobs["begin_ms"][slot])
+        for slot in self._state.waiting[: self._state.counters["n_waiting"][0]].tolist():
+            promised_ms = int(self._state.jobs["promised_ms"][slot])
+            yield self._slots.jobs[slot], None if promised_ms == UNPLACED_MS else promised_ms
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length, submitted now, could have at once."""
+        free: list[int] = (self._nodes - self._state.used).tolist()
+        for width in sorted(set(free) - {0}, reverse=True):
+            if self._start_ms(now_ms, width, length_ms, self._codes) == now_ms:
+                return width
+        return 0
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
+        if width > self._nodes:
+            return None
+        # Behind all that wait, where this site promises nothing to any but the first, or to nobody.
+        start_ms = self._start_ms(now_ms, width, length_ms, self._codes)
+        if start_ms is None:
+            start_ms = self._start_ms(now_ms, width, length_ms, self._codes._replace(backfill=CONSERVATIVE))
+        return start_ms
+
+    def _start_ms(self, now_ms: int, width: int, length_ms: int, codes: GangCodes) -> int | None:
+        """Return when a job behind all others would start, if it were submitted now; None if it is promised nothing."""
+        twin = self.aside()
+        twin._codes = codes
+        twin.submit(now_ms, Job(job_id=_ASKED, width=width, estimate_ms=length_ms, behind=True))
+        gang_pass(twin._state, codes, np.int64(now_ms))
+        row = twin._state.jobs[twin._slots.of[_ASKED]]
+        start_ms = int(row["promised_ms"] if row["home"] == NO_ROW else row["begin_ms"])
+        return None if start_ms in (_NEVER, UNPLACED_MS) else start_ms
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start, and why not earlier."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        if row["home"] != NO_ROW:
+            begin_ms = int(row["begin_ms"])
+            reason = (
+                f"it has its nodes in row {int(row['home'])} of the matrix, whose turn is {when_text(begin_ms, now_ms)}"
+            )
+            return SiteReason(start_ms=begin_ms, ahead=0, reason=reason)
+        queue = self._state.waiting[: self._state.counters["n_waiting"][0]].tolist()
+        place = queue.index(self._slots.of[job_id])
+        promised_ms = int(row["promised_ms"])
+        start_ms = None if promised_ms == UNPLACED_MS else max(promised_ms, now_ms)
+        free = self._nodes - int(self._state.used.min())
+        reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; at most {free} are free in one"
+        if self._policy.backfill == "none" and place > 0:
+            reason += f", and {ahead_text(place)} must be placed before it"
+        elif place > 0:
+            reason += f", and what {ahead_text(place)} have been promised is kept"
+        return SiteReason(
+            start_ms=start_ms,
+            ahead=place,
+            waits_for=tuple(
+                run.job.job_id for run in self.running() if start_ms and run.end_by_estimate_ms <= start_ms
+            ),
+            reason=reason,
+        )
+
+    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return nothing: there are no columns."""
+        return ()
+
+    def totals(self) -> Mapping[str, float]:
+        """Return what has been counted so far."""
+        return gang_totals(self._state)
+
+    def matrix(self) -> list[list[int | None]]:
+        """Return which job has each node in each row in use: rows by nodes, ids, None where nobody has it."""
+        return matrix_of(self._state)
+
+    def _grow(self) -> None:
+        """Move into arrays of twice the size."""
+        old = self._state
+        self._state = self._empty(self._slots.double())
+        vacant = self._state.vacant[: len(self._state.vacant) - len(old.vacant)].copy()
+        copy_into(self._state, old)
+        count = int(old.counters["n_vacant"][0])
+        self._state.vacant[: len(vacant)] = vacant
+        self._state.vacant[len(vacant) : len(vacant) + count] = old.vacant[:count]
+        self._state.counters["n_vacant"] = len(vacant) + count
+
+    def state(self) -> GangDisciplineState:
+        """Return what is known of the jobs and the matrix."""
+        arrays = arrays_state(self._state)
+        return GangDisciplineState(
+            slots=self._slots.state(), arrays=arrays, rates=self._rate, next_change_ms=self._next_change_ms
+        )
+
+    def restore(self, state: GangDisciplineState) -> None:
+        """Take in what was known of the jobs and the matrix."""
+        self._slots.restore(state.slots)
+        self._state = restored_arrays(self._empty(self._slots.count), state.arrays)
+        self._rate, self._next_change_ms = state.rates, state.next_change_ms
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        check_matrix(self._state)
+        placed = [int(self._state.jobs["job_id"][slot]) for slot in self._placed()]
+        assert set(self._rate) <= set(placed), "a job runs that is not in the matrix"
+        waiting = [job.job_id for job, _ in self.waiting()]
+        assert sorted([*self._rate, *waiting]) == sorted(self._slots.of), "a job is lost or doubled"

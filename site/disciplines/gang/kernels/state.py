@@ -1,0 +1,424 @@
+"""The arrays of a site that shares its nodes in time: the Ousterhout matrix, and how jobs enter and leave it.
+
+The matrix has a row for each of its time slices and a column for each node. A job that is *placed* in it has the same
+columns in all its rows, one of which is its *home*; the others are replicas, made anew at every decision. A placed job
+*begins* in the first slice of its home.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Int, Record, kernel, kernel_part
+from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS, add, copy, count, remove, take_lowest, words_for
+from gridweave.site.kernels.state import NEVER_MS, dequeue, enqueue
+from gridweave.site.kernels.turns import Cycle, time_of_turn_ms, times_of_turn
+
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
+MAX_ROWS = 62
+"""Rows of a matrix: one bit of an int64 each."""
+
+NO_ROW = np.int64(-1)
+"""The home of a job that is not placed, and the row that ran last before any has."""
+
+GANG_JOB = np.dtype(
+    [
+        ("key", np.float64),
+        *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
+        # What it has been promised while it waits.
+        *((name, np.int64) for name in ("promised_ms", "promised_row")),
+        # Where it is in the matrix: rows are bits.
+        *((name, np.int64) for name in ("home", "rows", "bits", "last_row", "moved")),
+        # How it works in turns (gridweave.site.kernels.turns), as of the last decision.
+        *((name, np.int64) for name in ("turns", "works", "switch_left_ms", "is_fresh")),
+        *((name, np.int64) for name in ("owed_ms", "worked_ms", "begin_ms", "end_ms")),
+    ],
+    align=True,
+)
+"""A job. ``bits`` is the row of the table of columns; ``moved`` the number of the decision that moved it last;
+``owed_ms`` what it is still to pay for having been moved; ``begin_ms`` when it began, or will; ``end_ms`` when it will
+have worked for its estimate, if nothing is decided before."""
+
+GANG_COUNTERS = np.dtype(
+    [
+        *((name, np.int64) for name in ("nodes", "rows", "n_waiting", "first_new", "narrowest")),
+        *((name, np.int64) for name in ("n_placed", "n_vacant")),
+        # The row of the last slice, the instant of the last decision, and the slices since then.
+        *((name, np.int64) for name in ("last_row", "since_ms", "n_turns")),
+        # Whether something has happened since the last decision, when the next is due, and how many there were.
+        *((name, np.int64) for name in ("is_stirred", "due_ms", "decisions", "has_profiles")),
+        # Tasks that may still be moved in this decision; what was moved in all.
+        *((name, np.int64) for name in ("tasks_left", "migrations", "tasks_migrated")),
+        # The rows into which jobs may be put, as bits; whether space is shared, and how often that began (adaptive.py).
+        *((name, np.int64) for name in ("open_rows", "shares_space", "changes", "measured_ms")),
+        *((name, np.float64) for name in ("utilisation", "switch_part", "lost_measured", "switched_measured")),
+        # Node milliseconds: up to ``counted_ms``; while jobs waited, and in all.
+        ("counted_ms", np.int64),
+        *(
+            (name, np.float64)
+            for name in ("lost", "lost_any", "lost_before", "switched", "switched_before", "migrated")
+        ),
+    ],
+    align=True,
+)
+"""The numbers of a site."""
+
+
+class GangSite(NamedTuple):
+    """The jobs and the matrix of one site.
+
+    Attributes
+    ----------
+    counters : numpy.ndarray of GANG_COUNTERS, shape (1,)
+    jobs : numpy.ndarray of GANG_JOB, shape (slots,)
+    waiting : numpy.ndarray of int64, shape (slots,)
+        Slots in the order of the queue.
+    placed, by_width : numpy.ndarray of int64, shape (room,)
+        Slots of the placed jobs: in the order in which they were placed, and ascending (width, job id).
+    columns : numpy.ndarray of int64, shape (room, words)
+        The columns of each placed job.
+    vacant : numpy.ndarray of int64, shape (room,)
+        Rows of ``columns`` that nobody has; the last is taken first.
+    taken : numpy.ndarray of int64, shape (rows, words)
+        The columns that are taken in each row of the matrix; what lies beyond the nodes is always taken.
+    used : numpy.ndarray of int64, shape (rows,)
+        Nodes in use in each row.
+    turn_row : numpy.ndarray of int64, shape (rows,)
+        The row of the matrix in each slice of the cycle.
+    empty, first_switched, switched : numpy.ndarray of int64, shape (rows,)
+        For each slice of the cycle the nodes left empty, and those on which a job is resumed: the first time, and then.
+    step_ms, step_free : numpy.ndarray of int64, shape (rows, steps)
+        What is free in each row from when on, by estimates (profile.py).
+    n_steps : numpy.ndarray of int64, shape (rows,)
+    order, overlapping, scratch : numpy.ndarray of int64, shapes (rows,), (room,) and (words,)
+        Room to work in.
+    """
+
+    counters: npt.NDArray[np.void]
+    jobs: npt.NDArray[np.void]
+    waiting: npt.NDArray[np.int64]
+    placed: npt.NDArray[np.int64]
+    by_width: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]
+    vacant: npt.NDArray[np.int64]
+    taken: npt.NDArray[np.int64]
+    used: npt.NDArray[np.int64]
+    turn_row: npt.NDArray[np.int64]
+    empty: npt.NDArray[np.int64]
+    first_switched: npt.NDArray[np.int64]
+    switched: npt.NDArray[np.int64]
+    step_ms: npt.NDArray[np.int64]
+    step_free: npt.NDArray[np.int64]
+    n_steps: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    overlapping: npt.NDArray[np.int64]
+    scratch: npt.NDArray[np.int64]
+
+
+class GangCodes(NamedTuple):
+    """The policy of a site, as compiled code reads it.
+
+    Attributes
+    ----------
+    slice_ms, switch_ms : int
+    backfill : int
+        `NO_BACKFILL`, `EASY` or `CONSERVATIVE`.
+    is_discrete : bool
+        Whether decisions are taken at the end of a slice alone.
+    cleans, compacts, fills : bool
+        Which of the phases there are besides Schedule.
+    migrates_to_compact, migrates_to_fill : bool
+        Whether jobs are moved to other columns to empty rows, and to let others run in more rows.
+    migration_ms : int
+        What moving a job costs it: half to save it, half to start it anew.
+    max_tasks : int
+        Tasks that may be moved in one decision.
+    window_ms : int
+        Over which utilisation is measured, for the adaptive switch; 0 if time is always shared.
+    """
+
+    slice_ms: Int
+    switch_ms: Int
+    backfill: Int
+    is_discrete: bool
+    cleans: bool
+    compacts: bool
+    fills: bool
+    migrates_to_compact: bool
+    migrates_to_fill: bool
+    migration_ms: Int
+    max_tasks: Int
+    window_ms: Int
+
+
+NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
+"""Nobody is overtaken; the first that waits is not delayed; no job that waits is delayed by one behind it."""
+
+
+def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
+    """Return the state of an idle site.
+
+    Parameters
+    ----------
+    nodes : int
+    rows : int
+        The multiprogramming level.
+    slots : int
+        Jobs that may wait or run at one time.
+
+    Returns
+    -------
+    GangSite
+    """
+    room, words, steps = min(slots, nodes * rows), words_for(nodes), 2 * slots + 2
+    state = GangSite(
+        counters=np.zeros(1, GANG_COUNTERS),
+        jobs=np.zeros(slots, GANG_JOB),
+        waiting=np.zeros(slots, np.int64),
+        placed=np.zeros(room, np.int64),
+        by_width=np.zeros(room, np.int64),
+        columns=np.zeros((room, words), np.int64),
+        vacant=np.arange(room - 1, -1, -1),
+        taken=np.zeros((rows, words), np.int64),
+        used=np.zeros(rows, np.int64),
+        turn_row=np.zeros(rows, np.int64),
+        empty=np.zeros(rows, np.int64),
+        first_switched=np.zeros(rows, np.int64),
+        switched=np.zeros(rows, np.int64),
+        step_ms=np.zeros((rows, steps), np.int64),
+        step_free=np.zeros((rows, steps), np.int64),
+        n_steps=np.zeros(rows, np.int64),
+        order=np.zeros(rows, np.int64),
+        overlapping=np.zeros(room, np.int64),
+        scratch=np.zeros(words, np.int64),
+    )
+    state.taken[:] = _beyond(nodes)
+    state.jobs["home"] = NO_ROW
+    counters = state.counters[0]
+    counters["nodes"], counters["rows"], counters["n_vacant"] = nodes, rows, room
+    counters["last_row"], counters["open_rows"] = NO_ROW, all_rows(state)
+    counters["first_new"] = counters["narrowest"] = counters["due_ms"] = counters["counted_ms"] = NEVER_MS
+    return state
+
+
+def _beyond(nodes: int) -> npt.NDArray[np.int64]:
+    """Return the columns that the words have room for and the site has no nodes for."""
+    beyond = np.zeros(words_for(nodes), np.int64)
+    spare = len(beyond) * WORD_BITS - nodes
+    beyond[-1] = ((1 << spare) - 1) << (WORD_BITS - spare)
+    return beyond
+
+
+@kernel_part
+def all_rows(state: GangSite) -> Int:
+    """Return all rows of the matrix, as bits."""
+    return (1 << state.counters[0].rows) - 1
+
+
+@kernel_part
+def cycle_of(state: GangSite, codes: GangCodes) -> Cycle:
+    """Return the slices that go round since the last decision."""
+    return Cycle(state.counters[0].n_turns, codes.slice_ms, codes.switch_ms)
+
+
+@kernel_part
+def stir(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
+    """Have a decision at this instant, or at the end of the slice."""
+    counters = state.counters[0]
+    counters.is_stirred = 1
+    counters.due_ms = now_ms
+    if codes.is_discrete:
+        counters.due_ms = (now_ms + codes.slice_ms - 1) // codes.slice_ms * codes.slice_ms
+
+
+@kernel
+def gang_job_submitted(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
+    """Put the job of a slot, which is filled in, into the queue.
+
+    Parameters
+    ----------
+    state : GangSite
+    codes : GangCodes
+    slot, now_ms : int
+    """
+    job = state.jobs[slot]
+    job.home = job.promised_row = NO_ROW
+    job.rows = 0
+    job.begin_ms = NEVER_MS
+    count_loss(state, codes, now_ms)
+    enqueue(state, slot)
+    stir(state, codes, now_ms)
+
+
+@kernel
+def gang_job_withdrawn(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> bool:
+    """Take the job of a slot out if it waits, or has been placed and not yet begun; return whether it did."""
+    job = state.jobs[slot]
+    if job.home != NO_ROW:
+        if job.begin_ms < now_ms:
+            return False
+        gang_job_ended(state, codes, slot, now_ms)
+        return True
+    for place in range(state.counters[0].n_waiting):
+        if state.waiting[place] == slot:
+            count_loss(state, codes, now_ms)
+            dequeue(state, place)
+            stir(state, codes, now_ms)
+            return True
+    return False
+
+
+@kernel
+def gang_job_ended(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
+    """Take a placed job out of the matrix.
+
+    Parameters
+    ----------
+    state : GangSite
+    codes : GangCodes
+    slot, now_ms : int
+    """
+    counters = state.counters[0]
+    job = state.jobs[slot]
+    count_loss(state, codes, now_ms)
+    stir(state, codes, now_ms)
+    if job.begin_ms < now_ms:
+        # The rest of a slice that runs to its end (equation 3, the jobs H).
+        rest = 1.0 * job.width * (counters.due_ms - now_ms)
+        counters.lost_any += rest
+        if counters.n_waiting > 0:
+            counters.lost += rest
+    for row in range(counters.rows):
+        if (job.rows >> row) & 1:
+            leave_row(state, job, row)
+    state.vacant[counters.n_vacant] = job.bits
+    counters.n_vacant += 1
+    _drop(state.placed, counters.n_placed, slot)
+    _drop(state.by_width, counters.n_placed, slot)
+    counters.n_placed -= 1
+    job.home = NO_ROW
+
+
+@kernel_part
+def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
+    """Take a slot out of a list."""
+    place = 0
+    while slots[place] != slot:
+        place += 1
+    for i in range(place, count - 1):
+        slots[i] = slots[i + 1]
+
+
+@kernel
+def place_job(state: GangSite, slot: Int, row: Int) -> None:
+    """Put a job that waits into a row that has the columns for it: the lowest; the row becomes its home."""
+    counters = state.counters[0]
+    job = state.jobs[slot]
+    counters.n_vacant -= 1
+    job.bits = state.vacant[counters.n_vacant]
+    job.home = job.last_row = row
+    job.rows = 0
+    job.works = job.switch_left_ms = job.owed_ms = job.worked_ms = 0
+    job.is_fresh = 1
+    job.moved = 0
+    columns = state.columns[job.bits]
+    for word in range(len(columns)):
+        columns[word] = 0
+    take_lowest(state.taken[row], job.width, columns)
+    join_row(state, job, row)
+    state.placed[counters.n_placed] = slot
+    place = counters.n_placed
+    while place > 0 and _is_wider(state, state.by_width[place - 1], job):
+        state.by_width[place] = state.by_width[place - 1]
+        place -= 1
+    state.by_width[place] = slot
+    counters.n_placed += 1
+
+
+@kernel_part
+def _is_wider(state: GangSite, slot: Int, job: Record) -> bool:
+    other = state.jobs[slot]
+    return other.width > job.width or (other.width == job.width and other.job_id > job.job_id)
+
+
+@kernel_part
+def join_row(state: GangSite, job: Record, row: Int) -> None:
+    """Put a job into a row of the matrix, in its columns, which are free there."""
+    add(state.taken[row], state.columns[job.bits])
+    state.used[row] += job.width
+    job.rows |= 1 << row
+
+
+@kernel_part
+def leave_row(state: GangSite, job: Record, row: Int) -> None:
+    """Take a job out of a row of the matrix."""
+    remove(state.taken[row], state.columns[job.bits])
+    state.used[row] -= job.width
+    job.rows &= ~(1 << row)
+
+
+@kernel_part
+def turns_until(state: GangSite, row: Int) -> Int:
+    """Return how far a row is from now on, in rows: 0 for that behind the last slice's, the most for that itself."""
+    rows = state.counters[0].rows
+    return (row - state.counters[0].last_row - 1) % rows
+
+
+@kernel_part
+def is_ahead(state: GangSite, job: Record, row: Int) -> bool:
+    """Whether a job in this row works before a cycle has passed since it last did (the clock algorithm)."""
+    return turns_until(state, row) <= turns_until(state, job.last_row)
+
+
+@kernel
+def give_columns(state: GangSite, job: Record, row: Int) -> None:
+    """Give a job that is in no row of the matrix columns of a row: of its own those that are free, then the lowest."""
+    columns, scratch = state.columns[job.bits], state.scratch
+    copy(scratch, state.taken[row])
+    remove(columns, scratch)
+    add(scratch, columns)
+    take_lowest(scratch, job.width - count(columns), columns)
+    join_row(state, job, row)
+
+
+@kernel
+def count_loss(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
+    """Count the loss of capacity since the last instant (Zhang, equation 3).
+
+    Parameters
+    ----------
+    state : GangSite
+        As it was since then.
+    codes : GangCodes
+    now_ms : int
+    """
+    counters = state.counters[0]
+    if counters.counted_ms == NEVER_MS:
+        # Nothing was ever here: the time begins.
+        counters.since_ms = counters.counted_ms = counters.measured_ms = now_ms
+    if now_ms == counters.counted_ms:
+        return
+    elapsed_ms, lost, switched = now_ms - counters.since_ms, 0.0, 0.0
+    cycle = cycle_of(state, codes)
+    if cycle.n_turns == 0:
+        lost = 1.0 * counters.nodes * elapsed_ms
+    for turn in range(cycle.n_turns):
+        lost += 1.0 * state.empty[turn] * time_of_turn_ms(turn, elapsed_ms, cycle)
+        times = times_of_turn(turn, elapsed_ms, cycle)
+        if times > 0:
+            nodes = state.first_switched[turn] + (times - 1) * state.switched[turn]
+            switched += 1.0 * nodes * codes.switch_ms
+    lost += switched
+    new = lost - counters.lost_before
+    counters.lost_any += new
+    if counters.n_waiting > 0:
+        counters.lost += new
+    counters.lost_before = lost
+    counters.switched += switched - counters.switched_before
+    counters.switched_before = switched
+    counters.counted_ms = now_ms

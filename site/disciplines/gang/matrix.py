@@ -1,0 +1,123 @@
+"""The matrix to be looked at, and checked."""
+
+from __future__ import annotations
+
+from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
+from gridweave.site.disciplines.gang.kernels.state import GangSite, turns_until
+
+ACROSS_AT_MOST = 12
+"""Columns of a printed matrix."""
+
+
+def columns_of(state: GangSite, slot: int) -> list[int]:
+    """Return the nodes of a placed job, ascending."""
+    words = state.columns[state.jobs["bits"][slot]].tolist()
+    return [
+        number * WORD_BITS + bit for number, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1
+    ]
+
+
+def intervals_of_columns(columns: list[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending nodes as half-open intervals.
+
+    Examples
+    --------
+    >>> intervals_of_columns([0, 1, 5])
+    ((0, 2), (5, 6))
+    """
+    found: list[tuple[int, int]] = []
+    for column in columns:
+        if found and found[-1][1] == column:
+            found[-1] = found[-1][0], column + 1
+        else:
+            found.append((column, column + 1))
+    return tuple(found)
+
+
+def matrix_rows(matrix: list[list[int | None]], row_now: int | None) -> tuple[list[str], list[list[str]]]:
+    """Return a matrix as text, as Zhang's Figure 9 has it: a column for nodes that are alike in all rows.
+
+    With more than `ACROSS_AT_MOST` such columns, slices stand across and nodes down.
+
+    Parameters
+    ----------
+    matrix : list of list of int or None, shape (rows, nodes)
+    row_now : int or None
+        The row whose slice goes on; it is marked.
+
+    Returns
+    -------
+    headings : list of str
+    rows : list of list of str
+
+    Examples
+    --------
+    >>> headings, rows = matrix_rows([[1, 1, 2], [3, 3, None]], 1)
+    >>> headings
+    ['', 'P0-P1', 'P2']
+    >>> rows
+    [['time-slice 0', 'J1', 'J2'], ['time-slice 1 *', 'J3', '']]
+    """
+    kinds = list(zip(*matrix, strict=True))
+    firsts = [node for node, kind in enumerate(kinds) if node == 0 or kind != kinds[node - 1]]
+    ends = [*firsts[1:], len(kinds)]
+    nodes = [f"P{low}" if high == low + 1 else f"P{low}-P{high - 1}" for low, high in zip(firsts, ends, strict=True)]
+    slices = [f"time-slice {number}{' *' if number == row_now else ''}" for number in range(len(matrix))]
+    cells = [["" if row[first] is None else f"J{row[first]}" for first in firsts] for row in matrix]
+    if len(nodes) > ACROSS_AT_MOST:
+        return ["", *slices], [[name, *column] for name, column in zip(nodes, zip(*cells, strict=True), strict=True)]
+    return ["", *nodes], [[name, *row] for name, row in zip(slices, cells, strict=True)]
+
+
+def placed_slots(state: GangSite) -> list[int]:
+    """Return the slots of the placed jobs, in the order in which they were placed."""
+    placed: list[int] = state.placed[: state.counters["n_placed"][0]].tolist()
+    return placed
+
+
+def matrix_of(state: GangSite) -> list[list[int | None]]:
+    """Return the ids of the jobs in the matrix.
+
+    Returns
+    -------
+    list of list of int or None, shape (rows, nodes)
+        None where nobody has a node in a row.
+    """
+    rows, nodes = int(state.counters["rows"][0]), int(state.counters["nodes"][0])
+    matrix: list[list[int | None]] = [[None] * nodes for _ in range(rows)]
+    for slot in placed_slots(state):
+        for row in range(rows):
+            if int(state.jobs["rows"][slot]) >> row & 1:
+                for column in columns_of(state, slot):
+                    assert matrix[row][column] is None, "a node is taken twice in a row"
+                    matrix[row][column] = int(state.jobs["job_id"][slot])
+    return matrix
+
+
+def check_matrix(state: GangSite) -> None:
+    """Raise AssertionError if the state contradicts itself; it is as after the decisions of an instant."""
+    matrix = matrix_of(state)
+    counters = state.counters[0]
+    for row, nodes in enumerate(matrix):
+        taken = [column for column, job_id in enumerate(nodes) if job_id is not None]
+        assert len(taken) == state.used[row], "the nodes in use in a row are miscounted"
+        bits = sum(int(word) << (number * WORD_BITS) for number, word in enumerate(state.taken[row].tolist()))
+        assert bits & ((1 << counters["nodes"]) - 1) == sum(1 << column for column in taken), "taken nodes differ"
+    slots = placed_slots(state)
+    assert sorted(slots) == sorted(state.by_width[: len(slots)].tolist()), "the jobs by width are others"
+    for slot in slots:
+        job = state.jobs[slot]
+        assert len(columns_of(state, slot)) == job["width"], "a job has not its nodes"
+        assert int(job["rows"]) >> int(job["home"]) & 1, "a job is not in its home"
+        if not counters["is_stirred"]:
+            assert job["turns"] > 0, "a job has no turn in the cycle"
+            ahead = [row for row in range(counters["rows"]) if int(job["rows"]) >> row & 1]
+            latest = turns_until(state, job["last_row"])
+            assert min(turns_until(state, row) for row in ahead) <= latest, "a job misses a cycle"
+
+
+def gang_totals(state: GangSite) -> dict[str, float]:
+    """Return what a site has counted so far, for the metrics of `gridweave.site.disciplines.gang.entry`."""
+    counters = state.counters[0]
+    names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "switched", "changes")
+    return {name: float(counters[name]) for name in names}
