@@ -146,7 +146,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     now_ms : int
         What its clock shows.
-    mode, control, order, backfill, selection : str
+    mode, control, order, backfill, head_reservation, selection : str
     overhead : tuple of float
         In 2, 3, ... fragments; the last one holds for more.
     lower_bound : int
@@ -169,6 +169,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     max_fragments: tuple[FragmentLimit, ...]
     links: bool
     margin_ms: int
+    head_reservation: str = "anywhere"
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):

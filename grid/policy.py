@@ -9,7 +9,17 @@ import numpy.typing as npt
 from gridweave.errors import OptionError
 from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.kernels.overhead import stretched_ms
-from gridweave.grid.kernels.placement import BEST_FIT, BIGGEST_FREE, EARLIEST_END, EQUAL_UTIL, RANDOM, GridCodes
+from gridweave.grid.kernels.placement import (
+    ANYWHERE,
+    BEST_FIT,
+    BIGGEST_FREE,
+    EARLIEST_END,
+    EQUAL_UTIL,
+    NOTHING,
+    RANDOM,
+    SINGLE_SITE,
+    GridCodes,
+)
 from gridweave.jit import prepared
 from gridweave.site.kernels.order import ORDERS
 
@@ -23,6 +33,7 @@ SELECTIONS = {
     "earliest-end": EARLIEST_END,
 }
 BACKFILLS = ("easy", "none", "conservative")
+HEAD_RESERVATIONS = {"anywhere": ANYWHERE, "single-site": SINGLE_SITE, "nothing": NOTHING}
 
 LIMITED_FRAGMENTS = ((64, 1), (128, 2), (512, 8))
 """Streit's Table 7.5, the configuration *limited*: (width up to, fragments allowed)."""
@@ -41,6 +52,9 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Of the queue: a name in `gridweave.site.kernels.order.ORDERS`.
     backfill : str
         ``easy``, ``none`` or ``conservative``.
+    head_reservation : str
+        What the first in the queue reserves under ``easy``: ``anywhere`` (one site, or several where that pays),
+        ``single-site`` (a job wider than any: several), or ``nothing``.
     selection : str
         Of a single site: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``.
     overhead : float or tuple of float
@@ -61,6 +75,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     control: str = "full"
     order: str = "fcfs"
     backfill: str = "easy"
+    head_reservation: str = "anywhere"
     selection: str = "best-fit"
     overhead: float | tuple[float, ...] = 0.0
     lower_bound: int = 0
@@ -72,6 +87,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("control", CONTROLS),
             ("order", tuple(ORDERS)),
             ("backfill", BACKFILLS),
+            ("head_reservation", tuple(HEAD_RESERVATIONS)),
             ("selection", tuple(SELECTIONS)),
         ):
             if getattr(self, option) not in known:
@@ -115,6 +131,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for name, usual in (("order", "fcfs"), ("backfill", "easy"), ("selection", "best-fit")):
             value = getattr(self, name)
             parts += [f"{name} {value}"] * (value != usual)
+        parts += [f"head reserves {self.head_reservation}"] * (self.head_reservation != "anywhere")
         return " ".join(parts)
 
     def codes(self) -> GridCodes:
@@ -124,6 +141,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             splits=self.splits,
             adaptive=self.adaptive,
             backfills=self.backfill == "easy",
+            head_reservation=HEAD_RESERVATIONS[self.head_reservation],
             selection=SELECTIONS[self.selection],
             lower_bound=self.lower_bound,
             width_up_to=rows[:, 0].copy(),

@@ -297,10 +297,11 @@ def grid_options(
     backfills: Sequence[str] = ("easy", "none"),
     orders: Sequence[str] = ("fcfs",),
     limited: bool = True,
+    heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Draw keyword arguments of `reference.grid.simulate_grid` but for those by job, which a case has.
 
-    With ``limited`` there may be a lower bound and a table of fragments.
+    With ``limited`` there may be a lower bound and a table of fragments. ``heads``: what the head may reserve.
     """
     overheads = st.sampled_from((0.0, 0.1, 0.29, 0.3, 0.5, 1.0, 3.0))
     tables = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 4)), max_size=3, unique_by=lambda row: row[0])
@@ -312,6 +313,7 @@ def grid_options(
         "overhead": draw(overheads | st.lists(overheads, min_size=1, max_size=4).map(tuple)),
         "lower_bound": draw(st.sampled_from((0, 0, 2, 5))) if limited else 0,
         "max_fragments": draw(st.one_of(st.none(), tables.map(sorted))) if limited else None,
+        **({"head_reservation": draw(st.sampled_from(heads))} if heads else {}),
     }
 
 

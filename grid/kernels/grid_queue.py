@@ -16,7 +16,7 @@ from gridweave.grid.kernels.links_placement import (
     take_site_ahead,
 )
 from gridweave.grid.kernels.overhead import shortest_split_ms, shortest_split_now_ms, split_length_ms
-from gridweave.grid.kernels.placement import GridCodes, may_split
+from gridweave.grid.kernels.placement import ANYWHERE, NOTHING, GridCodes, may_split
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
 from gridweave.grid.kernels.site_order import copy_order, move_site
 from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, GridState, Place, SiteNodes, Slot
@@ -146,18 +146,15 @@ def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
     """Find the shadow time of the head and the nodes that it will take then; note what can be spared beyond it.
 
     On one site it can be placed only when a site that something comes free on has the nodes, split only when all have.
-    A head that the links keep from being placed at all has no shadow time.
+    A head that the links keep from being placed at all has no shadow time, nor has one that reserves nothing.
     """
     counters = state.counters[0]
-    counters.shadow_ms = NEVER_MS
-    counters.spare = UNKNOWN
-    counters.reserved_for = slot
-    counters.n_kept = 0
-    for site in range(len(state.ahead)):
-        state.ahead[site] = state.free[site]
+    _reserve_nothing(state, slot)
+    if codes.head_reservation == NOTHING:
+        return
     width = state.jobs[slot].width
     total = counters.free
-    splits = codes.splits
+    splits = codes.splits and (codes.head_reservation == ANYWHERE or width > counters.largest)
     in_order = False
     place = FIRST_PLACE
     last = end_place(state)
@@ -186,6 +183,18 @@ def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
         if placed:
             _reserve_taken(state, when_ms)
             return
+
+
+@kernel_part
+def _reserve_nothing(state: GridState, slot: Slot) -> None:
+    """Note that nothing is reserved for the head yet, at the instant at which what is free now is free."""
+    counters = state.counters[0]
+    counters.shadow_ms = NEVER_MS
+    counters.spare = UNKNOWN
+    counters.reserved_for = slot
+    counters.n_kept = 0
+    for site in range(len(state.ahead)):
+        state.ahead[site] = state.free[site]
 
 
 @kernel_part

@@ -19,6 +19,9 @@ from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
 BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM, EARLIEST_END = 0, 1, 2, 3, 4
 
+ANYWHERE, SINGLE_SITE, NOTHING = 0, 1, 2
+"""What the head of the queue reserves."""
+
 
 class GridCodes(NamedTuple):
     """A grid's policy as compiled code reads it.
@@ -30,6 +33,8 @@ class GridCodes(NamedTuple):
     adaptive : bool
         Whether it is split only if that ends earlier than waiting for a single site.
     backfills : bool
+    head_reservation : int
+        ANYWHERE, SINGLE_SITE (but for a job wider than any) or NOTHING.
     selection : int
         BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM or EARLIEST_END.
     lower_bound : int
@@ -45,6 +50,7 @@ class GridCodes(NamedTuple):
     splits: bool
     adaptive: bool
     backfills: bool
+    head_reservation: int
     selection: int
     lower_bound: int
     width_up_to: npt.NDArray[np.int64]

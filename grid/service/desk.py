@@ -74,4 +74,5 @@ class GridDesk(Desk[GridDriver]):
             max_fragments=tuple(FragmentLimit(*limit) for limit in policy.max_fragments),
             links=settings.network is not None,
             margin_ms=settings.margin_ms,
+            head_reservation=policy.head_reservation,
         )

@@ -239,6 +239,7 @@ def _policy_differences(built: Built, scheduling: Scheduling) -> list[str]:
         "control": policy.control,
         "order": policy.order,
         "backfill": policy.backfill,
+        "head_reservation": policy.head_reservation,
         "selection": policy.selection,
     }
     if policy.splits:

@@ -152,27 +152,23 @@ def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> N
 
 
 def draw_lomarc(table: str, title: str, runs: LomarcRuns) -> dict[str, Figure]:
-    """Draw groups of bars, once for each reading of the slowdown; names are such as "lomarc-6-as-printed"."""
-    points = runs.points(lomarc.bars_of(table))
+    """Draw groups of bars, as the default reading has them."""
     mixes, workloads = (("M2", "M3"), ("W1",)) if table == "lomarc-9" else (("M1",), lomarc.WORKLOADS)
     quantities = lomarc.SHOWN[table]
-    figures = {}
-    for reading in lomarc.READINGS:
-        view = lomarc.View(points, reading)
-        drawn = new_figure(5.6 * len(quantities), 4.0 * len(mixes) + 0.5)
-        for row, mix in zip(drawn.subplots(len(mixes), len(quantities), squeeze=False), mixes, strict=True):
-            for axes, quantity in zip(row, quantities, strict=True):
-                groups = {
-                    variant: [mean_interval(view.values(quantity, variant, one, mix)) for one in workloads]
-                    for variant in VARIANTS
-                }
-                draw_groups(axes, groups, [f"{one} {mix}" for one in workloads])
-                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.8g}"))
-                axes.set_ylabel(lomarc.QUANTITIES[quantity][0])
-        legend_below(drawn)
-        drawn.suptitle(f"{title}: {reading}", fontsize="medium")
-        figures[_slug(table, reading)] = drawn
-    return figures
+    view = lomarc.View(runs.points(lomarc.bars_of(table)), lomarc.DEFAULT_READING)
+    drawn = new_figure(5.6 * len(quantities), 4.0 * len(mixes) + 0.5)
+    for row, mix in zip(drawn.subplots(len(mixes), len(quantities), squeeze=False), mixes, strict=True):
+        for axes, quantity in zip(row, quantities, strict=True):
+            groups = {
+                variant: [mean_interval(view.values(quantity, variant, one, mix)) for one in workloads]
+                for variant in VARIANTS
+            }
+            draw_groups(axes, groups, [f"{one} {mix}" for one in workloads])
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.8g}"))
+            axes.set_ylabel(lomarc.QUANTITIES[quantity][0])
+    legend_below(drawn)
+    drawn.suptitle(f"{title}: {lomarc.DEFAULT_READING}", fontsize="medium")
+    return {table: drawn}
 
 
 def draw_network(table: str, title: str, runs: NetworkRuns) -> dict[str, Figure]:

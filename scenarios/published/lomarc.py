@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.generators.common import Scaling
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
 from gridweave.scenarios.published.report import (
     EACH,
@@ -38,7 +39,7 @@ from gridweave.scenarios.workload.table import MS_PER_S, Workload
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
-NODES, JOBS, DEFAULT_SEEDS = 128, 8_000, 3
+NODES, JOBS, DEFAULT_SEEDS = 128, 8_000, 5
 
 MS_PER_WEEK = 7 * 24 * 3600 * MS_PER_S
 
@@ -64,22 +65,41 @@ WORKLOADS = tuple(ALPHAS)
 MIXES = ("M1", "M2", "M3")
 
 
-class Reading(NamedTuple):
-    """How what the paper leaves open is read: the slowdown formula, and in how many weeks the jobs of W1 arrive."""
-
-    formula: str
-    weeks: float | None = None
-
+OFFERED = {
+    "ratios": {name: load / LOADS["W1"] for name, load in LOADS.items()},
+    "tenths": {name: load / 10 for name, load in LOADS.items()},
+}
+"""Table 4 as the load that a workload offers: in its ratios from 1.00, or as tenths. All gaps are multiplied by one
+number to reach it."""
 
 PUBLISHED_WEEKS = 10.0
 """The makespan of workload 1 (LOMARC, section 6.2); the model's jobs arrive over 12 weeks."""
 
+
+class Reading(NamedTuple):
+    """How what the paper leaves open is read.
+
+    ``formula`` is of the slowdown. ``load`` is a key of `OFFERED`, "weeks" (one factor for the gaps of all workloads,
+    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as the model has it).
+    """
+
+    formula: str
+    load: str
+
+
 READINGS = {
-    "with unshared time": Reading("whole"),
-    "as printed": Reading("printed"),
-    "as printed, in 10 weeks": Reading("printed", PUBLISHED_WEEKS),
+    "as printed, loads from 1.00": Reading("printed", "ratios"),
+    "as printed, loads in tenths": Reading("printed", "tenths"),
+    "as printed, in 10 weeks": Reading("printed", "weeks"),
+    "as printed, alphas alone": Reading("printed", "alphas"),
+    "with unshared time, loads from 1.00": Reading("whole", "ratios"),
+    "with unshared time, loads in tenths": Reading("whole", "tenths"),
+    "with unshared time, alphas alone": Reading("whole", "alphas"),
 }
 """Name to reading."""
+
+DEFAULT_READING = "as printed, loads from 1.00"
+"""The reading whose numbers come nearest to those published, over all of them (``lomarc-readings``)."""
 
 COLUMNS = ("waiting", "long_enough", "narrow_enough", "fitting", "matchable", "bearable")
 """What is counted of a search, in the order of Table 5."""
@@ -143,19 +163,24 @@ class LomarcRuns:
     def points(self, bars: Iterable[Bar]) -> dict[Bar, tuple[Point, ...]]:
         """Return what bars come to, a point for each seed."""
         wanted = list(dict.fromkeys(bars))
-        order = sorted(wanted, key=lambda one: (one.workload, one.mix, READINGS[one.reading].weeks or 0.0))
+        order = sorted(wanted, key=lambda one: (one.workload, one.mix, READINGS[one.reading].load))
         found = self._points.results((one, seed) for seed in self.seeds for one in order)
         return {one: tuple(found[one, seed] for seed in self.seeds) for one in wanted}
 
-    def _workload(self, seed: int, workload: str, mix: str, weeks: float | None = None) -> Workload:
-        """Return the workload of a seed; ``weeks`` as of a `Reading`."""
-        factor = 1.0 if weeks is None else weeks * MS_PER_WEEK / _jobs(seed, "W1", self.jobs).submit_ms[-1]
-        return assign_resources(_jobs(seed, workload, self.jobs, factor), mix, np.random.default_rng([seed, 1]))
+    def _workload(self, seed: int, workload: str, mix: str, load: str = "alphas") -> Workload:
+        """Return the workload of a seed; ``load`` as of a `Reading`."""
+        scaling: Scaling = {}
+        if load in OFFERED:
+            scaling = {"load": OFFERED[load][workload]}
+        elif load == "weeks":
+            last_ms = _jobs(seed, "W1", self.jobs, {}).submit_ms[-1]
+            scaling = {"interarrival_factor": PUBLISHED_WEEKS * MS_PER_WEEK / last_ms}
+        return assign_resources(_jobs(seed, workload, self.jobs, scaling), mix, np.random.default_rng([seed, 1]))
 
     def _point(self, run: tuple[Bar, int]) -> Point:
         bar, seed = run
-        formula, weeks = READINGS[bar.reading]
-        workload = self.workload(seed, bar.workload, bar.mix, weeks)
+        formula, load = READINGS[bar.reading]
+        workload = self.workload(seed, bar.workload, bar.mix, load)
         result = simulate(workload, NODES, VARIANTS[bar.variant], model=SlowdownModel(formula=formula))
         assert result.sharing is not None, "nodes are shared"
         metrics, searches = result.sharing_metrics(), result.sharing.searches
@@ -171,9 +196,9 @@ class LomarcRuns:
         )
 
 
-def _jobs(seed: int, workload: str, jobs: int, factor: float = 1.0) -> Workload:
+def _jobs(seed: int, workload: str, jobs: int, scaling: Scaling) -> Workload:
     model = with_alpha(lublin_model("whole", nodes=NODES), ALPHAS[workload])
-    return generate_lublin(model, jobs, np.random.default_rng(seed), interarrival_factor=factor)
+    return generate_lublin(model, jobs, np.random.default_rng(seed), **scaling)
 
 
 def _same(run: tuple[Bar, int]) -> tuple[Bar, int]:
@@ -181,8 +206,8 @@ def _same(run: tuple[Bar, int]) -> tuple[Bar, int]:
     bar, seed = run
     if bar.variant != "PSS":
         return run
-    weeks = READINGS[bar.reading].weeks
-    return bar._replace(reading=next(name for name, one in READINGS.items() if one.weeks == weeks), mix="M1"), seed
+    load = READINGS[bar.reading].load
+    return bar._replace(reading=next(name for name, one in READINGS.items() if one.load == load), mix="M1"), seed
 
 
 FloatArray = npt.NDArray[np.float64]
@@ -241,6 +266,20 @@ class View:
         """Return the mean of `cuts`."""
         return float(np.mean(self.cuts(quantity, variant, workload, mix, base)))
 
+    def log_ratio(self, quantity: str, variant: str, workload: str) -> tuple[float, float, float]:
+        """Return the mean logarithm of a quantity over PSS's, paired by seed, and the ends of its 95% interval."""
+        own, base = (self.values(quantity, name, workload) for name in (variant, "PSS"))
+        return mean_interval(np.log(np.divide(own, base)).tolist())
+
+    def distances(self) -> dict[str, list[float]]:
+        """Return by quantity how far our changes against PSS are from the published ones of mix M1, in points."""
+        found: dict[str, list[float]] = {}
+        for (quantity, variant, workload, mix), published in CHANGES.items():
+            if mix == "M1":
+                own = -self.cut(quantity, variant, workload)
+                found.setdefault(quantity, []).append(abs(own - published))
+        return found
+
 
 def _mean_defined(values: Sequence[float]) -> float:
     """Return the mean of the seeds in which there was something to count; NaN if there was none."""
@@ -271,15 +310,15 @@ def _beat_all(quantity: str) -> Callable[[View], Verdict]:
 
 
 def _always_is_worse(view: View) -> Verdict:
-    """Check "AC is significantly worse than space sharing PSS"."""
+    """Check "AC is significantly worse than space sharing PSS", by a paired test on logarithms."""
     holds, texts = True, []
     for quantity, words in _QUANTITIES.items():
         for workload in WORKLOADS:
-            values = [-cut for cut in view.cuts(quantity, "AC", workload)]
-            mean, low, _ = mean_interval(values)
-            holds = holds and (low > 0 if not np.isnan(low) else mean > 0)
-            texts.append(f"{workload} {words} {_spread(values)}")
-    return Verdict(holds, ", ".join(texts) + " longer; significant: the interval is above 0")
+            mean, low, _ = view.log_ratio(quantity, "AC", workload)
+            holds = holds and (mean if np.isnan(low) else low) > 0
+            least = "" if np.isnan(low) else f" (at least {np.expm1(low):+.0%})"
+            texts.append(f"{workload} {words} {np.expm1(mean):+.0%}{least}")
+    return Verdict(holds, ", ".join(texts) + "; geometric means with the low end of their 95% interval, above 0")
 
 
 def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
@@ -442,6 +481,7 @@ def _reluctant(view: View) -> Verdict:
 
 
 CHECKS: dict[str, tuple[Callable[[View], Verdict], ...]] = {
+    "lomarc-readings": (),
     "lomarc-4": (),
     "lomarc-5": (_few_candidates, _reluctant),
     "lomarc-6": (
@@ -492,6 +532,8 @@ def bars_of(entry: str) -> list[Bar]:
     """Return what a table or figure, such as "lomarc-6", is made of."""
     if entry == "lomarc-4":
         return []
+    if entry == "lomarc-readings":
+        return [*bars_of("lomarc-6"), *bars_of("lomarc-9")]
     if entry == "lomarc-5":
         bars = [(workload, "M1", variant) for variant in HYPERTHREADED for workload in WORKLOADS]
     elif entry == "lomarc-9":
@@ -505,16 +547,17 @@ def report(table: str, runs: LomarcRuns) -> Findings:
     """Return a table or figure, ours beside what is published of it, with its conclusions."""
     points = runs.points(bars_of(table))
     views = {reading: View(points, reading) for reading in READINGS}
+    view = views[DEFAULT_READING]
     notes = [f"{runs.jobs:,} jobs on {NODES} nodes; means over the seeds 1 to {len(runs.seeds)}"]
-    if table == "lomarc-4":
+    if table == "lomarc-readings":
+        sections = [_side_by_side(views), _needed_loads(view)]
+        notes.append(_NEEDED)
+    elif table == "lomarc-4":
         sections = _loads(runs)
         notes += [_GROWTH_OF_LOADS, _SIZE_OF_LOADS]
-    elif table == "lomarc-5":
-        sections = [_table_5(reading, view) for reading, view in views.items()]
     else:
-        sections = _bars(table, views)
-        notes.append("the published figures are bars without numbers; the cuts against PSS are those of the text")
-        notes.append('readings of the slowdown formula: docs/sharing.md, "Slowdown"')
+        sections = [_table_5(view)] if table == "lomarc-5" else _bars(table, view)
+        notes.append(f"numbers: {DEFAULT_READING}; `gridweave reproduce lomarc-readings` compares the readings")
     return Findings(
         sections=tuple(sections),
         conclusions=judge(table, CHECKS[table], views),
@@ -523,13 +566,47 @@ def report(table: str, runs: LomarcRuns) -> Findings:
     )
 
 
+def _side_by_side(views: dict[str, View]) -> Section:
+    """Return what each reading comes to: conclusions that hold, and the mean distance from the published changes."""
+    checks = [check for each in CHECKS.values() for check in each]
+    rows = []
+    for reading, view in views.items():
+        held = sum(check(view).holds for check in checks)
+        distances = view.distances()
+        means = [float(np.mean(each)) for each in distances.values()]
+        overall = float(np.mean([one for each in distances.values() for one in each]))
+        rows.append(Row((reading,), (*our_values(held), *our_values(overall, *means, decimals=1))))
+    count = sum(mix == "M1" for *_, mix in CHANGES)
+    title = f"Readings: how many of {len(checks)} conclusions hold, and how many points our {count} changes are off"
+    return Section(title, ("reading",), ("hold", "all", *_QUANTITY_HEADINGS), tuple(rows), OURS)
+
+
+def _needed_loads(view: View) -> Section:
+    """Return the least load that each published cut of the makespan asks for, beside the loads of the readings."""
+    rows = []
+    for workload in WORKLOADS:
+        kept = 1 + CHANGES["makespan_s", "L-R", workload, "M1"] / 100
+        efficiency = view.mean("efficiency", "PSS", workload)
+        offered = [loads[workload] for loads in OFFERED.values()]
+        rows.append(Row((workload, f"{kept - 1:.0%}"), our_values(efficiency, efficiency / kept, *offered, decimals=2)))
+    columns = ("efficiency of PSS", "least load", "loads from 1.00", "loads in tenths")
+    return Section("Loads that the published makespans ask for", ("workload", "published"), columns, tuple(rows), OURS)
+
+
+_QUANTITY_HEADINGS = ("response", "relative", "makespan", "efficiency")
+
+_NEEDED = (
+    "no schedule ends before the last arrival, so a makespan can be cut by c against PSS only at a load of E / (1 - c) "
+    "or more, with E the efficiency of PSS; loads are all work over what the nodes could do until the last arrival"
+)
+
+
 def _loads(runs: LomarcRuns) -> list[Section]:
-    """Return Table 4: the published load beside readings of its formula, and all as multiples of workload 1."""
+    """Return Table 4: the published load beside meanings of its formula, for each reading of it."""
     headings, columns = ("workload", "α"), ("r n / (P a)", "all work offered", "with the geometric mean gap")
     sections = []
-    for weeks in dict.fromkeys(reading.weeks for reading in READINGS.values()):
-        loads = {name: _mean_load(runs, name, weeks) for name in WORKLOADS}
-        kind = "as the model has it" if weeks is None else f"W1 in {weeks:g} weeks"
+    for load in dict.fromkeys(reading.load for reading in READINGS.values()):
+        loads = {name: _mean_load(runs, name, load) for name in WORKLOADS}
         for title, base in (("Load", None), ("Load as a multiple of that of W1", "W1")):
             unit, own = (LOADS[base], loads[base]) if base else (1.0, np.ones(len(columns)))
             rows = [
@@ -541,12 +618,20 @@ def _loads(runs: LomarcRuns) -> list[Section]:
                 )
                 for name in WORKLOADS
             ]
-            sections.append(Section(f"{title}, {kind}", headings, columns, tuple(rows)))
+            sections.append(Section(f"{title}, {_LOAD_WORDS[load]}", headings, columns, tuple(rows)))
     return sections
 
 
-def _mean_load(runs: LomarcRuns, name: str, weeks: float | None) -> FloatArray:
-    loads = [load_of(runs.workload(seed, name, "M1", weeks), NODES) for seed in runs.seeds]
+_LOAD_WORDS = {
+    "ratios": "loads from 1.00",
+    "tenths": "loads in tenths",
+    "weeks": f"W1 in {PUBLISHED_WEEKS:g} weeks",
+    "alphas": "alphas alone",
+}
+
+
+def _mean_load(runs: LomarcRuns, name: str, load: str) -> FloatArray:
+    loads = [load_of(runs.workload(seed, name, "M1", load), NODES) for seed in runs.seeds]
     return np.asarray(np.mean(loads, axis=0), np.float64)
 
 
@@ -555,19 +640,19 @@ _GROWTH_OF_LOADS = (
     "logarithm of the gaps, taken back, and the alphas say all there is to say of the three workloads"
 )
 _SIZE_OF_LOADS = (
-    "no reading of r, n and P gives 10.6 itself; with arithmetic means the load of W1 and W2 is below 1, as the "
-    "published makespans ask for (under W1 L-R shortens it by 5% only)"
+    "no meaning of r, n and P gives 10.6 itself; as tenths, or in their ratios from 1.00, the loads allow the "
+    "published cuts of the makespan, which the alphas alone and the ten weeks do not (lomarc-readings)"
 )
 
 
-def _table_5(reading: str, view: View) -> Section:
+def _table_5(view: View) -> Section:
     rows = []
     for (variant, workload), published in TABLE_5.items():
         own = [*view.candidates(variant, workload).tolist(), view.selected(variant, workload)]
         pairs = zip(published.values(), own, strict=True)
         rows.append(Row((variant, workload), tuple(Value(published=a, ours=b, decimals=1) for a, b in pairs)))
     return Section(
-        f"Averages over the searches among the waiting jobs: {reading}",
+        "Averages over the searches among the waiting jobs",
         ("variant", "workload"),
         tuple(next(iter(TABLE_5.values()))),
         tuple(rows),
@@ -575,25 +660,19 @@ def _table_5(reading: str, view: View) -> Section:
     )
 
 
-def _bars(entry: str, views: dict[str, View]) -> list[Section]:
+def _bars(entry: str, view: View) -> list[Section]:
     """Return the bars of a figure with their intervals, and the published cuts beside ours."""
     places = [("W1", "M2"), ("W1", "M3")] if entry == "lomarc-9" else [(workload, "M1") for workload in WORKLOADS]
+    headings, columns = ("workload", "variant"), ("mean", "low", "high", "against PSS [%]")
     sections = []
     for quantity in SHOWN[entry]:
         name, decimals = QUANTITIES[quantity]
-        for reading, view in views.items():
-            rows = [_bar(view, quantity, decimals, place, variant) for place in places for variant in VARIANTS]
-            columns = ("mean", "low", "high", "against PSS [%]")
-            sections.append(
-                Section(
-                    f"{name}, {reading}; 95% interval of the mean", ("workload", "variant"), columns, tuple(rows), OURS
-                )
-            )
-            published = _published(entry, quantity, view)
-            if published:
-                headings = ("workload", "variant")
-                title = f"{name}, change against PSS in per cent, {reading}"
-                sections.append(Section(title, headings, ("ours",), tuple(published)))
+        rows = [_bar(view, quantity, decimals, place, variant) for place in places for variant in VARIANTS]
+        sections.append(Section(f"{name}; 95% interval of the mean", headings, columns, tuple(rows), OURS))
+        published = _published(entry, quantity, view)
+        if published:
+            title = f"{name}, change against PSS in per cent"
+            sections.append(Section(title, headings, ("ours",), tuple(published)))
     return sections
 
 

@@ -39,8 +39,9 @@ _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
 class Bench:
     """The traces at hand and the simulations made with them, shared by all tables: none is run twice."""
 
-    def __init__(self, *, seeds: int = 3, full: bool = False, progress: Progress | None = None) -> None:
-        self._seeds, self._full = len(seeds_of(seeds)), full
+    def __init__(self, *, seeds: int | None = None, full: bool = False, progress: Progress | None = None) -> None:
+        self._seeds = {} if seeds is None else {"seeds": len(seeds_of(seeds))}  # else as many as each study has
+        self._full = full
         self._progress = progress
         self._ctc = path_of(_CTC)
         self.thesis = ThesisRuns(progress)
@@ -52,7 +53,7 @@ class Bench:
 
         if self._ctc is None:
             return None
-        return ZhangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
+        return ZhangRuns(learn_model(self._ctc), **self._seeds, progress=self._progress)
 
     @cached_property
     def tuning(self) -> TuningRuns:
@@ -69,7 +70,7 @@ class Bench:
 
         if self._ctc is None:
             return None
-        return GangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
+        return GangRuns(learn_model(self._ctc), **self._seeds, progress=self._progress)
 
     @cached_property
     def grid(self) -> GridRuns | None:
@@ -90,7 +91,7 @@ class Bench:
         """The bars of LOMARC; their workloads come from a model."""
         from gridweave.scenarios.published.lomarc import LomarcRuns
 
-        return LomarcRuns(seeds=self._seeds, progress=self._progress)
+        return LomarcRuns(**self._seeds, progress=self._progress)
 
     @cached_property
     def dfrs(self) -> DfrsRuns:
@@ -98,7 +99,7 @@ class Bench:
         from gridweave.scenarios.published.dfrs import DfrsRuns
 
         hpc2n = path_of("HPC2N-2002-2.2-cln")
-        return DfrsRuns(seeds=self._seeds, full=self._full, hpc2n=hpc2n, progress=self._progress)
+        return DfrsRuns(**self._seeds, full=self._full, hpc2n=hpc2n, progress=self._progress)
 
 
 class PublishedTable(msgspec.Struct, frozen=True):

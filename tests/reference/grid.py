@@ -17,6 +17,7 @@ from reference.simulation import simulate
 
 MODES = ("local", "sharing", "multi-site", "adaptive")
 BACKFILLS = ("easy", "none")
+HEAD_RESERVATIONS = ("anywhere", "single-site", "nothing")
 SELECTIONS = ("best-fit", "biggest-free", "equal-util", "random", "earliest-end")
 NEVER_PLACED = "could not be placed on the idle grid"
 
@@ -67,6 +68,7 @@ class Rules:
     max_fragments: Sequence[tuple[int, int]] | None = None
     draws: Mapping[int, float] | None = None
     sensitivity: Mapping[int, float] | None = None
+    head_reservation: str = "anywhere"
 
     @property
     def overheads(self) -> Sequence[float]:
@@ -115,6 +117,7 @@ def simulate_grid(
     home: Mapping[int, int] | None = None,
     draws: Mapping[int, float] | None = None,
     sensitivity: Mapping[int, float] | None = None,
+    head_reservation: str = "anywhere",
 ) -> GridOutcome:
     """Run jobs on several sites under full control and return the whole story.
 
@@ -138,6 +141,8 @@ def simulate_grid(
         Of each job id its site, for mode ``local``, and its number in [0, 1), for selection ``random``.
     sensitivity : mapping of int to float, optional
         Of each job id by what its overhead is multiplied; 1 if it is not there.
+    head_reservation : str
+        One of `HEAD_RESERVATIONS`.
 
     Returns
     -------
@@ -150,7 +155,17 @@ def simulate_grid(
     """
     jobs = list(jobs)
     rules = Rules(
-        tuple(nodes), mode, order, backfill, selection, overhead, lower_bound, max_fragments, draws, sensitivity
+        tuple(nodes),
+        mode,
+        order,
+        backfill,
+        selection,
+        overhead,
+        lower_bound,
+        max_fragments,
+        draws,
+        sensitivity,
+        head_reservation,
     )
     _check(rules, jobs, home)
     if mode == "local":
@@ -306,11 +321,15 @@ def run_pass(
         return started, GridMoment(now, tuple(one.job.id for one in started))
 
     head = left.pop(0)
-    shadow, reserved = shadow_of(rules, head, taken)
-    extra = list(free_at(rules, taken, shadow))
-    for site, width in reserved:
-        extra[site] -= width
-    shown = (head.id, shadow, reserved, tuple(extra))
+    shown: tuple[object, ...] = ()
+    shadow: float = math.inf
+    extra = list(free_at(rules, taken, now))
+    if rules.head_reservation != "nothing":
+        shadow, reserved = shadow_of(rules, head, taken)
+        extra = list(free_at(rules, taken, shadow))
+        for site, width in reserved:
+            extra[site] -= width
+        shown = (head.id, shadow, reserved, tuple(extra))
 
     for job in left:
         free = free_at(rules, taken, now)
@@ -330,7 +349,8 @@ def shadow_of(rules: Rules, head: Job, running: Sequence[GridRunning]) -> tuple[
     """Return the first end by estimate of a running job at which the head can be placed, and where."""
     for instant in sorted({one.end_by_estimate for one in running}):
         free = free_at(rules, running, instant)
-        if fragments := place(rules, head, instant, running, free):
+        alone = rules.head_reservation == "single-site" and head.width <= max(rules.nodes)
+        if fragments := (place_whole if alone else place)(rules, head, instant, running, free):
             return instant, fragments
     raise AssertionError("a job that was not refused can be placed on the idle grid")
 
@@ -342,6 +362,7 @@ def _check(rules: Rules, jobs: Sequence[Job], home: Mapping[int, int] | None) ->
     wrong = [
         (not rules.nodes or min(rules.nodes) < 1, "there is at least one site, each with at least one node"),
         (rules.mode not in MODES, f"unknown mode {rules.mode!r}"),
+        (rules.head_reservation not in HEAD_RESERVATIONS, f"unknown head reservation {rules.head_reservation!r}"),
         (rules.order not in ORDERS, f"unknown order {rules.order!r}"),
         (rules.backfill not in BACKFILLS, f"unknown backfilling {rules.backfill!r}"),
         (rules.selection not in SELECTIONS, f"unknown selection {rules.selection!r}"),

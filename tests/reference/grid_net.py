@@ -74,6 +74,7 @@ class NetRules:
     mode: str = "adaptive"
     order: str = "fcfs"
     backfill: str = "easy"
+    head_reservation: str = "anywhere"
     selection: str = "best-fit"
     lower_bound: int = 0
     max_fragments: Sequence[tuple[int, int]] = ()
@@ -297,8 +298,11 @@ class Moment:
 
     def shadow_of(self, head: Job) -> tuple[float, Fragments]:
         """Return when and where the head can be placed by the expected ends; never, nowhere if the links hinder it."""
+        if self.rules.head_reservation == "nothing":
+            return math.inf, ()
+        alone = self.rules.head_reservation == "single-site" and head.width <= max(self.rules.nodes)
         for instant in sorted({one.expected for one in self.running}):
-            if fragments := self.place(head, instant):
+            if fragments := (self.whole(head, instant, math.inf, None) if alone else self.place(head, instant)):
                 return instant, fragments
         return math.inf, ()
 

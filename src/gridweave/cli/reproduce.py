@@ -29,8 +29,13 @@ def reproduce(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(metavar="N", help="For zhang, lomarc and dfrs: number of workloads to average over.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="For zhang, lomarc and dfrs: number of workloads to average over; 5 for lomarc and 3 for others "
+            "if left out.",
+        ),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="For dfrs: all 100 synthetic traces and all weeks of HPC2N. Takes hours.")
     ] = False,
@@ -49,7 +54,7 @@ def reproduce(
     from gridweave.scenarios.published.registry import Bench, compute, resolve
 
     ids = resolve(tables)
-    if not 1 <= seeds <= MAX_SEEDS:
+    if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
         raise OptionError("--seeds", f"is {seeds}; a number from 1 to {MAX_SEEDS}")
     folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:

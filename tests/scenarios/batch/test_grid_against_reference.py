@@ -16,6 +16,7 @@ from gridweave.grid.kernels.state import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
+from reference.grid import HEAD_RESERVATIONS
 from reference.grid import simulate_grid as simulate_reference
 from reference.model import Job
 
@@ -32,6 +33,10 @@ POLICIES: list[dict[str, Any]] = [
     {"mode": "multi-site", "overhead": 0.1, "backfill": "none", "selection": "random"},
     *({"mode": "adaptive", "overhead": overhead} for overhead in (0.0, 0.3, 1.7)),
     {"mode": "adaptive", "overhead": 0.4, "selection": "equal-util", "max_fragments": ((8, 2),)},
+    *({"mode": "adaptive", "overhead": overhead, "head_reservation": "single-site"} for overhead in (0.0, 0.3)),
+    {"mode": "multi-site", "overhead": 0.2, "head_reservation": "single-site", "max_fragments": ((8, 2),)},
+    {"mode": "multi-site", "overhead": 0.3, "head_reservation": "nothing"},
+    {"mode": "adaptive", "overhead": 0.3, "head_reservation": "nothing", "order": "sjf"},
     {"mode": "adaptive", "overhead": 0.25, "lower_bound": 3, "order": "sjf"},
     {"mode": "multi-site", "overhead": (0.1, 0.2, 0.5)},
     {"mode": "multi-site", "overhead": (0.7, 0.0), "selection": "earliest-end"},
@@ -144,7 +149,7 @@ def test_queues_of_several_stretches(mode: str, order: str) -> None:
 def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
     """Both agree where ends, submissions and shadow times fall on one instant, and sites are of one size."""
     case = data.draw(grid_cases())
-    options = data.draw(grid_options())
+    options = data.draw(grid_options(heads=HEAD_RESERVATIONS))
     agree(case.jobs, case.nodes, options, np.random.default_rng(data.draw(st.integers(0, 2**32))))
 
 

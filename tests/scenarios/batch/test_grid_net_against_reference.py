@@ -148,6 +148,8 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     *(({"mode": mode, "split": split}, False) for mode in MODES[1:] for split in ("fewest", "earliest-end")),
     ({"mode": "multi-site", "lower_bound": 3, "max_fragments": ((6, 2), (12, 3)), "split": "earliest-end"}, False),
     ({"mode": "adaptive", "selection": "biggest-free", "order": "sjf"}, True),
+    ({"mode": "adaptive", "head_reservation": "single-site", "contention": "dynamic"}, True),
+    ({"mode": "multi-site", "head_reservation": "nothing", "contention": "static"}, False),
     ({"mode": "multi-site", "backfill": "none"}, True),
     *(({"mode": mode, "selection": "random", "contention": "dynamic"}, True) for mode in MODES[1:]),
     *(({"mode": mode, "selection": "random", "staging": "prefetch"}, True) for mode in ("sharing", "adaptive")),

@@ -310,7 +310,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
         ("grid.mode=[1", "is not a value"),
         (
             "grid.overhaed=0.3",
-            "known are mode, control, order, backfill, selection, overhead, lower_bound, max_fragments",
+            "known are mode, control, order, backfill, head_reservation, selection, overhead, lower_bound",
         ),
         ("nothing=1", "known are sites, workload, scenario, grid, network, faults, output"),
         ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),

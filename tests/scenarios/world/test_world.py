@@ -37,6 +37,7 @@ def random_policy(rng: np.random.Generator, control: str = "full") -> GridPolicy
         control=control,
         order=pick(rng, ORDERS),
         backfill=pick(rng, ("easy", "easy", "none", "conservative")),
+        head_reservation=pick(rng, ("anywhere", "anywhere", "single-site", "nothing")),
         selection=pick(rng, SELECTIONS),
         overhead=pick(rng, OVERHEADS),
         lower_bound=pick(rng, (0, 0, 3)),
