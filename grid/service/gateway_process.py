@@ -71,7 +71,7 @@ def _adopt(store: TokenStore, file: str) -> None:
         problem = getattr(error, "strerror", None) or "is no ASCII"
         raise OptionError("gateway.operator_token_file", f"{file}: {problem}; name a file with a token") from None
     try:
-        store.adopt(text, "operator", "operate")
+        store.adopt(text, "operator", ("operate",))
     except OptionError as error:
         raise OptionError("gateway.operator_token_file", f"{file}: {error.problem}") from None
 
@@ -80,7 +80,8 @@ def make_token(store: TokenStore, file: Path) -> None:
     """Make a token for the user of this process that may do everything, unless there is one that still can be used."""
     if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
         return
-    write_private(file, store.create(getpass.getuser(), "operate").token + "\n")
+    # It lies in a file of this user's alone; who can read that could make another.
+    write_private(file, store.create(getpass.getuser(), ("operate",), days=None).token + "\n")
 
 
 async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:

@@ -161,6 +161,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()  # ``JOB`` or ``JOB:HAS``
     array: str | None = None
     user: str | None = None
+    account: str | None = None
     job_class: str | None = None
     priority: float | None = None
     ranks: str | None = None
@@ -207,6 +208,7 @@ def requests(
         limit_ms=parse_time_ms("--time", options.time or DEFAULT_TIME),
         name=name,
         user=options.user or "",
+        account=options.account or "",
         job_class=options.job_class or "",
         priority=options.priority or 0.0,
         hold=bool(options.hold),
