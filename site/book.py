@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gridweave.site.eligibility import Eligibility, EligibilityState, after_problem, past_of, pasts_of
+from gridweave.site.explain import nodes_text
 from gridweave.site.job import (
     OVER,
     Accepted,
@@ -104,7 +105,7 @@ class JobBook:
         self.records[job.job_id] = record
         self._fresh[job.job_id] = event.key
         to = f"to {self._site}, " if self._site else ""
-        self.note(job.job_id, "submitted", f"{to}{request.nodes} nodes{_by_whom(event.origin)}")
+        self.note(job.job_id, "submitted", f"{to}{nodes_text(request.nodes)}{_by_whom(event.origin)}")
         if self.eligibility.add(job.job_id, request, past):
             return job
         record.state = "held"

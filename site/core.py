@@ -22,6 +22,7 @@ from gridweave.site.disciplines.protocol import (
     Discipline,
     KeepsFigures,
     MovesJobs,
+    MovesStarts,
     Policy,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
@@ -249,7 +250,7 @@ class SiteCore:
         for job in late:
             self._waiting.discard(job.job_id)
             self._discipline.withdraw(self._now_ms, job.job_id)
-            reason = f"it needs {job.width} nodes now; {self.free} are free, and others may go first"
+            reason = f"it needs {nodes_text(job.width)} now; {self.free} are free, and others may go first"
             commands.append(RefuseJob(job.job_id, reason))
         if late:
             self._run_pass(commands)
@@ -280,7 +281,15 @@ class SiteCore:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
-        return msgspec.structs.replace(self._discipline.explain(now_ms, job_id), nodes=self.nodes, free=self.free)
+        said = self._discipline.explain(now_ms, job_id)
+        reason = self._with_rule(said.reason)
+        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.free)
+
+    def _with_rule(self, reason: str) -> str:
+        """Return a reason, with the rule by which the start may move if the discipline has one."""
+        return (
+            f"{reason}; {self._discipline.why_starts_move()}" if isinstance(self._discipline, MovesStarts) else reason
+        )
 
     def quote(self, now_ms: int, job: Job) -> SiteReason:
         """Return when a job would start that were submitted now, and why not sooner.
@@ -302,7 +311,7 @@ class SiteCore:
                 reason = f"{free_text(self.free, self.nodes)}, and it could start at once"
             else:
                 reason = f"it needs {nodes_text(job.width)}, {free_text(self.free, self.nodes)}, and "
-                reason += f"{waiting} job{'s wait' if waiting != 1 else ' waits'}"
+                reason = self._with_rule(f"{reason}{waiting} job{'s wait' if waiting != 1 else ' waits'}")
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
         return SiteReason(
             nodes=self.nodes,
@@ -463,7 +472,7 @@ class SiteCore:
         if request.reservation_id in self._reservations:
             return [AcceptReservation(request.reservation_id)]
         if request.width > self.nodes:
-            return [RefuseReservation(request.reservation_id, f"the site has {self.nodes} nodes")]
+            return [RefuseReservation(request.reservation_id, f"the site has {nodes_text(self.nodes)}")]
         fits_ms = self._discipline.reserve(
             self._now_ms, request.reservation_id, request.start_ms, request.length_ms, request.width
         )

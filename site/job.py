@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.site.elements import Element, Ranges, elements_problem, ranges_problem, without
 from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, Used, launch_problem
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
@@ -41,6 +42,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Data that it uses in the cache; for measured slowdowns.
     message_bytes : int, optional
         Size of its messages; for measured slowdowns. Large ones, if it is not known.
+    cpu_need : float
+        Part of a node's CPU with which one of its tasks runs at full speed, above 0 and at most 1; for sites that give
+        fractions of nodes, where ``memory`` is that of a task, too.
     """
 
     cpu: float = 1.0
@@ -51,6 +55,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cores: int = 1
     cache_bytes: int = 0
     message_bytes: int | None = None
+    cpu_need: float = 1.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -118,6 +123,8 @@ def why_impossible_needs(needs: Resources) -> str | None:
     fractions = needs.cpu, needs.network, needs.disk
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
         return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
+    if not 0 < needs.cpu_need <= 1:
+        return f"CPU need {needs.cpu_need} is not above 0 and up to 1, a node's"
     if not 0 < needs.memory <= 1:
         return f"memory {needs.memory} is not above 0 and up to 1, a node's"
     if not (1 <= needs.cores <= MAX_WIDTH and 0 <= needs.cpu_kind <= MAX_WIDTH and needs.cache_bytes >= 0):
@@ -242,11 +249,15 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
         Of the array, unique among those of its user.
     at_once : int
         So many jobs of the array may be out of ``held`` and not over at one time; 0: all.
+    elements : tuple of (int, int)
+        Of a packed array: the elements that run inside this job, one after the other on each of its nodes. Their first
+        is the index of the job.
     """
 
     name: str
     index: int
     at_once: int = 0
+    elements: Ranges = ()
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +309,7 @@ class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
     first_rank: int
     size: int
     sites: tuple[str, ...]  # all its sites; rank 0 is on the first
+    elements: Ranges | None = None  # of a packed array: those of the whole job that have not ended
 
 
 class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
@@ -310,6 +322,8 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
     machines: tuple[str, ...]  # the machines that have its output
+    elements: tuple[Element, ...] = ()  # of a packed array: those that ended
+    interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
@@ -329,6 +343,10 @@ class JobRecord(msgspec.Struct, kw_only=True):
         Once it has ended: ``finished``, ``failed``, ``limit`` or ``cancelled``.
     exit_codes : tuple
         As in `FragmentReport`.
+    elements : tuple of Element
+        Of a packed array: those that have ended, of all attempts; known when an attempt has.
+    interrupted : tuple of int
+        The elements that a failed machine interrupted, or may have, once for each time; they run again.
     """
 
     job_id: int
@@ -344,6 +362,20 @@ class JobRecord(msgspec.Struct, kw_only=True):
     exit_codes: tuple[tuple[int, int | None, int | None], ...] = ()
     used: Used = Used()
     machines: tuple[str, ...] = ()
+    elements: tuple[Element, ...] = ()
+    interrupted: tuple[int, ...] = ()
+
+    def judged(self, outcome: str, reason: str) -> tuple[str, str]:
+        """Return how the whole ended, and why: elements of earlier attempts that failed count as well."""
+        problem = elements_problem(self.elements)
+        return ("failed", problem) if problem and outcome in ("finished", "failed") else (outcome, reason)
+
+    def left(self) -> Ranges | None:
+        """Return the elements of a packed array that have not ended, None if it is none."""
+        array = self.request.array
+        if array is None or not array.elements:
+            return None
+        return without(array.elements, {element.index for element in self.elements})
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="Accepted"):
@@ -441,6 +473,8 @@ def _order_problem(request: JobRequest) -> str | None:
         return f"array: the name {array.name!r:.100} cannot be used; give 1 to {MOST_NAME} characters in one line"
     if not 0 <= array.index < 2**31:
         return f"array: index is {array.index}; a whole number from 0 to {2**31 - 1}"
+    if problem := ranges_problem(array.elements):
+        return f"array: {problem}"
     if not 0 <= array.at_once <= MAX_WIDTH:
         return f"array: at_once is {array.at_once}; a whole number from 0 (all of them) to {MAX_WIDTH}"
     return None

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from gridweave.site.elements import Element, Ranges, ranges_problem
+
 DEFAULT_GRACE_MS = 5_000
 DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
 
@@ -65,8 +67,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
     # The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
     start_at_unix_ms: int | None = None
+    # If not ``None``, the ranks wait at their gate until somebody opens it, and are ended if nobody has taken note that
+    # they run within so long.
+    alone_ms: int | None = None
     # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
+    # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
+    elements: Ranges | None = None
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -125,7 +132,15 @@ class PieceState(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None  # see `Outcome`; ``None`` until it has ended
     reason: str = ""  # why it ended as it did, in one line
     ranks: tuple[RankReport, ...] = ()
+    at_gate: bool = False  # whether all ranks wait until somebody opens their gate
     usage: Used = Used()  # of the whole piece, also of processes that no rank can be found for
+
+
+class PieceReady(msgspec.Struct, frozen=True, tag="PieceReady"):
+    """All ranks of a piece wait at their gate."""
+
+    job_id: int
+    attempt: int
 
 
 class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
@@ -134,6 +149,7 @@ class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
     job_id: int
     attempt: int
     started_ms: int
+    alone_ms: int | None = None  # as in `Launch`
 
 
 class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
@@ -147,9 +163,12 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     usage: Used
     started_ms: int | None
     ended_ms: int
+    # Of a packed array: what became of its elements, and which were drawn and did not end.
+    elements: tuple[Element, ...] = ()
+    interrupted: tuple[int, ...] = ()
 
 
-PieceEvent = PieceStarted | PieceEnded
+PieceEvent = PieceReady | PieceStarted | PieceEnded
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:
@@ -177,7 +196,12 @@ def launch_problem(launch: Launch) -> str | None:
     >>> launch_problem(Launch(job_id=1, attempt=0, ranks=(Rank(0),), argv=("true",), environment={"A=B": "c"}))
     "environment: the name 'A=B' holds '='; a name is any text but empty, without '=' and NUL"
     """
-    return _command_problem(launch) or _environment_problem(launch) or _number_problem(launch)
+    return (
+        _command_problem(launch)
+        or _environment_problem(launch)
+        or _number_problem(launch)
+        or ranges_problem(launch.elements or ())
+    )
 
 
 def _command_problem(launch: Launch) -> str | None:
@@ -216,7 +240,7 @@ def _number_problem(launch: Launch) -> str | None:
         return f"ranks {numbers} of {size}: must be at least one, each once, from 0 to {size - 1}"
     if any(rank.threads is not None and not rank.threads for rank in launch.ranks):
         return "a rank is to be pinned to no hardware thread at all; give at least one, or None for any"
-    for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms"):
+    for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms", "alone_ms"):
         value = getattr(launch, name)
         if value is not None and value < 0:
             return f"{name} {value}: must be at least 0"

@@ -245,7 +245,10 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.discipline != "planning":
             return None
         windows = [
-            (1 << k, *span) for k, limit in enumerate(self.limits) if limit.window for span in _spans(limit.window)
+            (1 << k, *span)
+            for k, limit in enumerate(self.limits)
+            if limit.window
+            for span in window_spans(limit.window)
         ]
         caps = [(0, False)]
         caps += [(1 << k, limit.max_jobs is not None) for k, limit in enumerate(self.limits) if limit.window is None]
@@ -296,7 +299,7 @@ def _check_name(option: str, name: str, known: tuple[str, ...]) -> None:
         raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
 
 
-def _spans(window: Window) -> list[tuple[int, int]]:
+def window_spans(window: Window) -> list[tuple[int, int]]:
     """Return a window as spans of the week that do not run over its end."""
     spans = []
     for day in sorted(set(window.days)):

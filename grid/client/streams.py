@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Literal
@@ -111,19 +112,29 @@ def _decoded(data: bytes) -> JobEvent:
 
 
 async def output(
-    transport: Transport, job_id: int, *, rank: int, stream: Stream, follow: bool = False
+    transport: Transport,
+    job_id: int,
+    *,
+    rank: int,
+    stream: Stream,
+    follow: bool = False,
+    part: tuple[int, int] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a rank has written, each byte once; with `follow` until its job has ended."""
+    """Yield what a rank has written, each byte once; with `follow` until its job has ended.
+
+    Of it a part may be wanted alone: from which byte on, and how many.
+    """
     path = f"/v1/jobs/{job_id}/output"
-    offset = cuts = 0
-    while True:
+    offset, end = (0, sys.maxsize) if part is None else (part[0], sum(part))
+    cuts = 0
+    while offset < end:
         query = {"rank": str(rank), "stream": stream, "offset": str(offset), "follow": str(int(follow))}
-        query |= {} if follow else {"limit": str(PART_BYTES)}
+        query |= {} if follow else {"limit": str(min(PART_BYTES, end - offset))}
         began, is_whole, is_last = offset, False, False
-        async with transport.stream(path, query=query, headers={"Accept": "application/octet-stream"}) as part:
-            is_last = part.headers.get("Gridweave-Last") == "1"
+        async with transport.stream(path, query=query, headers={"Accept": "application/octet-stream"}) as sent:
+            is_last = sent.headers.get("Gridweave-Last") == "1"
             try:
-                async for data in part.content.iter_any():
+                async for data in sent.content.iter_any():
                     offset += len(data)
                     yield data
                 is_whole = True

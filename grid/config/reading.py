@@ -13,6 +13,7 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
+    check_alone,
     check_fragments,
     check_links,
     check_sites,
@@ -178,7 +179,9 @@ def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
 
 
 def _grid_of(file: GridFile | ServedGrid | ServedSite) -> LiveGridTable:
-    return LiveGridTable(rendezvous_ms=file.site.rendezvous_ms) if isinstance(file, ServedSite) else file.grid
+    if isinstance(file, ServedSite):
+        return LiveGridTable(rendezvous_ms=file.site.rendezvous_ms, alone_ms=file.site.alone_ms)
+    return file.grid
 
 
 def _read(
@@ -219,6 +222,7 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
     check_sites(sites, report)
+    check_alone(sites, "live", report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":

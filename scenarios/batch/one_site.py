@@ -5,25 +5,30 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.batch.beforehand import limit_masks, refusals, week_offset_ms
 from gridweave.scenarios.batch.cancellations import cancellations, cancelled_in
+from gridweave.scenarios.batch.fractional import play_fractional
 from gridweave.scenarios.batch.gang import played_gang
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.stepped import Stepped, run_core
+from gridweave.scenarios.batch.tuned import played_tuned
+from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
-from gridweave.scenarios.workload.columns import load_zone
+from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_node_events
 from gridweave.scenarios.workload.reservations import Request, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, IntArray, Workload, fill_jobs, keys_of
+from gridweave.scenarios.workload.table import MAX_WIDTH, IntArray, Workload, fill_jobs, keys_of
 from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
@@ -53,14 +58,13 @@ def play_site(
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
-    _check_weights(workload)
-    _check_times(workload)
+    _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
     play = _COMPILED.get(type(policy))
     if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
         told = _played(workload, nodes, policy, node_events, progress)
-    elif play is not None and driver == "batch":
+    elif play is not None and driver == "batch" and not reservations:
         told = play(workload, nodes, policy, progress)
     else:
         cancellations(workload, np.arange(len(workload)))
@@ -78,8 +82,10 @@ def play_site(
         label=policy.label,
         options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
         shared=entry_of(policy).shares_nodes,
+        shares_time=entry_of(policy).shares_time,
         columns=told.columns,
-        own_metrics=own_metrics(entry_of(policy), workload, nodes, told),
+        own_metrics=own_metrics(entry_of(policy), workload, nodes, told) | _by_needs(workload, nodes, told),
+        tuning=told.tuning,
     )
 
 
@@ -93,6 +99,13 @@ def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> 
     return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
 
 
+def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+    """Return the metrics by CPU needs, under any discipline; empty if no needs are known, or no job ran."""
+    if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
+        return {}
+    return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
+
+
 def _played(
     workload: Workload,
     nodes: int,
@@ -101,7 +114,7 @@ def _played(
     progress: Progress | None,
 ) -> Stepped:
     """Return what becomes of the jobs in the compiled loop."""
-    refused = _refusals(workload, nodes, policy)
+    refused = refusals(workload, nodes, policy)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     offset_ms = _offset_for(workload, policy)
     run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms, node_events=node_events)
@@ -124,7 +137,11 @@ def _played(
 
 _Play = Callable[[Workload, int, Any, Progress | None], Stepped]
 
-_COMPILED: dict[type, _Play] = {GangPolicy: played_gang}
+_COMPILED: dict[type, _Play] = {
+    GangPolicy: played_gang,
+    DynPPolicy: played_tuned,
+    FractionalPolicy: play_fractional,
+}
 """Who else plays a workload in the compiled loop, by the policy; of all others a core is stepped."""
 
 
@@ -146,30 +163,6 @@ def _options_of(policy: Policy) -> dict[str, Any]:
     return {name: None if value == math.inf else value for name, value in options.items()}
 
 
-def week_offset_ms(workload: Workload) -> int:
-    """Return the local time of a workload's instant zero, as ms since Monday 00:00; 0 if its date is not known.
-
-    Raises
-    ------
-    InputError
-        If the workload's time zone is not known, or its date is beyond the calendar.
-
-    Notes
-    -----
-    Daylight saving time that begins or ends later in the workload is not followed: a week has 168 hours.
-    """
-    if workload.start_unix_s is None:
-        return 0
-    try:
-        start = datetime.fromtimestamp(workload.start_unix_s, load_zone(workload.timezone))
-    except InputError as error:
-        raise InputError(f"{workload.name}: {error}") from None
-    except (OverflowError, ValueError, OSError):
-        problem = f"{workload.start_unix_s} s since 1970 is beyond the calendar (years 1 to 9999)"
-        raise InputError(f"{workload.name}: {problem}") from None
-    return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
-
-
 def check_driver(
     driver: str, policy: Policy, reservations: Sequence[Request], node_events: Sequence[NodeEvent] = ()
 ) -> None:
@@ -185,6 +178,12 @@ def check_driver(
         raise OptionError("node_events", "are for the disciplines queue and planning in the compiled loop")
     if reservations or policy.limits:
         raise OptionError("node_events", "do not go with reservations or limits, which may not be kept then")
+
+
+def _check_workload(workload: Workload, policy: Policy) -> None:
+    _check_weights(workload)
+    _check_times(workload)
+    check_needs(workload, entry_of(policy).needs)
 
 
 def _check_weights(workload: Workload) -> None:
@@ -214,27 +213,6 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     if not 1 <= number <= MAX_WIDTH:
         raise OptionError("nodes", f"is {number}; a site has from 1 to {MAX_WIDTH} nodes")
     return number
-
-
-def _limit_masks(workload: Workload, policy: SitePolicy) -> IntArray:
-    """Return which limits apply to each job, as bit masks."""
-    return policy.limit_masks(width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user"))
-
-
-def _refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, str]:
-    """Return the jobs that can never start on the site, each with the reason."""
-    masks = _limit_masks(workload, policy)
-    doubtful = np.flatnonzero((workload.width > nodes) | (masks != 0))
-    reasons: dict[tuple[int, int], str | None] = {}
-    refused = {}
-    for row in doubtful:
-        kind = int(workload.width[row]), int(masks[row])
-        if kind not in reasons:
-            reasons[kind] = policy.why_never(nodes, width=kind[0], limits=kind[1])
-        reason = reasons[kind]
-        if reason is not None:
-            refused[int(workload.job_id[row])] = reason
-    return refused
 
 
 def _outages(
@@ -292,7 +270,7 @@ class BatchRun:
     ) -> None:
         self._state = empty_state(nodes, slots=len(rows))
         fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
-        self._state.jobs["limits"] = _limit_masks(workload, policy)[rows]
+        self._state.jobs["limits"] = limit_masks(workload, policy)[rows]
         plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
         self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
         self._cancels = cancellations(workload, rows)

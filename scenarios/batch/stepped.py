@@ -17,6 +17,7 @@ from gridweave.errors import InputError
 from gridweave.grid.sends import QUIET, JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.results.tuning import TuningUse
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
@@ -46,7 +47,8 @@ def job_messages(workload: Workload) -> list[Job]:
     Returns
     -------
     list of Job
-        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources`.
+        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources`, or
+        those of `gridweave.scenarios.workload.needs.with_needs`.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     count = len(workload)
@@ -107,6 +109,9 @@ def sends_of(workload: Workload) -> list[Sends]:
 
 
 def _resources(columns: dict[str, list[Any]], count: int) -> list[Resources] | list[None]:
+    if "cpu_need" in columns:
+        needs = zip(columns["cpu_need"], columns.get("memory_fraction", [1.0] * count), strict=True)
+        return [Resources(cpu_need=cpu, memory=memory) for cpu, memory in needs]
     if not all(name in columns for name in RESOURCE_COLUMNS[:4]):
         return [None] * count
     parts = [columns[name] for name in RESOURCE_COLUMNS[:4]]
@@ -145,6 +150,8 @@ class Stepped(NamedTuple):
         What the discipline tells of each job besides; 0 for jobs that did not start.
     totals : mapping from str to float
         What it has counted.
+    tuning : TuningUse or None
+        What a self-tuning site chose, in the compiled loop.
     """
 
     start_ms: IntArray
@@ -153,6 +160,7 @@ class Stepped(NamedTuple):
     answers: tuple[ReservationAnswer, ...]
     columns: Mapping[str, npt.NDArray[Any]]
     totals: Mapping[str, float]
+    tuning: TuningUse | None = None
 
 
 def run_core(

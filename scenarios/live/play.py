@@ -45,6 +45,7 @@ from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.tables import Scenario
+from gridweave.site.explain import nodes_text
 from gridweave.site.job import OPEN, OWN_IDS, JobRecord, State
 from gridweave.site.service.calls import SITE_LABEL
 
@@ -335,7 +336,7 @@ class Player:
             async for record in self._grid.jobs(own=name, limit=1):
                 self._newest[name] = record.job_id
         queue = await self._grid.queue(0)
-        busy = [f"{site.nodes - site.free} nodes of {site.name}" for site in sites if site.free < site.nodes]
+        busy = [f"{nodes_text(site.nodes - site.free)} of {site.name}" for site in sites if site.free < site.nodes]
         waiting = queue.waiting + sum(site.waiting for site in sites)
         if busy or waiting:
             what = [*busy, *([f"{waiting} jobs wait"] if waiting else [])]

@@ -24,10 +24,12 @@ from gridweave.scenarios.scenario.run import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gridweave.scenarios.published.dfrs import DfrsRuns
     from gridweave.scenarios.published.lomarc import LomarcRuns
     from gridweave.scenarios.published.network import NetworkRuns
     from gridweave.scenarios.published.streit_grid import GridRuns
     from gridweave.scenarios.published.zhang import ZhangRuns
+    from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 
 _CTC = THESIS_TRACES["CTC"].name
 _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
@@ -36,8 +38,8 @@ _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
 class Bench:
     """The traces at hand and the simulations made with them, shared by all tables: none is run twice."""
 
-    def __init__(self, *, seeds: int = 3, progress: Progress | None = None) -> None:
-        self._seeds = len(seeds_of(seeds))
+    def __init__(self, *, seeds: int = 3, full: bool = False, progress: Progress | None = None) -> None:
+        self._seeds, self._full = len(seeds_of(seeds)), full
         self._progress = progress
         self._ctc = path_of(_CTC)
         self.thesis = ThesisRuns(progress)
@@ -50,6 +52,16 @@ class Bench:
         if self._ctc is None:
             return None
         return ZhangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
+
+    @cached_property
+    def zhang_gang(self) -> GangRuns | None:
+        """The curves of Zhang et al. for time sharing; None if the trace is not at hand."""
+        from gridweave.scenarios.published.zhang import learn_model
+        from gridweave.scenarios.published.zhang_gang_curves import GangRuns
+
+        if self._ctc is None:
+            return None
+        return GangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
 
     @cached_property
     def grid(self) -> GridRuns | None:
@@ -71,6 +83,14 @@ class Bench:
         from gridweave.scenarios.published.lomarc import LomarcRuns
 
         return LomarcRuns(seeds=self._seeds, progress=self._progress)
+
+    @cached_property
+    def dfrs(self) -> DfrsRuns:
+        """The simulations of DFRS; without its trace the weeks of HPC2N are left out."""
+        from gridweave.scenarios.published.dfrs import DfrsRuns
+
+        hpc2n = path_of("HPC2N-2002-2.2-cln")
+        return DfrsRuns(seeds=self._seeds, full=self._full, hpc2n=hpc2n, progress=self._progress)
 
 
 class PublishedTable(msgspec.Struct, frozen=True):
@@ -97,7 +117,7 @@ class PublishedTable(msgspec.Struct, frozen=True):
     @property
     def traces(self) -> tuple[str, ...]:
         """Names of the traces that it needs; what needs one that is not at hand is left out."""
-        return {"thesis": _ALL_FOUR, "lomarc": ()}.get(self.runs, (_CTC,))
+        return {"thesis": _ALL_FOUR, "lomarc": (), "dfrs": ()}.get(self.runs, (_CTC,))
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
@@ -109,8 +129,10 @@ TABLES = {row["id"]: msgspec.convert(row, PublishedTable, strict=False) for row 
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "streit": tuple(table for table in TABLES if table.startswith("streit-")),
-    "zhang": tuple(table for table in TABLES if table.startswith("zhang-")),
+    "zhang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang"),
+    "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
     "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
+    "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
     "beyond": ("reserved-starts", "control-levels", "network"),
     "all": tuple(TABLES),
 }

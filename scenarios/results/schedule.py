@@ -31,6 +31,7 @@ from gridweave.scenarios.results.metrics import (
     compute_metrics,
     compute_shared,
 )
+from gridweave.scenarios.results.tuning import TuningUse, write_switches_csv
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -219,7 +220,13 @@ def _save_plot(run: _Run, kind: str, path: Path) -> None:
 
 
 def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
-    return files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
+    files = files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
+    tuning = result.tuning
+    if tuning is not None:
+        files["switches.csv"] = lambda path: write_switches_csv(tuning, path)
+        if plots and result.ran.any():
+            files["policies.png"] = lambda path: _save_plot(result, "policies", path)
+    return files
 
 
 def write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:
@@ -385,6 +392,9 @@ class SimulationResult(MadeAnew):
         Name of the site.
     shared : bool
         Whether jobs may share nodes.
+    shares_time : bool
+        Whether jobs that have started also pause or run at a fraction of their speed: metrics then take as the length
+        of a job its run time alone, and all else of its turn-around as its wait.
     site_nodes : numpy.ndarray of int64, shape (sites,), optional
         Nodes of each site; one site if left out.
     placement : Placement, optional
@@ -405,6 +415,8 @@ class SimulationResult(MadeAnew):
         The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
     world : WorldUse, optional
         Of a run in the simulated world.
+    tuning : TuningUse, optional
+        What a self-tuning site chose.
 
     Raises
     ------
@@ -423,6 +435,7 @@ class SimulationResult(MadeAnew):
     options: Mapping[str, Any] = field(default_factory=dict)
     site: str = "site"
     shared: bool = False
+    shares_time: bool = False
     cancelled: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     site_nodes: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     placement: Placement | None = None
@@ -434,6 +447,7 @@ class SimulationResult(MadeAnew):
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None
+    tuning: TuningUse | None = None
 
     def __post_init__(self) -> None:
         n = len(self.workload)
@@ -520,7 +534,8 @@ class SimulationResult(MadeAnew):
         tuple of numpy.ndarray of int64, each of shape (m,)
             In the order of the workload.
         """
-        columns = self.workload.submit_ms, self.start_ms, self.end_ms, self.workload.width
+        start_ms = np.where(self.ran, self.end_ms - self.workload.run_ms, NEVER) if self.shares_time else self.start_ms
+        columns = self.workload.submit_ms, start_ms, self.end_ms, self.workload.width
         ran = self.ran
         if ran.all():
             return columns
@@ -621,9 +636,9 @@ class SimulationResult(MadeAnew):
 
         Parameters
         ----------
-        kind : {"utilisation", "waits", "schedule"}
+        kind : {"utilisation", "waits", "schedule", "slices"}
             Utilisation and queue length over time; the distributions of waits and slowdowns; time by nodes, with the
-            jobs as rectangles.
+            jobs as rectangles; the same slice by slice, where nodes are shared in time.
         start_ms, end_ms : int, optional
             The time to show, for "utilisation" (all if left out) and "schedule" (the busiest window that is still
             readable if left out). The distributions are of all jobs and take no window.
@@ -645,8 +660,16 @@ class SimulationResult(MadeAnew):
             raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
         if kind == "utilisation":
             return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
+        if kind == "slices":
+            from gridweave.scenarios.plots.slices import plot_slices
+
+            return plot_slices(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "schedule":
             return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
+        if kind == "policies":
+            from gridweave.scenarios.plots.tuning import plot_policies
+
+            return plot_policies(self)
         if kind != "waits":
             raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
         if start_ms is not None or end_ms is not None:

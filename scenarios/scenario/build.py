@@ -32,11 +32,12 @@ from gridweave.scenarios.scenario.read import (
     with_resources,
 )
 from gridweave.scenarios.scenario.tables import Scenario, Transformation
-from gridweave.scenarios.traces.load import find_trace, load_workload
+from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.workload.needs import with_needs
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
@@ -261,6 +262,12 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
         rng = rng_of(scenario, STREAM_RESOURCES)
         file = beside(draft.folder, table.resources)
         transformed = with_resources(transformed, table.resources, file, rng, report)
+    if table.needs is not None:
+        try:
+            transformed = with_needs(transformed, table.needs, rng_of(scenario, STREAM_RESOURCES))
+        except InputError as error:
+            report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
+            return None
     remarks += _about_sharing(scenario)
     to_grid = np.zeros(len(transformed), np.bool_)
     if policy.mode != "local":
@@ -280,7 +287,7 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             path = find_trace(beside(draft.folder, table.trace) or table.trace)
             if not report.is_clean(("workload", "nodes")):
                 return None
-            columns = ("partition",) if table.home == "partition" else ()
+            columns = columns_of(path) if table.needs else ("partition",) if table.home == "partition" else ()
             workload, conversion = load_workload(path, nodes=table.nodes, columns=columns)
             remarks.extend(conversion.lines())
             return workload

@@ -12,6 +12,7 @@ from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.tables import CONTENTIONS, NetTable
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.workload.columns import AT_HOME
+from gridweave.scenarios.workload.needs import ANNOTATIONS
 from gridweave.site.job import MAX_WIDTH
 
 HOMES = ("round-robin", "partition")
@@ -167,6 +168,9 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     resources : str, optional
         What jobs need of CPU, network, disk and memory, for sites whose jobs share nodes: a mix to draw from
         (M1, M2, M3 or per cent), or a file as ``gridweave trace resources`` writes one.
+    needs : str, optional
+        What the tasks of jobs need of a node's CPU and memory, for sites that give fractions of them: ``lublin``,
+        ``hpc2n`` or ``whole``.
     """
 
     trace: str | None = None
@@ -184,6 +188,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     communication: CommunicationTable | None = None
     data: DataTable | None = None
     resources: Annotated[str, Meta(description="M1, M2, M3, per cent, or a file.")] | None = None
+    needs: Annotated[str, one_of(ANNOTATIONS, "What tasks need of a node.")] | None = None
 
 
 class GridTable(PolicyTable, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ SWF_FIELDS: tuple[Field, ...] = (
 
 # Optional columns of a workload, and the SWF fields that hold them.
 COLUMN_FIELDS: Mapping[str, str] = MappingProxyType(
-    {"user": "user", "group": "group", "job_class": "queue", "partition": "partition"}
+    {name: name for name in ("user", "group", "partition", "memory_kb", "requested_memory_kb")} | {"job_class": "queue"}
 )
 
 _NAMES = tuple(field.name for field in SWF_FIELDS)

@@ -53,15 +53,18 @@ BoolArray = npt.NDArray[np.bool_]
 
 MS_PER_S = 1000
 
-FRACTION_COLUMNS = ("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction", "communication_fraction")
-"""Optional columns of parts of one: of a job's run time on each resource, of a node's memory, and of the time on one
-site's own network that goes into communication between its nodes."""
+FRACTION_COLUMNS = (
+    *("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction"),
+    *("communication_fraction", "cpu_need"),
+)
+"""Optional columns of parts of one: of a job's run time on each resource, of a node's memory, of the time on one
+site's own network that goes into communication between its nodes, and of a node's CPU that a task can use."""
 
 FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
 
 OPTIONAL_COLUMNS = (
     *("user", "group", "job_class", "partition", "priority", *FLOAT_COLUMNS),
-    *("cpu_kind", "cache_bytes", "message_bytes", "pattern"),
+    *("cpu_kind", "cache_bytes", "message_bytes", "pattern", "memory_kb", "requested_memory_kb"),
     *("input_bytes", "input_site", "output_bytes", "output_site", "cancel_ms"),
 )
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines import planning, queue
+from gridweave.site.disciplines.dynp import entry as dynp
+from gridweave.site.disciplines.fractional import entry as fractional
 from gridweave.site.disciplines.gang import entry as gang
 from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.disciplines.sharing import entry as sharing
 
-ENTRIES = (queue.ENTRY, planning.ENTRY, sharing.ENTRY, gang.ENTRY)
+ENTRIES = (queue.ENTRY, planning.ENTRY, sharing.ENTRY, gang.ENTRY, dynp.ENTRY, fractional.ENTRY)
 
 DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
 """Name to entry."""

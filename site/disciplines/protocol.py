@@ -113,6 +113,14 @@ class ChangesRates(Protocol):
 
 
 @runtime_checkable
+class MovesStarts(Protocol):
+    """What `SiteCore` asks besides of a discipline that may move a start that it has told, by a rule of its own."""
+
+    def why_starts_move(self) -> str:
+        """Say what is in force now and by which rule that changes, in half a sentence for explanations and quotes."""
+
+
+@runtime_checkable
 class MovesJobs(Protocol):
     """What `SiteCore` asks besides of a discipline that moves running jobs to other nodes; it `ChoosesNodes` too."""
 
@@ -195,9 +203,16 @@ class Entry:
         ``--option`` of the command. It is handed to ``read`` under the name ``table_key``.
     shares_nodes : bool
         Whether several jobs may be on a node.
+    simulated_alone : bool
+        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
+        world nor a live site carries out what it commands.
+    shares_time : bool
+        Whether jobs that have started also pause or run at a fraction of their speed, which metrics count as waiting.
     uses_resources : bool
         Whether it counts what jobs need of CPU, network, disk and memory: the columns of a workload
         `gridweave.scenarios.workload.columns.RESOURCE_COLUMNS`, the field ``resources`` of a `Job`.
+    needs : tuple of str
+        Columns that a workload must have for it, each of numbers above 0 and up to 1.
     keeps_reservations : bool
         Whether nodes can be reserved in advance.
     columns : tuple of str
@@ -216,7 +231,10 @@ class Entry:
     table: type[msgspec.Struct] | None = None
     table_key: str = ""
     shares_nodes: bool = False
+    simulated_alone: bool = False
+    shares_time: bool = False
     uses_resources: bool = False
+    needs: tuple[str, ...] = ()
     keeps_reservations: bool = False
     columns: tuple[str, ...] = ()
     metrics: Callable[[Played], Mapping[str, float]] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, 
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
+    DisciplineArrays,
     job_arrived,
     job_ended,
     job_withdrawn,
@@ -56,7 +57,7 @@ class ArrayDisciplineState(CoreState, frozen=True, kw_only=True, tag="ArrayDisci
 class ArrayDiscipline:
     """A site's jobs in arrays, and the kernels that decide on them."""
 
-    state_type = ArrayDisciplineState
+    state_type: Any = ArrayDisciplineState
 
     def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
         self._nodes = nodes
@@ -64,7 +65,7 @@ class ArrayDiscipline:
         self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
         self._state = empty_state(nodes, slots=FIRST_SLOTS)
         self._plan = self._empty_plan(FIRST_SLOTS)
-        self._discipline = policy.kernel_arguments(self._plan, self._limits)
+        self._discipline = self._kernel_arguments()
         self._scratch: Plan | None = None
         self._slots = JobSlots()
         self._end_ms: dict[int, int] = {}
@@ -74,7 +75,7 @@ class ArrayDiscipline:
         self._order = ORDERS[policy.order]
         self._name_numbers()
         state, kinds, number = self._state, self._discipline, 0
-        self._arrive = prepared(job_arrived, state, kinds.queue, number, 0.0, *(number,) * 5)
+        self._arrive = prepared(job_arrived, state, kinds.queue, kinds.tuning, number, 0.0, *(number,) * 5)
         self._depart = prepared(job_ended, state, *kinds, number, number, number)
         self._decide = prepared(pass_and_outlook, state, *kinds, number)
 
@@ -87,13 +88,17 @@ class ArrayDiscipline:
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
-        self._queue, self._promises, self._planning = self._discipline
+        self._queue, self._promises, self._planning, self._tuning = self._discipline
 
     def _empty_plan(self, reservations: int) -> Plan | None:
         """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
         if not self._policy.makes_plan:
             return None
         return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=reservations)
+
+    def _kernel_arguments(self) -> DisciplineArrays:
+        """Return what the kernels of this discipline work with, of the size that the arrays now have."""
+        return self._policy.kernel_arguments(self._plan, self._limits)
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
@@ -112,13 +117,14 @@ class ArrayDiscipline:
             key = math.inf
         else:
             key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
-        self._arrive(self._state, self._queue, slot, key, now_ms, job_id, width, estimate_ms, self._mask(job))
+        arrive, mask = self._arrive, self._mask(job)
+        arrive(self._state, self._queue, self._tuning, slot, key, now_ms, job_id, width, estimate_ms, mask)
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
         depart = self._depart
-        found = depart(self._state, self._queue, self._promises, self._planning, end_ms, job_id, now_ms)
+        found = depart(self._state, *self._discipline, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
         if end_ms == self._first_end_ms:
             self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
@@ -136,17 +142,18 @@ class ArrayDiscipline:
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
-        job_withdrawn(self._state, self._discipline.promises, np.int64(self._place(job_id)))
+        kinds, place = self._discipline, np.int64(self._place(job_id))
+        job_withdrawn(self._state, kinds.promises, kinds.tuning, place)
         self._slots.leave(job_id)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
-        if self._discipline.planning is None or width > self._nodes:
+        if self._plan is None or self._limits is None or width > self._nodes:
             return None
-        if self._state.counters[0]["n_reservations"] == len(self._discipline.planning.plan.reservations):
+        if self._state.counters[0]["n_reservations"] == len(self._plan.reservations):
             self._grow()
-        plan, limits, backfills = self._discipline.planning
-        update_plan(self._state, plan, limits, backfills, np.int64(now_ms))
+        plan, limits = self._plan, self._limits
+        update_plan(self._state, plan, limits, self._policy.backfill != "none", np.int64(now_ms))
         from_ms = max(start_ms, now_ms)
         fits_ms = int(earliest_start(plan, limits, np.int64(from_ms), np.int64(width), np.int64(length_ms), NO_LIMITS))
         if fits_ms == start_ms:
@@ -185,7 +192,7 @@ class ArrayDiscipline:
             # Nobody waits.
             return []
         count, self._first_end_ms, self._next_start_ms = self._decide(
-            self._state, self._queue, self._promises, self._planning, now_ms
+            self._state, self._queue, self._promises, self._planning, self._tuning, now_ms
         )
         if not count:
             return []
@@ -327,7 +334,7 @@ class ArrayDiscipline:
             larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
             copy_into(larger, plan)
             self._plan = larger
-            self._discipline = self._policy.kernel_arguments(larger, self._limits)
+            self._discipline = self._kernel_arguments()
         self._name_numbers()
 
     def state(self) -> ArrayDisciplineState:
@@ -343,7 +350,7 @@ class ArrayDiscipline:
         self._state = restored_arrays(empty_state(self._nodes, slots=self._slots.count), state.arrays)
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
-            self._discipline = self._policy.kernel_arguments(self._plan, self._limits)
+            self._discipline = self._kernel_arguments()
         self._name_numbers()
         self._end_ms = {running.job.job_id: running.end_by_estimate_ms for running in self.running()}
         self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
@@ -359,8 +366,7 @@ class ArrayDiscipline:
         slots = [*waiting, *running["slot"].tolist()]
         assert sorted(slots) == sorted(self._slots.of.values()), "a slot is lost or doubled"
         assert sorted(self._end_ms) == sorted(jobs["job_id"][running["slot"]].tolist()), "running jobs differ"
-        ranks = [tuple(jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
-        assert ranks == sorted(ranks), "the queue is out of order"
+        self._check_order(waiting)
         ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
         assert ends == sorted(ends), "the running jobs are out of order"
         if self._plan is not None:
@@ -371,6 +377,10 @@ class ArrayDiscipline:
                 assert (free >= 0).all() or overdue, "a profile is overbooked"
                 assert (free <= self._plan.total[p]).all(), "a profile has more than there is"
                 assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
+
+    def _check_order(self, waiting: list[int]) -> None:
+        ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
+        assert ranks == sorted(ranks), "the queue is out of order"
 
 
 def read_policy(discipline: str, given: Options, usual: Options) -> SitePolicy:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.disciplines.dynp.kernels.state import Tuning, tell_candidates
+from gridweave.site.disciplines.dynp.kernels.tuning import job_cancelled, job_left, tuned_pass
 from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.planning import conservative_pass, hold, job_ended_early, plan_pass
@@ -57,16 +59,25 @@ class DisciplineArrays(NamedTuple):
     promises : Plan or None
         Conservative backfilling.
     planning : Planning or None
+    tuning : Tuning or None
+        A planning site that tunes itself.
     """
 
     queue: QueueCodes | None
     promises: Plan | None
     planning: Planning | None
+    tuning: Tuning | None = None
+
+
+_Queue = QueueCodes | None
+_Promises = Plan | None
+_Planning = Planning | None
+_Tuning = Tuning | None
 
 
 @kernel_part
 def site_pass(
-    state: SiteState, queue: QueueCodes | None, promises: Plan | None, planning: Planning | None, now_ms: Int
+    state: SiteState, queue: _Queue, promises: _Promises, planning: _Planning, tuning: _Tuning, now_ms: Int
 ) -> None:
     """Run the one scheduling pass of an instant; ``state.started`` then lists the jobs that started."""
     if queue is not None:
@@ -75,22 +86,26 @@ def site_pass(
         conservative_pass(state, promises, None, now_ms)
     if planning is not None:
         plan_pass(state, planning.plan, planning.limits, planning.backfills, now_ms)
+    if tuning is not None:
+        tuned_pass(state, tuning, now_ms)
 
 
 @kernel
 def pass_and_outlook(
-    state: SiteState, queue: QueueCodes | None, promises: Plan | None, planning: Planning | None, now_ms: Int
+    state: SiteState, queue: _Queue, promises: _Promises, planning: _Planning, tuning: _Tuning, now_ms: Int
 ) -> tuple[int, int, int]:
     """Run the pass of an instant; return how many jobs it started, the first end by estimate, and the next start."""
-    site_pass(state, queue, promises, planning, now_ms)
+    site_pass(state, queue, promises, planning, tuning, now_ms)
     counters = state.counters[0]
     first_end_ms = state.running[0].end_ms if counters.n_running > 0 else NEVER_MS
     return counters.n_started, first_end_ms, counters.next_start_ms
 
 
 @kernel_part
-def job_submitted(state: SiteState, queue: QueueCodes | None, slot: Int) -> None:
+def job_submitted(state: SiteState, queue: _Queue, tuning: _Tuning, slot: Int) -> None:
     """Put the job of a slot, which is filled in, into the queue."""
+    if tuning is not None:
+        tell_candidates(state, tuning, slot)
     place = enqueue(state, slot)
     if queue is not None:
         index_new(state, place)
@@ -99,9 +114,10 @@ def job_submitted(state: SiteState, queue: QueueCodes | None, slot: Int) -> None
 @kernel_part
 def job_ended(
     state: SiteState,
-    queue: QueueCodes | None,
-    promises: Plan | None,
-    planning: Planning | None,
+    queue: _Queue,
+    promises: _Promises,
+    planning: _Planning,
+    tuning: _Tuning,
     end_ms: Int,
     job_id: Int,
     now_ms: Int,
@@ -118,6 +134,8 @@ def job_ended(
             counters.stale = REPLAN
         else:
             job_ended_early(state, promises, None, place, now_ms)
+    if tuning is not None:
+        job_left(tuning)
     finish(state, place)
     return True
 
@@ -125,7 +143,8 @@ def job_ended(
 @kernel
 def job_arrived(
     state: SiteState,
-    queue: QueueCodes | None,
+    queue: _Queue,
+    tuning: _Tuning,
     slot: Int,
     key: float,
     submit_ms: Int,
@@ -142,14 +161,16 @@ def job_arrived(
     job.width = width
     job.estimate_ms = estimate_ms
     job.limits = limits
-    job_submitted(state, queue, slot)
+    job_submitted(state, queue, tuning, slot)
 
 
 @kernel
-def job_withdrawn(state: SiteState, promises: Plan | None, place: Int) -> None:
+def job_withdrawn(state: SiteState, promises: _Promises, tuning: _Tuning, place: Int) -> None:
     """Take a waiting job out of the queue, and out of the promises if it stands there (None where there are none)."""
     counters = state.counters[0]
     counters.n_blocks = 0
+    if tuning is not None:
+        job_cancelled(state, tuning, state.waiting[place])
     if promises is None:
         counters.stale = REPLAN
     else:

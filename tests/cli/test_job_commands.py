@@ -17,6 +17,7 @@ from gateway_parts import make_tokens
 from gridweave.cli import grid_client
 from gridweave.cli.grid_client import job_numbers, ranges_text, relative, rounded
 from gridweave.errors import OptionError
+from gridweave.site.elements import Element
 from gridweave.site.job import JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -109,6 +110,26 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]
     shown = json.loads(shell("show", 1, "--json")[1])
     assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
+
+
+def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell) -> None:
+    """Each element has its end and the count of its starts; what it wrote is a part of what its rank wrote."""
+    shell("submit", "--array", "1-3", "--pack", "--pack-size", 3, "--", "./step")
+    here.call(here.grid.start, 1)
+    here.call(here.grid.write, 1, b"onetwo")
+    record = here.grid.records_by_id[1]
+    record.elements = (
+        Element(1, 0, None, 0, 1500, 20, 10**6, 0, (0, 3), (0, 0)),
+        Element(2, 3, None, 0, 10, 20, 10**6, 0, (3, 3), (0, 0)),
+    )
+    record.interrupted = (2,)
+    found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
+    assert found["elements"] == "3, 2 have ended, 1 of them failed, 1 interrupted"
+    assert [row[:3] for row in rows(shell("show", 1, "--elements")[1])[1:]] == [["1", "0", "1"], ["2", "3", "2"]]
+    command = [sys.executable, "-m", "gridweave.cli", "logs", "1", "--element", "2"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"two"
+    assert "has no element 3 that has ended" in shell("logs", 1, "--element", 3)[2]
+    assert "--element: goes with neither" in shell("logs", 1, "--element", 2, "--rank", 1)[2]
 
 
 def test_a_job_is_explained(here: Elsewhere, shell: Shell) -> None:

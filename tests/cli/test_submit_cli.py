@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from client_helpers import Elsewhere
 from gridweave.cli.submit_options import MOST_BYTES, parse_after, parse_array, shipped, shipped_name
 from gridweave.errors import InputError, OptionError
+from gridweave.site.elements import count_of
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -108,6 +109,28 @@ def test_arrays(here: Elsewhere, shell: Shell) -> None:
     ]
     assert shell("submit", "--after", "sweep-mine:ended", "--", "./gather")[0] == 0
     assert [one.job_id for one in handed_in(here)[3].after] == [1, 2, 3]
+
+
+def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:
+    """Elements go into jobs by their number, or so many by the nodes of the grid; a key finds the same jobs again."""
+    options = ("--array", "1-9:2,20-22", "--pack", "--pack-size", 4, "--key", "mine")
+    status, out, err = shell("submit", *options, "--", "./step")
+    assert (status, out) == (0, "1-2\n")
+    assert err.startswith("array step-mine: 2 jobs of 4 elements, each job 1 node for at most 1h")
+    places = [request.array for request in handed_in(here)]
+    parts = [((1, 2), (3, 4), (5, 6), (7, 8)), ((9, 10), (20, 23))]
+    assert places == [ArrayPlace(name="step-mine", index=part[0][0], elements=part) for part in parts]
+    assert [job["key"] for job in json.loads(shell("submit", *options, "--json", "--", "./step")[1])["jobs"]] == [
+        "mine-1",
+        "mine-9",
+    ]
+    shell("submit", "--array", "1-1000", "--pack", "--", "./step")
+    nodes = sum(here.grid.nodes.values())
+    counts = [count_of(request.array.elements) for request in handed_in(here)[2:] if request.array is not None]
+    assert (len(counts), sum(counts), max(counts)) == (2 * nodes, 1000, 42)
+    status, _, err = shell("submit", "--pack", "--", "./step")
+    assert status == 2
+    assert "--pack: goes with --array" in err
 
 
 def test_a_site_of_ones_own(here: Elsewhere, shell: Shell) -> None:

@@ -134,7 +134,7 @@ def test_what_went_before() -> None:
         JobRecord(job_id=3, request=request, submit_ms=7),
     ]
     assert [(one.job_id, one.kind, one.detail) for one in past_events(records)] == [
-        (2, "runs", "2 nodes at north and 1 nodes at south"),
+        (2, "runs", "2 nodes at north and 1 node at south"),
         (3, "submitted", "3 nodes"),
         (1, "ended", "finished"),
     ]

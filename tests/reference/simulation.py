@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from reference.conservative import Conservative
+from reference.dynp import SelfTuning, Tuning
 from reference.limits import never_starts
 from reference.model import DAY, Job, Limit, NodeEvent, Outcome, Reservation, Running, State
 from reference.ordering import ORDERS
@@ -32,6 +33,7 @@ def simulate(
     limits: Iterable[Limit] = (),
     week_offset_ms: int = 0,
     cancellations: Iterable[tuple[int, int]] = (),
+    tuning: Tuning | None = None,
     node_events: Iterable[NodeEvent] = (),
 ) -> Outcome:
     """Run jobs on one site and return the whole story.
@@ -61,6 +63,8 @@ def simulate(
         Local time of instant zero, in milliseconds since Monday 00:00.
     cancellations : iterable of (int, int)
         Instant and job id. One that meets its job neither waiting nor running has no effect.
+    tuning : reference.dynp.Tuning, optional
+        For a planning site that tunes itself; the order is then not used.
     node_events : iterable of NodeEvent
         Those of one instant come in the order given.
 
@@ -79,7 +83,9 @@ def simulate(
     _check_jobs(jobs)
     _check_planning(discipline, reservations, limits)
     site: Queue | Conservative | Planning
-    if discipline == "planning":
+    if tuning is not None:
+        site = SelfTuning(tuning, limits, week_offset_ms)
+    elif discipline == "planning":
         site = Planning(backfill, limits, week_offset_ms)
     elif backfill == "conservative":
         site = Conservative()

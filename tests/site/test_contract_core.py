@@ -101,7 +101,7 @@ def test_what_does_not_fit_now_is_refused() -> None:
     refused = answers(core, 1, ReserveNodes(7, 1, 2, 10))
     assert refused == [Refused(7, 1, "it needs 2 nodes now; 1 are free, and others may go first")]
     assert answers(core, 2, ReserveNodes(8, 1, 1, 1000))[0] == Refused(
-        8, 1, "it needs 1 nodes now; 1 are free, and others may go first"
+        8, 1, "it needs 1 node now; 1 are free, and others may go first"
     ), "it would delay the head of the queue"
     assert answers(core, 3, ReserveNodes(9, 1, 1, 90)) == [Started(9, 1, 3)]
     assert commands(core, 100, JobFinished(1), JobFinished(9)) == [StartJob(2, ((0, 4),))]
@@ -171,7 +171,7 @@ def test_fragments_that_do_not_meet_end() -> None:
     answers(core, 1, CommitNodes(1, 1))
     answers(core, 20, FragmentsMet(1, 7))
     assert core.next_wakeup_ms() == 20 + RENDEZVOUS_MS, "those of another attempt have met"
-    assert told(core, 20 + RENDEZVOUS_MS) == ([], [KillJob(1, "its other fragments did not come")])
+    assert told(core, 20 + RENDEZVOUS_MS) == ([], [KillJob(1, "its other fragments did not come", True)])
     assert answers(core, 600, JobFinished(1)) == [Ended(1, 1, 600, "unmet")]
 
 

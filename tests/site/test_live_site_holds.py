@@ -58,7 +58,7 @@ def test_a_held_job_starts_when_it_is_released() -> None:
     commands += do(core, 5, Wish("release", (FIRST,), "bert"))
     assert len(of(commands, StartRun)) == 1
     assert [(note.kind, note.detail) for note in of(commands, Noted)] == [
-        ("submitted", "to north, 1 nodes, by anna"),
+        ("submitted", "to north, 1 node, by anna"),
         ("kept", "is held by its user"),
         ("release", "by wish, by bert"),
         ("queued", ""),

@@ -53,15 +53,15 @@ def test_a_limit_has_one_effect() -> None:
 
 def test_kernel_arguments() -> None:
     """What compiled code reads says the same as the names, for the one discipline of the policy and no other."""
-    assert SitePolicy().kernel_arguments(None, None) == ((True, False, 0.0), None, None)
-    assert SitePolicy(backfill="none").kernel_arguments(None, None) == ((False, False, 0.0), None, None)
+    assert SitePolicy().kernel_arguments(None, None) == ((True, False, 0.0), None, None, None)
+    assert SitePolicy(backfill="none").kernel_arguments(None, None) == ((False, False, 0.0), None, None, None)
     slack = SitePolicy(backfill="slack", slack=0.25, choice="best-fit")
-    assert slack.kernel_arguments(None, None) == ((True, True, 0.25), None, None)
+    assert slack.kernel_arguments(None, None) == ((True, True, 0.25), None, None, None)
     plan = empty_plan(empty_state(4, slots=2), np.array([4]))
-    assert SitePolicy(backfill="conservative").kernel_arguments(plan, None) == (None, plan, None)
+    assert SitePolicy(backfill="conservative").kernel_arguments(plan, None) == (None, plan, None, None)
     planning = SitePolicy(discipline="planning", backfill="none")
     limits = planning.limit_arrays()
-    assert planning.kernel_arguments(plan, limits) == (None, None, (plan, limits, False))
+    assert planning.kernel_arguments(plan, limits) == (None, None, (plan, limits, False), None)
     kept = [SitePolicy(), SitePolicy(backfill="conservative"), SitePolicy(discipline="planning")]
     assert [policy.makes_plan for policy in kept] == [False, True, True]
     assert [policy.limit_arrays() is not None for policy in kept] == [False, False, True]

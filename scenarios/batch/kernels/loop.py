@@ -161,7 +161,7 @@ def run_batch(
             if lacking != DONE:
                 return lacking
         if paced is not None:
-            paced_counted(state, paced.sharing, paced.gang, now_ms)
+            paced_counted(state, paced.sharing, paced.gang, paced.fractional, now_ms)
         decides = _is_woken(links, run, now_ms)
         if links is not None:
             decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
@@ -197,7 +197,7 @@ def _next_instant(
     if site is not None:
         now_ms = min(now_ms, state.counters[0].next_start_ms)
     if paced is not None:
-        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing, paced.gang))
+        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing, paced.gang, paced.fractional))
     if grid is not None:
         now_ms = min(now_ms, _next_reserved_ms(grid.plan))
     if links is not None:
@@ -297,9 +297,9 @@ def end_job(
     if site is not None:
         job = state.jobs[row]
         end_ms = run.start_ms[row] + job.estimate_ms
-        job_ended(state, site.queue, site.promises, site.planning, end_ms, job.job_id, now_ms)
+        job_ended(state, site.queue, site.promises, site.planning, site.tuning, end_ms, job.job_id, now_ms)
     if paced is not None:
-        paced_ended(state, paced.sharing, paced.gang, run, row, now_ms)
+        paced_ended(state, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
     if grid is not None:
         _leave_grid(state, grid.plan, row, now_ms)
 
@@ -349,7 +349,7 @@ def _leave_if_waiting(
     """Take the job of a row out of the queue; return whether it waited."""
     waits = False
     if paced is not None:
-        waits = paced_withdrawn(state, work, paced.sharing, paced.gang, run, row, now_ms)
+        waits = paced_withdrawn(state, work, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
     if site is not None:
         waits = _leave_queue_of(state, site, grid, links, row)
     if grid is not None:
@@ -371,7 +371,7 @@ def _leave_queue_of(state: Any, site: _Site, grid: _Grid, links: _Links, row: In
 def leave_queue(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int, place: Int) -> None:
     """Take the job of a row, which waits at this place, out of the queue."""
     if site is not None:
-        job_withdrawn(state, site.promises, place)
+        job_withdrawn(state, site.promises, site.tuning, place)
         if state.counters[0].n_waiting == 0:
             # There is no pass then that would note that nobody starts at a promised instant.
             state.counters[0].next_start_ms = NEVER_MS
@@ -399,9 +399,9 @@ def _submit_jobs(
     while clock.submitted < len(state.jobs) and state.jobs[clock.submitted].submit_ms == now_ms:
         row = clock.submitted
         if site is not None:
-            job_submitted(state, site.queue, row)
+            job_submitted(state, site.queue, site.tuning, row)
         if paced is not None:
-            paced_submitted(state, paced.sharing, paced.gang, row, now_ms)
+            paced_submitted(state, paced.sharing, paced.gang, paced.fractional, row, now_ms)
         if grid is not None and now_ms < grid.hopeless_ms[row]:
             enqueue(state, row)
             if links is not None:
@@ -426,7 +426,7 @@ def _pass_and_begin(
     counters = state.counters[0]
     if site is not None and counters.n_waiting > 0:
         # Nothing waits at half of all instants on a machine with little load.
-        site_pass(state, site.queue, site.promises, site.planning, now_ms)
+        site_pass(state, site.queue, site.promises, site.planning, site.tuning, now_ms)
         for i in range(counters.n_started):
             row = state.started[i]
             if outages is not None:
@@ -434,7 +434,7 @@ def _pass_and_begin(
             run.start_ms[row] = now_ms
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
     if paced is not None:
-        paced_pass(state, work, paced.sharing, paced.gang, run, now_ms)
+        paced_pass(state, work, paced.sharing, paced.gang, paced.fractional, run, now_ms)
     if grid is not None:
         if links is not None:
             expect_late_ends(state, work, grid.plan, links, now_ms)

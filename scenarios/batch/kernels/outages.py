@@ -165,4 +165,4 @@ def _lose(
     job.submit_ms = now_ms
     job.key = outages.new_key[row] + (now_ms if outages.ages else 0)
     state.counters[0].n_blocks = 0
-    job_submitted(state, site.queue, row)
+    job_submitted(state, site.queue, site.tuning, row)

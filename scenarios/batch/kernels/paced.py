@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.scenarios.batch.kernels.run import NOT_YET, RunArrays
+from gridweave.site.disciplines.fractional.kernels.fractional_pass import FractionalCodes, fractional_pass
+from gridweave.site.disciplines.fractional.kernels.state import WAITS, fractional_left, fractional_submitted
 from gridweave.site.disciplines.gang.kernels.gang_pass import gang_pass
 from gridweave.site.disciplines.gang.kernels.state import (
     GangCodes,
@@ -65,26 +67,32 @@ class Paced(NamedTuple):
         Jobs share nodes; the state is a `SharedSite`.
     gang : GangCodes or None
         Jobs share nodes in time; the state is a `GangSite`.
+    fractional : FractionalCodes or None
+        Tasks have fractions of nodes; the state is a `FractionalSite`.
     """
 
     sharing: Sharing | None = None
     gang: GangCodes | None = None
+    fractional: FractionalCodes | None = None
 
 
 _Sharing = Sharing | None
 _Gang = GangCodes | None
+_Fractional = FractionalCodes | None
 
 
 @kernel_part
-def paced_wakeup_ms(state: Any, sharing: _Sharing, gang: _Gang) -> Int:
+def paced_wakeup_ms(state: Any, sharing: _Sharing, gang: _Gang, fractional: _Fractional) -> Int:
     """Return the next instant at which there is to be a pass though nothing happens; `NEVER_MS` if there is none."""
     if gang is not None:
         return state.counters[0].due_ms
+    if fractional is not None:
+        return state.counters[0].next_wake_ms
     return NEVER_MS
 
 
 @kernel_part
-def paced_counted(state: Any, sharing: _Sharing, gang: _Gang, now_ms: Int) -> None:
+def paced_counted(state: Any, sharing: _Sharing, gang: _Gang, fractional: _Fractional, now_ms: Int) -> None:
     """Count what the time since the last instant came to, before anything changes."""
     if sharing is not None:
         sharing.busy[0] += (len(state.used) - state.counters[0].idle) * (now_ms - sharing.busy[1])
@@ -92,17 +100,26 @@ def paced_counted(state: Any, sharing: _Sharing, gang: _Gang, now_ms: Int) -> No
 
 
 @kernel_part
-def paced_submitted(state: Any, sharing: _Sharing, gang: _Gang, row: Int, now_ms: Int) -> None:
+def paced_submitted(state: Any, sharing: _Sharing, gang: _Gang, fractional: _Fractional, row: Int, now_ms: Int) -> None:
     """Put the job of a row into the queue."""
     if sharing is not None:
         shared_job_submitted(state, row)
     if gang is not None:
         gang_job_submitted(state, gang, row, now_ms)
+    if fractional is not None:
+        fractional_submitted(state, row)
 
 
 @kernel_part
 def paced_withdrawn(
-    state: Any, work: WorkTable, sharing: _Sharing, gang: _Gang, run: RunArrays, row: Int, now_ms: Int
+    state: Any,
+    work: WorkTable,
+    sharing: _Sharing,
+    gang: _Gang,
+    fractional: _Fractional,
+    run: RunArrays,
+    row: Int,
+    now_ms: Int,
 ) -> bool:
     """Take the job of a row out if it waits; return whether it did."""
     waits = False
@@ -114,21 +131,31 @@ def paced_withdrawn(
         waits = gang_job_withdrawn(state, gang, row, now_ms)
         if waits:
             stop_work(run.ends, work, row)
+    if fractional is not None:
+        waits = state.jobs[row].status == WAITS
+        if waits:
+            fractional_left(state, row)
     return waits
 
 
 @kernel_part
-def paced_ended(state: Any, sharing: _Sharing, gang: _Gang, run: RunArrays, row: Int, now_ms: Int) -> None:
+def paced_ended(
+    state: Any, sharing: _Sharing, gang: _Gang, fractional: _Fractional, run: RunArrays, row: Int, now_ms: Int
+) -> None:
     """Take a running job off its nodes."""
     if sharing is not None:
         shared_job_ended(state, sharing.model, row, now_ms)
     if gang is not None:
         run.start_ms[row] = state.jobs[row].begin_ms
         gang_job_ended(state, gang, row, now_ms)
+    if fractional is not None:
+        fractional_left(state, row)
 
 
 @kernel_part
-def paced_pass(state: Any, work: WorkTable, sharing: _Sharing, gang: _Gang, run: RunArrays, now_ms: Int) -> None:
+def paced_pass(
+    state: Any, work: WorkTable, sharing: _Sharing, gang: _Gang, fractional: _Fractional, run: RunArrays, now_ms: Int
+) -> None:
     """Run the pass of an instant, and let the jobs go on at the rates that it gives them."""
     if sharing is not None:
         counters = state.counters[0]
@@ -138,8 +165,14 @@ def paced_pass(state: Any, work: WorkTable, sharing: _Sharing, gang: _Gang, run:
                 run.start_ms[state.started[i]] = now_ms
                 sharing.beside[state.started[i]] = state.jobs[state.started[i]].n_partners
         _follow_rates(state, work, run, now_ms)
+        forget_changes(state)
     if gang is not None and gang_pass(state, gang, now_ms):
         _follow_turns(state, gang, work, run, now_ms)
+    if fractional is not None:
+        fractional_pass(state, fractional, now_ms)
+        for i in range(state.counters[0].n_started):
+            run.start_ms[state.started[i]] = now_ms
+        _follow_rates(state, work, run, now_ms)
 
 
 @kernel
@@ -153,7 +186,6 @@ def _follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> N
                 begin_work(run.ends, work, row, job.job_id, work_of(run.run_ms[row]), job.rate, now_ms)
             elif work[row].rate != job.rate:
                 change_rate(run.ends, work, row, job.rate, now_ms)
-    forget_changes(state)
 
 
 @kernel

@@ -11,4 +11,12 @@ Trace = Annotated[
     typer.Argument(metavar="TRACE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace."),
 ]
 Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site. \\[default: as the trace says]")]
+Needs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What tasks need of a node, if the trace does not say: lublin (drawn, nodes with four cores), hpc2n (by "
+        "the memory that the trace tells, nodes with two) or whole (all of a node).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.grid_client import places_text, print_forecast
-from gridweave.cli.output import check_folder, delayed_progress, print_table, say
+from gridweave.cli.output import check_folder, counted, delayed_progress, print_table, say
 from gridweave.cli.run import print_live_run
 from gridweave.cli.up import progress
 
@@ -53,7 +53,7 @@ def _show(folder: Path) -> None:
     with progress() as tell:
         brought = bring_up(wanted, tell)
     state = brought.state
-    rows = [(f"site {site.name}", f"{site.nodes} nodes") for site in state.sites]
+    rows = [(f"site {site.name}", counted(site.nodes, "node")) for site in state.sites]
     print_table(
         [*rows, ("gateway", state.url)], title=f"A grid is up after {sum(brought.seconds.values()):.0f} s", left=2
     )
@@ -82,7 +82,8 @@ def _print_shown(shown: Shown) -> None:
         typer.echo(f"Why does job {shown.waiting.job_id} wait? (gridweave explain {shown.waiting.job_id})")
         print_forecast(shown.waiting)
     split = [
-        (f"job {record.job_id}", f"{record.request.nodes} nodes", places_text(record.places)) for record in shown.split
+        (f"job {record.job_id}", counted(record.request.nodes, "node"), places_text(record.places))
+        for record in shown.split
     ]
     print_table(split, title="Jobs that ran on several sites at once", left=3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -35,6 +36,7 @@ from gridweave.site.times import span_text
 if TYPE_CHECKING:
     from gridweave.grid.api import Story
     from gridweave.grid.client.client import Client
+    from gridweave.site.elements import Element
     from gridweave.site.job import JobRecord, State, WishKind
 
 OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
@@ -146,7 +148,13 @@ def _short(text: str, most: int) -> str:
 
 
 @at_grid
-def show(reach: Reach, job: OneJob) -> None:
+def show(
+    reach: Reach,
+    job: OneJob,
+    elements: Annotated[
+        bool, typer.Option("--elements", help="Of a packed array: how each of its elements ended, and what it used.")
+    ] = False,
+) -> None:
     """Show everything about a job, and what has happened to it so far.
 
     Example: gridweave show 17
@@ -159,10 +167,50 @@ def show(reach: Reach, job: OneJob) -> None:
     if reach.as_json:
         print_json(plain(record) | {"story": plain(story)["entries"]})
         return
+    if elements:
+        _print_elements(record)
+        return
     print_table(list(_shown(record)), title=f"Job {job}: {state_text(record)}", left=2)
     begin_ms = story.entries[0].at_ms if story.entries else 0
     rows = [(clock(one.at_ms), f"+{rounded(one.at_ms - begin_ms)}", one.kind, one.detail) for one in story.entries]
     print_table(rows, headings=("at", "", "what happened", ""), left=4)
+
+
+def _print_elements(record: JobRecord) -> None:
+    """Print what became of the elements of a packed array."""
+    again = Counter(record.interrupted)
+    rows = [
+        (
+            f"{one.index}",
+            f"{one.exit_code}" if one.signal is None else f"signal {one.signal}",
+            f"{1 + again[one.index]}",
+            clock(one.start_ms),
+            rounded(one.wall_ms),
+            f"{one.cpu_ms / 1000:.2f} s",
+            f"{one.peak_memory_bytes / 1e6:,.0f} MB",
+            f"{one.out[1] + one.err[1]:,}",
+        )
+        for one in sorted(record.elements, key=lambda one: one.index)
+    ]
+    if not rows:
+        say("none of its elements is known to have ended; they are told when the job ends, or an attempt of it")
+        return
+    headings = ("element", "exit code", "starts", "started", "ran for", "CPU", "memory", "bytes written")
+    print_table(rows, headings=headings, left=0)
+
+
+def _elements_text(record: JobRecord) -> str:
+    """Return how it stands with the elements of a packed array, empty if it is none."""
+    from gridweave.site.elements import count_of
+
+    left = record.left()
+    if left is None:
+        return ""
+    failed = sum(one.failed for one in record.elements)
+    told = [f"{len(record.elements) + count_of(left):,}", f"{len(record.elements):,} have ended"]
+    told += [f"{failed:,} of them failed"] * bool(failed)
+    told += [f"{len(record.interrupted):,} interrupted"] * bool(record.interrupted)
+    return ", ".join(told)
 
 
 def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
@@ -175,6 +223,7 @@ def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
         "user": request.user,
         "class": request.job_class,
         "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
+        "elements": _elements_text(record),
         "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
         "limit": span_text(request.limit_ms),
         "directory": program.working_directory,
@@ -296,6 +345,9 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which rank's output.")] = 0,
     stderr: Annotated[bool, typer.Option("--stderr", help="Print standard error instead of standard output.")] = False,
+    element: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Of a packed array: only what this element has written.")
+    ] = None,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
@@ -308,9 +360,23 @@ def logs(
 
     async def work(grid: Client) -> None:
         stream: Literal["out", "err"] = "err" if stderr else "out"
-        async for data in output(grid.transport, job, rank=rank, stream=stream, follow=follow):
+        place, part = rank, None
+        if element is not None:
+            ended = _element(await grid.record(job), element)
+            place, part = ended.rank, (ended.err if stderr else ended.out)
+        async for data in output(grid.transport, job, rank=place, stream=stream, follow=follow, part=part):
             # Bytes as they are: output need not be text.
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
+    if element is not None and (follow or rank):
+        raise OptionError("--element", "goes with neither --follow nor --rank")
     Reach(url, here, profile).ask(work)
+
+
+def _element(record: JobRecord, index: int) -> Element:
+    """Return what became of one element of a packed array."""
+    found = next((one for one in record.elements if one.index == index), None)
+    if found is None:
+        raise OptionError("--element", f"job {record.job_id} has no element {index} that has ended, as far as is known")
+    return found

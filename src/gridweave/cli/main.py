@@ -20,7 +20,7 @@ from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.cli.serve import gateway, serve
-from gridweave.cli.simulate import simulate
+from gridweave.cli.simulate import bound, simulate
 from gridweave.cli.submit import SubmitCommand, submit
 from gridweave.cli.sweep import sweep
 from gridweave.cli.token import app as token_app
@@ -57,7 +57,7 @@ app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_a
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     _JOBS: (jobs, show, explain, cancel, hold, release, logs),
     _GRID: (up, down, status, demo, serve, watch, sites, queue, quote, drain, resume, whoami, gateway, experience),
-    _SIMULATION: (simulate, coschedule, sweep, reproduce),
+    _SIMULATION: (simulate, coschedule, bound, sweep, reproduce),
 }
 for heading, commands in _COMMANDS.items():
     for command in commands:

@@ -29,8 +29,11 @@ def reproduce(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(metavar="N", help="For zhang and lomarc: number of workloads to average over.")
+        int, typer.Option(metavar="N", help="For zhang, lomarc and dfrs: number of workloads to average over.")
     ] = 3,
+    full: Annotated[
+        bool, typer.Option("--full", help="For dfrs: all 100 synthetic traces and all weeks of HPC2N. Takes hours.")
+    ] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")
     ] = None,
@@ -50,7 +53,7 @@ def reproduce(
         raise OptionError("--seeds", f"is {seeds}; a number from 1 to {MAX_SEEDS}")
     folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:
-        bench = Bench(seeds=seeds, progress=progress)
+        bench = Bench(seeds=seeds, full=full, progress=progress)
         reports = interruptible(lambda: [compute(table, bench) for table in ids])
     _check_something(reports)
     if as_json:

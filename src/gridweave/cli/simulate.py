@@ -1,4 +1,4 @@
-"""``gridweave simulate``: one site, one trace, one policy or several side by side."""
+"""``gridweave simulate``: one site, one trace, one policy or several; ``gridweave bound``: how good any could be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.arguments import Json, Nodes, Trace
+from gridweave.cli.arguments import Json, Needs, Nodes, Trace
 from gridweave.cli.coschedule import (
     SHARING,
     SHARING_HELP,
@@ -27,12 +27,13 @@ from gridweave.cli.output import (
     check_folder,
     delayed_progress,
     give_back_large_arrays,
+    interruptible,
     print_json,
     print_table,
     say,
 )
-from gridweave.errors import OptionError
-from gridweave.site.times import span_text
+from gridweave.errors import InputError, OptionError
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,6 +127,14 @@ Estimates = Annotated[
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what omega, phi and a mix of resources draw.")]
+ShowMatrix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="For gang: print who has which nodes in which time slice at an instant, such as 10d; times count from the "
+        "begin of the trace.",
+    ),
+]
 Out = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder."),
@@ -149,6 +158,7 @@ def simulate(
     estimates: Estimates = "keep",
     shrink: Shrink = 1.0,
     resources: Resources = "M1",
+    needs: Needs = None,
     variants: Variants = "PSS,L-U1,L-R",
     cores: Cores = 1,
     threads: Threads = 2,
@@ -157,6 +167,7 @@ def simulate(
     seed: Seed = 1,
     out: Out = None,
     plots: Plots = True,
+    show_matrix: ShowMatrix = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
@@ -167,6 +178,7 @@ def simulate(
 
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.traces.resources import with_mix
+    from gridweave.scenarios.workload.needs import with_needs
     from gridweave.scenarios.workload.node_events import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
     from gridweave.site.disciplines.dictionary import entry_named
@@ -194,11 +206,16 @@ def simulate(
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
+        matrix_ms = _check_matrix_option(show_matrix, named)
         events = read_node_events(node_events) if node_events is not None else []
         rng = np.random.default_rng(seed)
-        workload, remarks = _prepared(trace, nodes, estimates, shrink, rng, _columns_for(trace, named))
+        columns = _columns_for(trace, named, all_of_them=needs is not None)
+        # Tasks are not processors: which jobs are too wide is known when they have needs.
+        workload, remarks = _prepared(trace, None if needs else nodes, estimates, shrink, rng, columns)
         if entry.uses_resources:
             workload = with_mix(workload, resources, rng)
+        if needs is not None:
+            workload = with_needs(workload, needs, rng)
         chosen = policies(*given, nodes or workload.nodes or MAX_WIDTH)
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
@@ -211,6 +228,8 @@ def simulate(
         print_json([_as_json(result) for result in results])
     else:
         _print(results)
+        if matrix_ms is not None:
+            _print_matrices(workload, nodes, chosen, matrix_ms)
     if out is not None:
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
@@ -227,7 +246,7 @@ def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
     return [parse_reservation(number, text, nodes) for number, text in enumerate(reservation or [], start=1)]
 
 
-def _columns_for(trace: str, chosen: list[Policy]) -> tuple[str, ...]:
+def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tuple[str, ...]:
     """Return the optional columns of a trace that are read; a million jobs have 8 MB of each.
 
     Of the disciplines with kernels none reads any, but for a limit for one user.
@@ -236,7 +255,7 @@ def _columns_for(trace: str, chosen: list[Policy]) -> tuple[str, ...]:
     from gridweave.site.policy import SitePolicy
 
     known = columns_of(trace)
-    if not all(isinstance(policy, SitePolicy) for policy in chosen):
+    if all_of_them or not all(isinstance(policy, SitePolicy) for policy in chosen):
         return known
     by_user = any(limit.user is not None for policy in chosen for limit in getattr(policy, "limits", ()))
     return ("user",) if by_user and "user" in known else ()
@@ -324,3 +343,169 @@ def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
     if len(results) == 1:
         return len(write_result(results[0], Path(out), plots=plots))
     return len(write_comparison(results, Path(out), plots=plots))
+
+
+def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
+    """Return the instant for which the matrix is asked; None if it is not.
+
+    Raises
+    ------
+    OptionError
+        If the text is not a time, or a policy has no matrix.
+    """
+    from gridweave.site.disciplines.gang.policy import NAME
+
+    if text is None:
+        return None
+    if any(policy.discipline != NAME for policy in chosen):
+        raise OptionError("--show-matrix", f"goes with --discipline {NAME}; no other has a matrix")
+    return parse_time_ms("--show-matrix", text)
+
+
+def _print_matrices(workload: Workload, nodes: int | None, chosen: list[Policy], at_ms: int) -> None:
+    """Print the matrix of each policy at an instant; the slice that goes on is marked."""
+    from gridweave.scenarios.batch.gang import matrix_at
+    from gridweave.site.disciplines.gang.matrix import matrix_rows
+    from gridweave.site.disciplines.gang.policy import GangPolicy
+
+    for policy in chosen:
+        assert isinstance(policy, GangPolicy), "it was checked that there is a matrix"
+        headings, rows = matrix_rows(*matrix_at(workload, nodes or workload.nodes or 1, policy, at_ms))
+        typer.echo("")
+        print_table(
+            rows, headings=headings, title=f"{policy.label} at {span_text(at_ms)} (*: the slice that goes on)", left=1
+        )
+
+
+FirstJobs = Annotated[
+    int | None, typer.Option(metavar="N", help="Only the first N jobs: the time it takes grows with their square.")
+]
+Load = Annotated[
+    float | None, typer.Option(metavar="X", help="Multiply all times between submissions so that the load is X.")
+]
+Against = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help="Compare disciplines with the bound: fcfs, easy, or algorithms of docs/fractional.md such as "
+        "GreedyPM*/per/OPT=MIN/MINVT=600.",
+    ),
+]
+BoundMethod = Annotated[str, typer.Option(metavar="NAME", help="flow, or lp: the same by a linear program, slowly.")]
+
+
+def bound(
+    trace: Trace,
+    nodes: Nodes = None,
+    needs: Needs = None,
+    jobs: FirstJobs = None,
+    load: Load = None,
+    against: Against = "",
+    method: BoundMethod = "flow",
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> None:
+    """Print the least maximum stretch that any schedule of a trace can have, run times known and memory without end.
+
+    Example: gridweave bound lublin_256.swf --nodes 256 --needs lublin --jobs 1000 --against easy,GreedyPM*/OPT=MIN
+    """
+    from gridweave.scenarios.results.bound import METHODS, stretch_bound
+
+    if seed < 0:
+        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    if method not in METHODS:
+        raise OptionError("--method", f"{method!r} is not known; one of {', '.join(METHODS)}")
+    with named_as_typed(), delayed_progress("Reading") as report:
+        names = [name.strip() for name in against.split(",") if name.strip()]
+        policies = [_policy_named(name) for name in names]
+        workload, on_nodes = _tasks_of(trace, nodes, needs, jobs, load, seed)
+        report(0, 1 + len(names), "Bounding")
+        least = interruptible(lambda: stretch_bound(workload, on_nodes, method=method))
+        rows = []
+        for number, (name, policy) in enumerate(zip(names, policies, strict=True)):
+            report(1 + number, 1 + len(names), f"Simulating {name}")
+            rows.append({"discipline": name, **_compared(workload, on_nodes, policy, least)})
+    if as_json:
+        print_json({"trace": workload.name, "jobs": len(workload), "nodes": on_nodes, "bound": least, "against": rows})
+        return
+    say(f"{workload.name}: {len(workload):,} jobs on {on_nodes:,} nodes")
+    typer.echo(f"bound {least:,.3f}")
+    if rows:
+        typer.echo("")
+        print_table([_bound_row(row) for row in rows], headings=_BOUND_HEADINGS, left=1)
+
+
+_BOUND_HEADINGS = (
+    "discipline",
+    "max. stretch",
+    "from bound",
+    "underutilization",
+    "preemptions/h",
+    "migrations/h",
+    "nodes' memory moved/h",
+)
+
+
+def _bound_row(row: dict[str, object]) -> tuple[str, ...]:
+    texts = [str(row["discipline"])]
+    for name, shown in _BOUND_SHOWN.items():
+        value = row.get(name)
+        texts.append("-" if value is None else format(value, shown))
+    return tuple(texts)
+
+
+_BOUND_SHOWN = {
+    "need_max_stretch": ",.2f",
+    "degradation_from_bound": ",.2f",
+    "need_underutilization_normalized": ".1%",
+    "preemptions_per_h": ",.1f",
+    "migrations_per_h": ",.1f",
+    "moved_nodes_per_h": ",.1f",
+}
+
+
+def _policy_named(name: str) -> object:
+    """Return the policy of a name that people write."""
+    from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+    from gridweave.site.policy import SitePolicy
+
+    queues = {"fcfs": "none", "easy": "easy"}
+    if name.lower() in queues:
+        return SitePolicy(backfill=queues[name.lower()])
+    return FractionalPolicy(algorithm=name)
+
+
+def _compared(workload: Workload, nodes: int, policy: object, least: float) -> dict[str, float]:
+    """Return the metrics of a discipline, with how far it is from the bound."""
+    from gridweave.scenarios.batch.simulate import simulate
+
+    result = interruptible(lambda: simulate(workload, nodes, policy))  # type: ignore[arg-type]
+    if result.refused:
+        job_id, reason = result.refused[0]
+        refused = f"{result.label} refuses {len(result.refused)} jobs, and the bound is of all"
+        raise InputError(f"{refused}; job {job_id}: {reason}")
+    found = dict(result.own_metrics)
+    found["degradation_from_bound"] = found["need_max_stretch"] / least
+    return found
+
+
+def _tasks_of(
+    trace: str, nodes: int | None, needs: str | None, jobs: int | None, load: float | None, seed: int
+) -> tuple[Workload, int]:
+    """Read the trace and apply what the options ask for; return it with the number of nodes."""
+    import numpy as np
+
+    from gridweave.scenarios.traces.load import columns_of, load_workload
+    from gridweave.scenarios.workload.needs import with_load, with_needs
+
+    # Tasks are not processors: which jobs are too wide is known when they have needs.
+    workload = load_workload(trace, nodes=None if needs else nodes, columns=columns_of(trace))[0]
+    if jobs is not None:
+        if jobs < 1:
+            raise OptionError("--jobs", f"is {jobs}; at least 1")
+        workload = workload.take(np.arange(min(jobs, len(workload))))
+    on_nodes = nodes or workload.nodes
+    if on_nodes is None:
+        raise OptionError("--nodes", "is needed: the trace does not say how many there are")
+    workload = with_needs(workload, needs or "whole", np.random.default_rng(seed))
+    return (workload if load is None else with_load(workload, on_nodes, load)), on_nodes

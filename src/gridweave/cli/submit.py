@@ -18,7 +18,7 @@ from gridweave.cli.grid_client import (
     plain,
     ranges_text,
 )
-from gridweave.cli.output import print_json, say
+from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
 from gridweave.site.times import span_text
 
@@ -97,6 +97,16 @@ _Array = Annotated[
         "--array", "-a", metavar="1-100%10", help="Submit an array: one job per index, at most 10 running at once."
     ),
 ]
+_Pack = Annotated[
+    bool,
+    typer.Option("--pack", help="Run many elements of the array in one job, one after the other: for short tasks."),
+]
+_PackSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, max=10_000, help="With --pack: so many elements in one job. \\[default: by the nodes]"
+    ),
+]
 _Ranks = Annotated[
     str | None,
     typer.Option(
@@ -142,6 +152,8 @@ def submit(
     hold: _Hold = None,
     after: _After = None,
     array: _Array = None,
+    pack: _Pack = False,
+    pack_size: _PackSize = None,
     ranks: _Ranks = None,
     requeue: _Requeue = None,
     priority: _Priority = None,
@@ -159,6 +171,8 @@ def submit(
     Example: gridweave submit -n 4 -t 10m -- ./solver input
 
     Example: gridweave submit --array 1-100%10 sweep.sh
+
+    Example: gridweave submit --array 1-10000 --pack -- ./step
     """
     _submit(ctx, command or [], wait, ignore_unsupported, reach)
 
@@ -203,10 +217,22 @@ async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> t
         after += [After(job_id=job_id, has=has) for job_id in await named_jobs(grid, [named])]
     remarks: list[str] = []
     array_name = f"{options.name or work.name}-{options.key or uuid.uuid4().hex[:8]}" if options.array else ""
-    wanted = requests(options, work, tuple(after), array_name, remarks=remarks)
+    per_job = await _per_job(grid, options) if options.pack and options.array else 0
+    wanted = requests(options, work, tuple(after), array_name, per_job=per_job, remarks=remarks)
     for remark in remarks:
         say(remark)
     return wanted, array_name
+
+
+async def _per_job(grid: Client, options: SubmitOptions) -> int:
+    """Return how many elements of a packed array go into one job: if nothing else is said, two jobs for each node."""
+    from gridweave.cli.submit_options import elements_per_job
+
+    if options.pack_size is not None:
+        return options.pack_size
+    sites = await grid.sites()
+    nodes = sum(site.nodes if options.site == site.name else site.for_grid for site in sites)
+    return elements_per_job(options.array or "", max(nodes // (options.nodes or 1), 1))
 
 
 def _key(key: str, request: JobRequest) -> str:
@@ -222,8 +248,13 @@ def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_j
         return
     typer.echo(numbers)
     request = wanted[0]
-    size = f"{request.nodes:,} node{'s' * (request.nodes > 1)} for at most {span_text(request.limit_ms)}"
-    if array_name:
+    size = f"{counted(request.nodes, 'node')} for at most {span_text(request.limit_ms)}"
+    if array_name and request.array is not None and request.array.elements:
+        from gridweave.site.elements import count_of
+
+        each = count_of(request.array.elements)
+        say(f"array {array_name}: {len(jobs):,} jobs of {each:,} elements, each job {size}; see: gridweave show JOB")
+    elif array_name:
         say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")
     else:
         say(f"submitted: {size}; see: gridweave explain {numbers}")

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.elements import MOST_ELEMENTS, ranges_of
 from gridweave.site.job import After, ArrayPlace, JobRequest, Program, Where
 from gridweave.site.times import parse_time_ms
 
@@ -160,6 +161,8 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool | None = None
     after: tuple[str, ...] = ()  # ``JOB`` or ``JOB:HAS``
     array: str | None = None
+    pack: bool = False  # whether many elements of the array run in one job
+    pack_size: int | None = None
     user: str | None = None
     account: str | None = None
     job_class: str | None = None
@@ -197,7 +200,13 @@ class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def requests(
-    options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], array_name: str, *, remarks: list[str]
+    options: SubmitOptions,
+    work: NamedProgram,
+    after: tuple[After, ...],
+    array_name: str,
+    *,
+    per_job: int = 0,
+    remarks: list[str],
 ) -> list[JobRequest]:
     """Return the jobs that are to be handed in, one or all of an array, and remark what the user should know."""
     nodes = options.nodes if options.nodes is not None else options.tasks or 1
@@ -215,6 +224,8 @@ def requests(
         after=after,
     )
     if options.array is None:
+        if options.pack or options.pack_size is not None:
+            raise OptionError("--pack", "goes with --array; write for example: --array 1-1000 --pack")
         return [request]
     indexes, at_once = parse_array(options.array)
     if options.slurm:
@@ -222,12 +233,17 @@ def requests(
         environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static.items()}
         program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
         request = msgspec.structs.replace(request, program=program)
-    places = [ArrayPlace(name=array_name, index=index, at_once=at_once) for index in indexes]
+    if per_job:
+        parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
+        places = [ArrayPlace(name=array_name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
+    else:
+        places = [ArrayPlace(name=array_name, index=index, at_once=at_once) for index in indexes]
     return [msgspec.structs.replace(request, array=place) for place in places]
 
 
 def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, remarks: list[str]) -> Program:
-    ranks = options.ranks or ("each-node" if work.script is None else "first-node")
+    # Each node of a packed job runs elements of its own.
+    ranks = options.ranks or ("each-node" if work.script is None or options.pack else "first-node")
     if ranks not in RANKS:
         raise OptionError("--ranks", f"{ranks!r} is not known; one of {', '.join(RANKS)}")
     chdir = options.chdir
@@ -329,6 +345,22 @@ def parse_array(text: str) -> tuple[list[int], int]:
     if match[2] is not None and int(match[2]) < 1:
         raise OptionError("--array", f"{text!r} lets no job run; give at least %1, or leave it out")
     return sorted(found), int(match[2] or 0)
+
+
+JOBS_PER_NODE = 2
+"""So many jobs of a packed array there are for each node: one that is slow keeps the others waiting for less long."""
+
+
+def elements_per_job(text: str, nodes: int) -> int:
+    """Return how many elements of a packed array go into one job, if so many jobs can run at one time.
+
+    Examples
+    --------
+    >>> elements_per_job("1-10000", 18), elements_per_job("1-5", 18)
+    (278, 1)
+    """
+    count = len(parse_array(text)[0])
+    return min(-(-count // (JOBS_PER_NODE * nodes)), MOST_ELEMENTS)
 
 
 def parse_after(text: str) -> tuple[str, Literal["started", "ended", "finished", "failed"]]:

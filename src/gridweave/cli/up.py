@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gridweave.cli.arguments import Json
-from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
 
@@ -228,7 +228,9 @@ def _print_brought(done: Brought) -> None:
         title = f"The grid {state.name} runs; started again: {', '.join(done.started)}"
     else:
         title = f"The grid {state.name} is up after {sum(done.seconds.values()):.1f} s"
-    rows = [(f"site {site.name}", f"{site.nodes} nodes", pids.get(node_of(site.name), "–")) for site in state.sites]
+    rows = [
+        (f"site {site.name}", counted(site.nodes, "node"), pids.get(node_of(site.name), "–")) for site in state.sites
+    ]
     rows.append(("meta-scheduler", f"journal in {state.folder}", "–"))
     rows.append(("Ray", state.address, pids.get(HEAD, "–")))
     if state.url:

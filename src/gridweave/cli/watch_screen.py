@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gridweave.cli.grid_client import clock, rounded
+from gridweave.cli.output import counted
 from gridweave.grid.api import JobEvent, Queue, SiteInfo
 from gridweave.site.job import JobRecord
 
@@ -59,9 +60,9 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
             at_ms, kind, detail = record.end_ms, "ended", record.outcome
         elif record.start_ms is not None:
             at_ms, kind = record.start_ms, "runs"
-            detail = " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places)
+            detail = " and ".join(f"{counted(nodes, 'node')} at {name}" for name, nodes in record.places)
         else:
-            at_ms, kind, detail = record.submit_ms, "submitted", f"{record.request.nodes} nodes"
+            at_ms, kind, detail = record.submit_ms, "submitted", counted(record.request.nodes, "node")
         request = record.request
         found.append(
             JobEvent(

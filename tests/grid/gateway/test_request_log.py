@@ -40,7 +40,7 @@ async def test_each_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptur
     assert second["id"] == made["X-Request-Id"] != "not mine"
     assert (third["user"], third["status"]) == ("olga", 200)
     assert (fourth["status"], fourth.get("user", "")) == (401, "")
-    assert backend.stories[1][0].detail == "1 nodes, by anna, request mine:1"
+    assert backend.stories[1][0].detail == "1 node, by anna, request mine:1"
     for secret in (*tokens.values(), new["token"], "gw_wrong"):
         assert secret.split("_", 2)[-1] not in "".join(lines)
 

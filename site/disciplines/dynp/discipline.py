@@ -1,0 +1,166 @@
+"""The self-tuning site, stepped event by event (docs/dynp.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gridweave.site.disciplines.dynp.figures import totals_of
+from gridweave.site.disciplines.dynp.kernels.state import (
+    Candidates,
+    Tuning,
+    make_stale,
+)
+from gridweave.site.disciplines.dynp.policy import DynPPolicy, candidate_keys
+from gridweave.site.disciplines.queue import ArrayDiscipline
+from gridweave.site.disciplines.slots import SlotsState, copy_into
+from gridweave.site.job import Job
+from gridweave.site.kernels.dispatch import DisciplineArrays
+from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+
+KEPT_SWITCHES = 64
+"""Switches that a stepped site remembers."""
+
+
+class DynPState(CoreState, frozen=True, kw_only=True, tag="DynP 1"):
+    """The jobs of a site in arrays, its candidates, and what it remembers of its decisions."""
+
+    slots: SlotsState
+    arrays: Arrays
+    plan: Arrays
+    next_start_ms: int
+    candidates: Arrays
+    memory: Arrays
+
+
+class DynP(ArrayDiscipline):
+    """A planning site that chooses its policy while it runs.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    policy : DynPPolicy
+    week_offset_ms : int
+        Local time of instant zero, from Monday 00:00.
+    """
+
+    state_type: Any = DynPState
+
+    def __init__(self, nodes: int, policy: DynPPolicy, week_offset_ms: int = 0) -> None:
+        self._tuned_by = policy
+        self._memory: Tuning | None = None
+        super().__init__(nodes, policy.planning, week_offset_ms)
+
+    def _kernel_arguments(self) -> DisciplineArrays:
+        assert self._plan is not None, "a planning site without a plan"
+        assert self._limits is not None, "a planning site without limits"
+        made = self._tuned_by.arguments(self._state, self._plan, self._limits, log=KEPT_SWITCHES)
+        assert made.tuning is not None, "a self-tuning site that does not tune itself"
+        if self._memory is not None:
+            copy_into(made.tuning.candidates, self._memory.candidates)
+            copy_into(made.tuning.memory, self._memory.memory)
+        self._memory = made.tuning
+        return made
+
+    @property
+    def tuning(self) -> Tuning:
+        """What the site works with, and what it remembers of its decisions."""
+        assert self._memory is not None, "a self-tuning site that does not tune itself"
+        return self._memory
+
+    @property
+    def active(self) -> str:
+        """The policy in force."""
+        return self._tuned_by.policies[int(self.tuning.memory.now["active"][0])]
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        if self._slots.is_full:
+            self._grow()
+        slot, memory = self._slots.next_free, self.tuning.memory
+        columns = {
+            "submit_ms": now_ms,
+            "width": job.width,
+            "estimate_ms": job.estimate_ms,
+            "weight": job.weight,
+            "priority": job.priority,
+        }
+        keys = candidate_keys(
+            self._tuned_by, memory.now["arrivals"], **{name: np.array([value]) for name, value in columns.items()}
+        )
+        rows = self.tuning.candidates.jobs[:, slot]
+        rows["key"] = np.inf if job.behind else keys[:, 0]
+        for name in ("submit_ms", "width", "estimate_ms"):
+            rows[name] = columns[name]
+        rows["job_id"], rows["limits"] = job.job_id, self._mask(job)
+        super().submit(now_ms, job)
+
+    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return which candidate was in force when a job started that ends now."""
+        return (float(self.tuning.memory.started_by[self._slots.of[job_id]]),)
+
+    def totals(self) -> Mapping[str, float]:
+        """Return what has been counted so far, by name."""
+        return totals_of(self._tuned_by.policies, self.tuning.memory)
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
+        fits_ms = super().reserve(now_ms, reservation_id, start_ms, length_ms, width)
+        # The plan in force was made anew to answer; the candidates know neither that nor the reservation.
+        make_stale(self.tuning)
+        return fits_ms
+
+    def why_starts_move(self) -> str:
+        """Say which policy is in force, and by which rule another may be."""
+        policy = self._tuned_by
+        if len(policy.policies) == 1:
+            return f"the policy {self.active} is in force"
+        when = {"full": "each submission and end", "half": "each submission"}.get(
+            policy.tuning, "each submission, end and start"
+        )
+        by = {
+            "bounds": "the average estimate of what waits",
+            "calendar": "the time of the week",
+        }.get(policy.decider, f"the plan with the best {policy.metric}")
+        return f"the policy {self.active} is in force, {by} decides anew at {when}, and the start may move"
+
+    def state(self) -> DynPState:  # type: ignore[override]
+        """Return what is known of the jobs, the candidates and the decisions."""
+        known = super().state()
+        tuning = self.tuning
+        return DynPState(
+            slots=known.slots,
+            arrays=known.arrays,
+            plan=known.plan,
+            next_start_ms=known.next_start_ms,
+            candidates=arrays_state(tuning.candidates),
+            memory=arrays_state(tuning.memory),
+        )
+
+    def restore(self, state: DynPState) -> None:  # type: ignore[override]
+        """Take in what was known."""
+        self._memory = None
+        super().restore(state)  # type: ignore[arg-type]
+        tuning = self.tuning
+        candidates: Candidates = restored_arrays(tuning.candidates, state.candidates)
+        self._memory = tuning._replace(candidates=candidates, memory=restored_arrays(tuning.memory, state.memory))
+        self._discipline = DisciplineArrays(None, None, None, self._memory)
+        self._name_numbers()
+
+    def _check_order(self, waiting: list[int]) -> None:
+        if self._tuned_by.reading == "true":
+            super()._check_order(waiting)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        super().check_invariants()
+        waiting = sorted(self._waiting_slots())
+        candidates, memory = self.tuning.candidates, self.tuning.memory
+        count = len(waiting)
+        assert memory.now["n_waiting"][0] == count, "the candidates plan for others than wait"
+        for slots in (*candidates.waiting, memory.arrived, memory.listed):
+            assert sorted(slots[:count].tolist()) == waiting, "a candidate has lost or doubled a job"
+        assert (candidates.counters["n_waiting"] == count).all(), "a candidate has lost or doubled a job"

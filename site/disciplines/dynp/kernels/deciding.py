@@ -1,0 +1,185 @@
+"""Which candidate is chosen: what its plan is worth, and the deciders (Streit, sections 4.2 to 4.5 and 5.1.3)."""
+
+from __future__ import annotations
+
+from gridweave.jit import Floats, Int, kernel, kernel_part
+from gridweave.site.disciplines.dynp.kernels.state import (
+    ADVANCED,
+    ART,
+    ARTWA,
+    ARTWW,
+    MAKESPAN,
+    PPSLD_60,
+    PREFERRED,
+    SLD,
+    SLDWW,
+    Calendar,
+    Candidates,
+    TuningCodes,
+    TuningMemory,
+)
+from gridweave.site.kernels.limits import WEEK_MS
+from gridweave.site.kernels.state import SiteState
+
+CASES = ("1", "2", "3", "4a", "4b", "4c", "5", "6a", "6b", "6c", "7", "8a", "8b", "8c", "9", "10a", "10b", "10c")
+"""The cases of Table 4.3. 5, 7 and 9 are special cases of 4b, 2 and 3, which come first, so they are never met."""
+
+SAME = 1e-12
+"""Two values are equal that differ by no more than this part of them: less than the rounding of a sum of doubles."""
+
+NO_VALUE = 1e300
+"""What a plan is worth of which no job counts: more than any."""
+
+_MINUTE_MS = 60_000.0
+
+
+@kernel
+def worth(
+    site: SiteState, candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCodes, now_ms: Int
+) -> float:
+    """Return what a candidate's plan is worth by the self-tuning metric; less is better.
+
+    Parameters
+    ----------
+    site : SiteState
+        The site; its running jobs and how many wait.
+    candidates : Candidates
+        With planned starts for all that wait.
+    c : int
+        The candidate.
+    memory : TuningMemory
+    codes : TuningCodes
+    now_ms : int
+
+    Returns
+    -------
+    float
+        `NO_VALUE` if no job counts. The jobs are summed up in the order in which they came, which is the same for all
+        candidates.
+    """
+    total, weights = 0.0, 0.0
+    last_ms = now_ms
+    for i in range(min(memory.now[0].n_waiting, codes.first_jobs)):
+        job = candidates.jobs[c, memory.arrived[i]]
+        if job.promised_ms - now_ms > codes.within_ms:
+            continue
+        end_ms = job.promised_ms + job.estimate_ms
+        last_ms = max(last_ms, end_ms)
+        weight = _weight(codes.metric, job.width, job.estimate_ms)
+        total += weight * _cost(codes.metric, job.width, job.estimate_ms, end_ms - job.submit_ms)
+        weights += weight
+    if weights == 0:
+        return NO_VALUE
+    return float(last_ms - now_ms) if codes.metric == MAKESPAN else total / weights
+
+
+@kernel_part
+def _weight(metric: Int, width: Int, estimate_ms: Int) -> float:
+    if metric in (ARTWW, SLDWW):
+        return float(width)
+    return float(width) * estimate_ms if metric == ARTWA else 1.0
+
+
+@kernel_part
+def _cost(metric: Int, width: Int, estimate_ms: Int, response_ms: Int) -> float:
+    if metric in (ART, ARTWA, ARTWW):
+        return float(response_ms)
+    if metric in (SLD, SLDWW):
+        return float(response_ms) / estimate_ms
+    if metric == PPSLD_60:
+        return max(float(response_ms) / (width * max(float(estimate_ms), _MINUTE_MS)), 1.0)
+    return 0.0
+
+
+@kernel_part
+def same(one: float, other: float) -> bool:
+    """Whether two values are equal, as far as doubles can tell."""
+    return one == other or abs(one - other) <= SAME * max(abs(one), abs(other))
+
+
+@kernel
+def decide(values: Floats, active: Int, codes: TuningCodes) -> Int:
+    """Return the candidate that the decider chooses.
+
+    Parameters
+    ----------
+    values : numpy.ndarray of float64, shape (candidates,)
+        What the plan of each is worth, less is better; that of the one in force with the slackness.
+    active : int
+        The candidate in force.
+    codes : TuningCodes
+
+    Returns
+    -------
+    int
+
+    Notes
+    -----
+    Of several that are equally good the first is taken (Example 4.1: FCFS before SJF before LJF), by the advanced
+    decider only if the one in force is not among them (Table 4.3). The preferred decider takes the preferred one if
+    it is among them, and else decides as the advanced one.
+    """
+    best = 0
+    for c in range(1, len(values)):
+        if values[c] < values[best]:
+            best = c
+    if codes.decider == PREFERRED and same(values[codes.preferred], values[best]):
+        return codes.preferred
+    if codes.decider in (ADVANCED, PREFERRED) and same(values[active], values[best]):
+        return active
+    first = 0
+    while not same(values[first], values[best]):
+        first += 1
+    return first
+
+
+@kernel
+def case_of(values: Floats, active: Int) -> Int:
+    """Return which case of Table 4.3 the values of FCFS, SJF and LJF are, as a place in `CASES`.
+
+    Parameters
+    ----------
+    values : numpy.ndarray of float64, shape (3,)
+    active : int
+        The candidate in force.
+
+    Returns
+    -------
+    int
+    """
+    fcfs, sjf, ljf = values[0], values[1], values[2]
+    fcfs_sjf, fcfs_ljf, sjf_ljf = same(fcfs, sjf), same(fcfs, ljf), same(sjf, ljf)
+    if fcfs_sjf and sjf_ljf:
+        return 0
+    if not fcfs_sjf and not sjf_ljf and sjf < fcfs and sjf < ljf:
+        return 1
+    if not fcfs_sjf and not fcfs_ljf and fcfs < sjf and fcfs < ljf:
+        return 2
+    if not fcfs_ljf and not sjf_ljf and ljf < fcfs and ljf < sjf:
+        return 4 if fcfs_sjf else (3 if fcfs < sjf else 5)
+    if fcfs_sjf:
+        return 7 + active
+    return 11 + active if fcfs_ljf else 15 + active
+
+
+@kernel
+def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
+    """Return the candidate by the average estimate of what waits (equation 4.1): of FCFS, SJF and LJF, as 0, 1, 2."""
+    n_waiting = site.counters[0].n_waiting
+    total = 0.0
+    for place in range(n_waiting):
+        total += site.jobs[site.waiting[place]].estimate_ms
+    average_ms = total / n_waiting
+    if average_ms <= codes.lower_ms:
+        return 1
+    return 0 if average_ms <= codes.upper_ms else 2
+
+
+@kernel
+def by_calendar(calendar: Calendar, week_offset_ms: Int, now_ms: Int) -> Int:
+    """Return the candidate by the time of the week: that of the first span that holds it, else the first of all."""
+    of_week_ms = (now_ms + week_offset_ms) % WEEK_MS
+    for k in range(len(calendar.candidate)):
+        if calendar.from_ms[k] <= of_week_ms < calendar.to_ms[k]:
+            return calendar.candidate[k]
+    return 0

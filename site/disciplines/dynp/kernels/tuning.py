@@ -1,0 +1,206 @@
+"""The pass of a self-tuning site: a tuning step if one is due, then what the plan in force starts (docs/dynp.md)."""
+
+from __future__ import annotations
+
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.disciplines.dynp.kernels.deciding import NO_VALUE, by_bounds, by_calendar, case_of, decide, worth
+from gridweave.site.disciplines.dynp.kernels.state import (
+    BOUNDS,
+    ENDED,
+    NO_CANDIDATE,
+    SELF_TUNING,
+    STARTED,
+    Tuning,
+    follow_start,
+    leave_candidates,
+    make_stale,
+    note_next_starts,
+    plan_of,
+    site_of,
+)
+from gridweave.site.kernels.planning import update_plan
+from gridweave.site.kernels.state import NEVER_MS, REPLAN, SiteState, begin
+
+_THREE = 3
+"""The candidates of Table 4.3."""
+
+
+@kernel_part
+def job_left(tuning: Tuning) -> None:
+    """Note that a running job has ended."""
+    tuning.memory.now[0].due |= ENDED
+
+
+@kernel
+def job_cancelled(state: SiteState, tuning: Tuning, slot: Int) -> None:
+    """Take the job of a slot, which waits, out of what the candidates plan; the plan is made anew as after an end."""
+    leave_candidates(state, tuning, slot)
+    tuning.memory.now[0].due |= ENDED
+
+
+@kernel
+def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
+    """Choose the policy if a tuning step is due, bring its plan up to date, and start what it plans for now.
+
+    Parameters
+    ----------
+    state : SiteState
+    tuning : Tuning
+        Both changed in place.
+    now_ms : int
+    """
+    counters, now = state.counters[0], tuning.memory.now[0]
+    n_started = 0
+    due = now.due & tuning.codes.follows
+    now.due = 0
+    while True:
+        if counters.stale == REPLAN:
+            make_stale(tuning)
+        if due != 0 and counters.n_waiting >= tuning.codes.least_waiting:
+            _tune(state, tuning, now_ms)
+        update_plan(state, tuning.plan, tuning.limits, True, now_ms)
+        # That has set it to 0, and what started before the last tuning step of this instant counts too.
+        counters.n_started = n_started
+        _start_planned(state, tuning, now_ms)
+        due = tuning.codes.follows & STARTED
+        if counters.n_started == n_started or due == 0:
+            break
+        n_started = counters.n_started
+    note_next_starts(tuning)
+
+
+@kernel
+def _tune(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
+    """Make a decision, and bring what it chooses into force."""
+    codes, now = tuning.codes, tuning.memory.now[0]
+    now.decisions += 1
+    if codes.way == SELF_TUNING:
+        chosen = _judge(state, tuning, now_ms)
+    elif codes.way == BOUNDS:
+        chosen = by_bounds(state, codes)
+    else:
+        chosen = by_calendar(tuning.calendar, tuning.limits.week_offset_ms, now_ms)
+    if chosen != now.active:
+        _note_switch(tuning, chosen, now_ms)
+        _take_order(state, tuning, chosen)
+    if codes.way == SELF_TUNING:
+        if codes.unsorted != NO_CANDIDATE:
+            _leave_list(state, tuning, chosen, now_ms)
+        _take_plan(state, tuning, chosen)
+
+
+@kernel
+def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
+    """Make the plan of every candidate, and decide by what each is worth."""
+    codes, memory = tuning.codes, tuning.memory
+    for k in range(len(memory.values)):
+        c = k
+        if codes.unsorted != NO_CANDIDATE:
+            c = _nth_tried(memory.now[0].active, k)
+            _leave_list(state, tuning, c, now_ms)
+        site = site_of(state, tuning.candidates, c)
+        update_plan(site, plan_of(tuning.plan, tuning.candidates, c), tuning.limits, True, now_ms)
+        memory.values[c] = worth(state, tuning.candidates, c, memory, codes, now_ms)
+    if memory.values[memory.now[0].active] < NO_VALUE:
+        memory.values[memory.now[0].active] *= codes.keeps
+    if len(memory.values) == _THREE:
+        memory.cases[case_of(memory.values, memory.now[0].active)] += 1
+    return decide(memory.values, memory.now[0].active, codes)
+
+
+@kernel_part
+def _nth_tried(active: Int, k: Int) -> Int:
+    """Return which of FCFS, SJF and LJF (0, 1, 2) is planned as the k-th in the reading ``thesis``.
+
+    The one in force comes first, whose plan the event itself has asked for; then SJF, FCFS and LJF without it.
+    """
+    if k == 0:
+        return active
+    if active == 0:
+        return k
+    if active == 1:
+        return 0 if k == 1 else 2
+    return 1 if k == 1 else 0
+
+
+@kernel
+def _leave_list(state: SiteState, tuning: Tuning, c: Int, now_ms: Int) -> None:
+    """Sort the one list of waiting jobs for a candidate, or, for FCFS, have that plan it as it was left.
+
+    The reading ``thesis``: its tables look as if its scheduler sorted one list in place, and never for FCFS.
+    """
+    listed, candidates = tuning.memory.listed, tuning.candidates
+    n_waiting = state.counters[0].n_waiting
+    if c != tuning.codes.unsorted:
+        for place in range(n_waiting):
+            listed[place] = candidates.waiting[c, place]
+        return
+    for place in range(n_waiting):
+        candidates.waiting[c, place] = listed[place]
+    candidates.counters[c, 0].stale = REPLAN
+    site = site_of(state, candidates, c)
+    update_plan(site, plan_of(tuning.plan, candidates, c), tuning.limits, True, now_ms)
+
+
+@kernel
+def _note_switch(tuning: Tuning, chosen: Int, now_ms: Int) -> None:
+    memory = tuning.memory
+    now = memory.now[0]
+    memory.active_ms[now.active] += now_ms - now.since_ms
+    memory.switches[chosen] += 1
+    entry = memory.log[now.n_logged % len(memory.log)]
+    entry.when_ms = now_ms
+    entry.candidate = chosen
+    now.n_logged += 1
+    now.since_ms = now_ms
+    now.active = chosen
+
+
+@kernel
+def _take_order(state: SiteState, tuning: Tuning, chosen: Int) -> None:
+    """Have the queue of the site be in the order of a candidate; its plan is to be made anew."""
+    candidates = tuning.candidates
+    for place in range(state.counters[0].n_waiting):
+        slot = candidates.waiting[chosen, place]
+        state.waiting[place] = slot
+        state.jobs[slot].key = candidates.jobs[chosen, slot].key
+    state.counters[0].stale = REPLAN
+
+
+@kernel
+def _take_plan(state: SiteState, tuning: Tuning, chosen: Int) -> None:
+    """Have the plan of the site be that of a candidate."""
+    candidates, plan, counters = tuning.candidates, tuning.plan, state.counters[0]
+    for place in range(counters.n_waiting):
+        slot = candidates.waiting[chosen, place]
+        state.waiting[place] = slot
+        state.jobs[slot].promised_ms = candidates.jobs[chosen, slot].promised_ms
+    for p in range(len(plan.n_steps)):
+        n_steps = candidates.n_steps[chosen, p]
+        plan.n_steps[p] = n_steps
+        for i in range(n_steps):
+            plan.step_ms[p, i] = candidates.step_ms[chosen, p, i]
+            plan.step_free[p, i] = candidates.step_free[chosen, p, i]
+    counters.stale = candidates.counters[chosen, 0].stale
+    counters.first_new = NEVER_MS
+
+
+@kernel
+def _start_planned(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
+    """Start the jobs whose planned start has come, and note the next one."""
+    counters = state.counters[0]
+    before = counters.n_started
+    counters.next_start_ms = NEVER_MS
+    kept = 0
+    for place in range(counters.n_waiting):
+        slot = state.waiting[place]
+        promised_ms = state.jobs[slot].promised_ms
+        if promised_ms <= now_ms:
+            begin(state, place, now_ms)
+        else:
+            counters.next_start_ms = min(counters.next_start_ms, promised_ms)
+            state.waiting[kept] = slot
+            kept += 1
+    counters.n_waiting = kept
+    for i in range(before, counters.n_started):
+        follow_start(state, tuning, state.started[i], now_ms)

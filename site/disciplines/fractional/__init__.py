@@ -1,0 +1,1 @@
+"""Fractions of nodes: dynamic fractional resource scheduling (docs/fractional.md)."""

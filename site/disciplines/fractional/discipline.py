@@ -1,0 +1,349 @@
+"""The discipline ``fractional``: what a `SiteCore` asks of one, over the kernels of this folder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+import numpy as np
+
+from gridweave.jit import Ints, Record
+from gridweave.site.disciplines.fractional.averages import average_yields
+from gridweave.site.disciplines.fractional.kernels.fractional_pass import (
+    STRETCH_PER,
+    give_yields,
+    horizon_of,
+    place_jobs,
+    tell_rates,
+)
+from gridweave.site.disciplines.fractional.kernels.state import (
+    FRACTIONAL_JOB,
+    PAUSED,
+    RUNS,
+    SHARE_ONE,
+    UNIT,
+    WAITS,
+    FractionalSite,
+    empty_fractional,
+    fractional_left,
+    fractional_submitted,
+    parts_of_node,
+)
+from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
+from gridweave.site.explain import SiteReason, nodes_text
+from gridweave.site.job import Job, NodeIntervals, Resources, Running
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_of
+from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+
+WHOLE_NODE = Resources()
+"""What a task is taken to need of which nothing is known."""
+
+
+class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
+    """The jobs and nodes of a site in arrays, and the rate of each running job as the driver knows it."""
+
+    slots: SlotsState
+    arrays: Arrays
+    rates: dict[int, int]
+
+
+class Fractional:
+    """A site's jobs and nodes in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+    policy : FractionalPolicy
+    week_offset_ms : int
+        Of no concern here.
+    """
+
+    state_type = FractionalState
+
+    def __init__(self, nodes: int, policy: FractionalPolicy, week_offset_ms: int = 0) -> None:
+        self._policy, self._codes = policy, policy.codes()
+        self._state = empty_fractional(nodes, slots=FIRST_SLOTS, pool=FIRST_SLOTS)
+        self._slots = JobSlots()
+        # What the driver was told of each running job.
+        self._rate: dict[int, int] = {}
+        self._moved: list[int] = []
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        twin = copy.copy(self)
+        twin._state = FractionalSite._make(array.copy() for array in self._state)
+        twin._slots = self._slots.copy()
+        return twin
+
+    @property
+    def threads_per_node(self) -> int:
+        """How many tasks there are places for on a node: none is told from another, so that is 1."""
+        return 1
+
+    @property
+    def free(self) -> int:
+        """Nodes on which no task is."""
+        return int((self._state.nodes["memory"] == 0).sum())
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        return why_no_room(job.width, int(parts_of_node(_resources(job).memory)), len(self._state.nodes))
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        if self._slots.is_full:
+            self._grow(self._slots.double(), len(self._state.tasks))
+        used = int(self._state.counters["n_pool"][0])
+        if used + job.width > len(self._state.tasks):
+            self._grow(self._slots.count, 2 * (self._pack_pool() + job.width))
+            used = int(self._state.counters["n_pool"][0])
+        self._state.counters["n_pool"] += job.width
+        slot = self._slots.enter(job)
+        needs = _resources(job)
+        self._state.jobs[slot] = np.zeros((), FRACTIONAL_JOB)
+        row = self._state.jobs[slot]
+        row["submit_ms"], row["job_id"], row["width"] = now_ms, job.job_id, job.width
+        row["estimate_ms"], row["first"], row["start_ms"] = job.estimate_ms, used, -1
+        row["need"], row["memory"] = parts_of_node(needs.cpu_need), parts_of_node(needs.memory)
+        row["weight"] = row["share"] = share_of(job.weight)
+        fractional_submitted(self._state, np.int64(slot))
+
+    def _pack_pool(self) -> int:
+        """Move the tasks of the jobs that are here to the beginning of the pool; return how many there are."""
+        used = 0
+        for slot in sorted(self._here().tolist(), key=lambda slot: int(self._state.jobs["first"][slot])):
+            first, width = (int(self._state.jobs[name][slot]) for name in ("first", "width"))
+            self._state.tasks[used : used + width] = self._state.tasks[first : first + width]
+            self._state.jobs["first"][slot] = used
+            used += width
+        self._state.counters["n_pool"] = used
+        return used
+
+    def _grow(self, slots: int, pool: int) -> None:
+        """Move into longer arrays."""
+        old = self._state
+        self._state = empty_fractional(len(old.nodes), slots=slots, pool=max(pool, len(old.tasks)))
+        copy_into(self._state, old)
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a job that has started."""
+        self._leave(job_id)
+        del self._rate[job_id]
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        self._leave(job_id)
+
+    def _leave(self, job_id: int) -> None:
+        fractional_left(self._state, np.int64(self._slots.of[job_id]))
+        self._slots.leave(job_id)
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Have no use for it: nothing is planned by ends."""
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Make no reservation: this discipline has none."""
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Have nothing to give back."""
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Place jobs and give them CPU; return those that start, in the order of submission."""
+        state, codes, now = self._state, self._codes, np.int64(now_ms)
+        if place_jobs(state, codes, now):
+            give_yields(state, codes, now)
+            if self._policy.averages:
+                stretch = codes.periodic == STRETCH_PER
+                average_yields(state, int(horizon_of(codes, now)) if stretch else None, now_ms)
+            self._moved += self._placed_anew(now_ms)
+        tell_rates(state, codes, now)
+        slots = state.started[: state.counters["n_started"][0]].tolist()
+        started = [self._slots.jobs[slot] for slot in slots]
+        self._rate.update((job.job_id, RATE_ONE) for job in started)
+        return started
+
+    def _placed_anew(self, now_ms: int) -> list[int]:
+        """Return the jobs that the last pass has paused, resumed or moved."""
+        rows = self._state.jobs[self._here()]
+        moved = (rows["start_ms"] >= 0) & (rows["start_ms"] < now_ms) & (rows["changed_place"] == 1)
+        return [int(job_id) for job_id in rows["job_id"][moved]]
+
+    def take_moves(self) -> list[int]:
+        """Return the jobs whose nodes are others than was told, by job id; those of a paused job are none."""
+        moved, self._moved = sorted(set(self._moved) & set(self._rate)), []
+        return moved
+
+    def take_rates(self) -> list[tuple[int, int]]:
+        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
+        told = []
+        for slot in self._state.changed[: self._state.counters["n_changed"][0]].tolist():
+            job, rate = self._slots.jobs.get(slot), int(self._state.jobs["rate"][slot])
+            if job is not None and self._rate.get(job.job_id, rate) != rate:
+                self._rate[job.job_id] = rate
+                told.append((job.job_id, rate))
+        self._state.counters["n_changed"] = 0
+        return sorted(told)
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes of a job, each once though several tasks may be on it, and no hardware threads."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        if row["status"] != RUNS:
+            return (), ()
+        return intervals_of_numbers(self._tasks_of(row).tolist()), ()
+
+    def _tasks_of(self, row: Record) -> Ints:
+        return self._state.tasks[row["first"] : row["first"] + row["width"]]
+
+    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return how often a job was paused and moved, and how much of nodes' memory went over the network for it."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        return float(row["preempted"]), float(row["migrated"]), int(row["moved"]) / UNIT
+
+    def totals(self) -> Mapping[str, float]:
+        """Return nothing: all is told of the jobs."""
+        return {}
+
+    def yield_of(self, now_ms: int, job_id: int) -> tuple[float, float]:
+        """Return the yield of a job that has started: now, and on average since it was submitted."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
+        flow_ms = max(1, now_ms - int(row["submit_ms"]))
+        return int(row["rate"]) / RATE_ONE, done / RATE_ONE / flow_ms
+
+    def yield_offered(self, now_ms: int, job: Job) -> float:
+        """Return which yield a job would get at the next placing of all tasks; 0 if there is no room for it."""
+        if self.why_never(job) is not None:
+            return 0.0
+        twin = self.aside()
+        twin.submit(now_ms, job)
+        twin.run_pass(now_ms)
+        return int(twin._state.jobs["yield_"][twin._slots.of[job.job_id]]) / RATE_ONE
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return at which slowdown a job could start now; None if there is no room for it."""
+        offered = self.yield_offered(now_ms, job)
+        return 1 / offered if offered > 0 else None
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes of its own a job could have at once."""
+        return self.free
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job with whole nodes would start: now, or nobody knows, as no estimates are used."""
+        if width > len(self._state.nodes):
+            return None
+        return now_ms if width <= self.free else now_ms + self._policy.period_ms
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when a job has paid, or the period comes round."""
+        wake_ms = int(self._state.counters["next_wake_ms"][0])
+        return None if wake_ms == NEVER_MS else wake_ms
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job, at the yields of now."""
+        ends = (run.end_by_estimate_ms for run in self.running())
+        return min((end_ms for end_ms in ends if end_ms < NEVER_MS), default=None)
+
+    def _here(self) -> Ints:
+        return self._state.here[: self._state.counters["n_here"][0]]
+
+    def running(self) -> Iterator[Running]:
+        """Yield the jobs that have started, by their end by estimate; one that stands still is the last."""
+        found = []
+        for slot in self._here().tolist():
+            row = self._state.jobs[slot]
+            if row["start_ms"] >= 0:
+                left = work_of(int(row["estimate_ms"])) - int(row["virtual"])
+                end_ms = min(int(NEVER_MS), int(work_done_ms(left, int(row["rate"]), int(row["since_ms"]))))
+                found.append(Running(self._slots.jobs[slot], int(row["start_ms"]), end_ms))
+        yield from sorted(found, key=lambda run: (run.end_by_estimate_ms, run.job.job_id))
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the jobs that have not started, in the order of submission; none has a promised start."""
+        for slot in self._here().tolist():
+            if self._state.jobs["start_ms"][slot] < 0:
+                yield self._slots.jobs[slot], None
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return why a waiting job has not started."""
+        job = self._slots.job(job_id)
+        ahead = [other.job_id for other, _ in self.waiting()].index(job_id)
+        memory, nodes = _resources(job).memory, self._state.nodes
+        room = int(((UNIT - nodes["memory"]) // int(parts_of_node(memory))).sum())
+        tasks = "1 task that needs" if job.width == 1 else f"{job.width} tasks that each need"
+        room_text = f"there is room for {room} such tasks on {nodes_text(len(nodes))}"
+        reason = f"it has {tasks} {memory:.0%} of a node's memory, and {room_text}"
+        return SiteReason(ahead=ahead, reason=f"{reason}; it is looked at again {self._next_chance()}")
+
+    def _next_chance(self) -> str:
+        if self._codes.periodic:
+            return f"every {self._policy.period_ms / 1000:g} s"
+        return "when a job ends"
+
+    def state(self) -> FractionalState:
+        """Return what is known of the jobs and nodes."""
+        return FractionalState(slots=self._slots.state(), arrays=arrays_state(self._state), rates=self._rate)
+
+    def restore(self, state: FractionalState) -> None:
+        """Take in what was known of the jobs and nodes."""
+        self._slots.restore(state.slots)
+        fresh = empty_fractional(len(self._state.nodes), slots=self._slots.count, pool=pool_of(state.arrays))
+        self._state = restored_arrays(fresh, state.arrays)
+        self._rate = state.rates
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        state, here = self._state, self._here()
+        assert sorted(here.tolist()) == sorted(self._slots.of.values()), "a slot is lost or doubled"
+        load, memory, given = np.zeros((3, len(state.nodes)), np.int64)
+        for row in state.jobs[here]:
+            if row["status"] == RUNS:
+                tasks = self._tasks_of(row)
+                np.add.at(load, tasks, row["need"])
+                np.add.at(memory, tasks, row["memory"])
+                np.add.at(given, tasks, row["need"] * row["yield_"])
+            else:
+                assert row["rate"] == 0, "a job on no nodes works"
+                assert row["status"] in (WAITS, PAUSED), "a job that is here has left"
+        assert (load == state.nodes["load"]).all(), "a load is wrong"
+        assert (memory == state.nodes["memory"]).all(), "a sum of memory is wrong"
+        assert (memory <= UNIT).all(), "a node is above its memory"
+        assert (given <= UNIT * RATE_ONE).all(), "a node gives more CPU than it has"
+
+
+def why_no_room(width: int, memory: int, nodes: int) -> str | None:
+    """Return why tasks that take so many millionths of a node's memory have no room on idle nodes; None if they do."""
+    most = nodes * (UNIT // memory)
+    if width > most:
+        return f"it has {width} tasks, and the memory of this site has room for {most} of them"
+    return None
+
+
+def share_of(weight: float) -> int:
+    """Return the share of a job of this weight, in thousandths: from one of them to a thousand times the usual."""
+    return int(min(1000 * SHARE_ONE, max(1, round(weight * SHARE_ONE))))
+
+
+def _resources(job: Job) -> Resources:
+    """Return what a task of a job needs; all of a node where nothing is known."""
+    return job.resources or WHOLE_NODE
+
+
+def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
+    """Return ascending numbers, some perhaps several times, as half-open intervals."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], number + 1)
+        else:
+            found.append((number, number + 1))
+    return tuple(found)
+
+
+def pool_of(arrays: Arrays) -> int:
+    """Return for how many tasks a state has room."""
+    return arrays["tasks"].shape[0]

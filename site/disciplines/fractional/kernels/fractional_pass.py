@@ -1,0 +1,237 @@
+"""What a site with fractional nodes does at an instant: it places jobs, gives them CPU, lets them pay.
+
+Of one instant the calls come in this order: `fractional_left`, `fractional_submitted`, `place_jobs`, then the yields
+(`give_yields`, or a linear program), `tell_rates`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.disciplines.fractional.kernels.allocation import fair_yields, level_yields, stretch_yields
+from gridweave.site.disciplines.fractional.kernels.greedy import make_room, place_greedily, place_waiting
+from gridweave.site.disciplines.fractional.kernels.packing import Remapping, remap_all
+from gridweave.site.disciplines.fractional.kernels.state import PAUSED, RUNS, FractionalSite, advance
+from gridweave.site.kernels.state import NEVER_MS
+
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
+NOTHING, GREEDY, GREEDY_P, GREEDY_PM, MCB8 = 0, 1, 2, 3, 4
+"""What is done when a job is submitted."""
+
+PER, STRETCH_PER = 1, 2
+"""What is done periodically, if anything."""
+
+LEVEL, OPT_MIN, OPT_MAX = 0, 1, 2
+"""Which yields `give_yields` gives; with LEVEL those that a linear program begins with."""
+
+
+class FractionalCodes(NamedTuple):
+    """An algorithm as kernels read it.
+
+    Attributes
+    ----------
+    on_submit, periodic, yields : int
+        Of the names above; NOTHING if there is no such thing.
+    on_end : int
+        1 if jobs are also scheduled when one has ended.
+    min_flow_ms, min_virtual : int
+        MINFT, and MINVT as work; 0 if not set.
+    period_ms, penalty_ms, long_ms : int
+    """
+
+    on_submit: Int
+    periodic: Int
+    yields: Int
+    on_end: Int
+    min_flow_ms: Int
+    min_virtual: Int
+    period_ms: Int
+    penalty_ms: Int
+    long_ms: Int
+
+
+@kernel
+def fractional_pass(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
+    """Do all that is done at an instant, for an algorithm that needs no linear program.
+
+    Parameters
+    ----------
+    state : FractionalSite
+        ``started`` and ``changed`` are then those of this pass.
+    codes : FractionalCodes
+    now_ms : int
+    """
+    if place_jobs(state, codes, now_ms):
+        give_yields(state, codes, now_ms)
+    tell_rates(state, codes, now_ms)
+
+
+@kernel
+def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bool:
+    """Place the jobs as the algorithm does at this instant; return whether their yields are to be found anew.
+
+    Parameters
+    ----------
+    state : FractionalSite
+    codes : FractionalCodes
+    now_ms : int
+
+    Notes
+    -----
+    Source: Stillwell, section 4.4. Where several things happen at one instant, the period goes before all else, as it
+    places all jobs; then come the ends, with the jobs that had been submitted before, and then the new jobs.
+    """
+    counters = state.counters[0]
+    advance(state, codes.long_ms, now_ms)
+    due = counters.next_period_ms <= now_ms and counters.n_here > counters.n_new
+    if not (due or counters.ended == 1 or counters.n_new > 0):
+        counters.n_started = 0
+        return False
+    _remember(state)
+    if due:
+        horizon_ms = codes.period_ms if codes.periodic == STRETCH_PER else 0
+        remap_all(state, Remapping(codes.min_flow_ms, codes.min_virtual, horizon_ms), now_ms)
+    elif codes.on_submit == MCB8:
+        if counters.n_new > 0 or codes.on_end == 1:
+            remap_all(state, Remapping(codes.min_flow_ms, codes.min_virtual, 0), now_ms)
+    elif codes.on_submit != NOTHING:
+        if counters.ended == 1 and codes.on_end == 1:
+            place_waiting(state, counters.n_here - counters.n_new)
+        _admit(state, codes)
+    counters.ended = counters.n_new = 0
+    _settle(state, codes, now_ms)
+    return True
+
+
+@kernel_part
+def _admit(state: FractionalSite, codes: FractionalCodes) -> None:
+    """Place the new jobs, in the order of submission."""
+    counters = state.counters[0]
+    for place in range(counters.n_here - counters.n_new, counters.n_here):
+        slot = state.here[place]
+        if not place_greedily(state, slot) and codes.on_submit != GREEDY:
+            make_room(state, slot, codes.on_submit == GREEDY_PM)
+
+
+@kernel_part
+def _remember(state: FractionalSite) -> None:
+    """Note where the tasks are."""
+    for place in range(state.counters[0].n_here):
+        job = state.jobs[state.here[place]]
+        job.ran = 1 if job.status == RUNS else 0
+        if job.ran == 1:
+            for task in range(job.first, job.first + job.width):
+                state.before[task] = state.tasks[task]
+
+
+@kernel_part
+def _settle(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
+    """Count what was started, paused and moved, and who is to pay for it.
+
+    What counts is the difference that an instant makes. A job pays when it runs again after a pause, or has moved: it
+    holds its memory and its CPU and does no work for the time of the penalty.
+    """
+    counters = state.counters[0]
+    counters.n_started = 0
+    for place in range(counters.n_here):
+        slot = state.here[place]
+        job = state.jobs[slot]
+        moved = _moved_tasks(state, slot) if job.status == RUNS else 0
+        job.changed_place = 1 if moved > 0 or (job.ran == 1 and job.status != RUNS) else 0
+        if job.status == RUNS and job.start_ms < 0:
+            job.start_ms = now_ms
+            state.started[counters.n_started] = slot
+            counters.n_started += 1
+        elif job.status == RUNS and moved > 0:
+            job.pays_until_ms = now_ms + codes.penalty_ms
+            job.migrated += job.ran
+            job.moved += moved * job.memory
+        elif job.status == PAUSED and job.ran == 1:
+            job.pays_until_ms = 0
+            job.preempted += 1
+            job.moved += job.width * job.memory
+
+
+@kernel_part
+def _moved_tasks(state: FractionalSite, slot: Int) -> Int:
+    """Return how many tasks of a job are on other nodes than before the pass: all, if it ran on none."""
+    job = state.jobs[slot]
+    if job.ran == 0:
+        return job.width
+    stayed = 0
+    old = new = job.first
+    end = job.first + job.width
+    while old < end and new < end:
+        if state.before[old] == state.tasks[new]:
+            stayed += 1
+            old += 1
+            new += 1
+        elif state.before[old] < state.tasks[new]:
+            old += 1
+        else:
+            new += 1
+    return job.width - stayed
+
+
+@kernel
+def give_yields(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
+    """Give the running jobs their yields.
+
+    Parameters
+    ----------
+    state : FractionalSite
+    codes : FractionalCodes
+        With LEVEL all get the largest least yield (or the least largest expected stretch), and no more.
+    now_ms : int
+    """
+    if codes.periodic == STRETCH_PER:
+        horizon_ms = horizon_of(codes, now_ms)
+        stretch_yields(state, horizon_ms, now_ms, len(state.jobs) if codes.yields == OPT_MAX else 1)
+    elif codes.yields == OPT_MIN:
+        fair_yields(state)
+    else:
+        level_yields(state)
+
+
+@kernel_part
+def horizon_of(codes: FractionalCodes, now_ms: Int) -> Int:
+    """Return the time from now until the period comes round again."""
+    return codes.period_ms - now_ms % codes.period_ms
+
+
+@kernel
+def tell_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
+    """Let the jobs run at their yields, or pay; write who runs at another rate now into ``changed``.
+
+    Parameters
+    ----------
+    state : FractionalSite
+        ``counters.next_wake_ms`` is then the next instant at which a job has paid, or the period comes round.
+    codes : FractionalCodes
+    now_ms : int
+    """
+    counters = state.counters[0]
+    counters.n_changed = 0
+    wake_ms = NEVER_MS
+    for place in range(counters.n_here):
+        slot = state.here[place]
+        job = state.jobs[slot]
+        rate = 0
+        if job.status == RUNS:
+            if job.pays_until_ms > now_ms:
+                wake_ms = min(wake_ms, job.pays_until_ms)
+            else:
+                rate = job.yield_
+        if rate != job.rate or job.start_ms == now_ms:
+            job.rate = rate
+            state.changed[counters.n_changed] = slot
+            counters.n_changed += 1
+    if codes.periodic != NOTHING:
+        counters.next_period_ms = NEVER_MS
+        if counters.n_here > 0:
+            counters.next_period_ms = now_ms + horizon_of(codes, now_ms)
+        wake_ms = min(wake_ms, counters.next_period_ms)
+    counters.next_wake_ms = wake_ms

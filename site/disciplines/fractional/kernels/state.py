@@ -1,0 +1,237 @@
+"""The arrays of a site that gives jobs fractions of nodes, and how jobs enter, run and leave (docs/fractional.md).
+
+A job is so many *tasks*, all with one CPU need and one memory requirement, each on some node, several perhaps on one.
+Needs and requirements are whole millionths of a node (`UNIT`), yields are rates (work.py), so that nothing is rounded
+when they are summed: a node is full or it is not. A job's *slot* is its row in the table of jobs, as everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Int, Ints, Record, Records, kernel, kernel_part
+from gridweave.site.kernels.state import NEVER_MS
+
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
+UNIT = 1_000_000
+"""All of a node's CPU, or all of its memory."""
+
+SHARE_ONE = 1_000
+"""The share of a job that is to have the same yield as others: twice that, twice their yield."""
+
+ABSENT, WAITS, RUNS, PAUSED = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
+"""Status of a job: not here; not started yet; with its tasks on nodes; started, and now on none."""
+
+FRACTIONAL_JOB = np.dtype(
+    [
+        *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
+        *((name, np.int64) for name in ("need", "memory", "weight", "share", "first")),
+        *((name, np.int64) for name in ("status", "virtual", "since_ms", "yield_", "rate", "pays_until_ms")),
+        *((name, np.int64) for name in ("start_ms", "preempted", "migrated", "moved")),
+        # Of the pass that goes on.
+        *((name, np.int64) for name in ("ran", "pinned", "wanted", "left", "out", "changed_place")),
+        ("priority", np.float64),
+    ],
+    align=True,
+)
+"""What a site knows of a job.
+
+``need`` and ``memory`` are of one task, in millionths of a node; ``share`` of the CPU is its ``weight``, in
+thousandths, or less if the job has run for long; ``first`` is where its tasks begin in the pools of
+tasks. ``virtual`` is its virtual time as work done (work.py), as of ``since_ms``, since when it runs at ``rate``: its
+``yield_``, or 0 while it pays for having been paused or moved, ``pays_until_ms``. ``moved`` is the memory of tasks
+that were moved, saved or brought back.
+
+In a pass: whether it ``ran`` before it, is ``pinned`` to its nodes, the CPU ``wanted`` for a task, the tasks ``left``
+to be placed, and whether it is ``out`` of the packing.
+"""
+
+NODE = np.dtype(
+    [(name, np.int64) for name in ("load", "memory", "cpu_left", "memory_left", "sum", "frozen")], align=True
+)
+"""A node: the CPU ``load`` (sum of needs) and ``memory`` of the tasks on it; the rest is of the pass that goes on."""
+
+COUNTERS = np.dtype(
+    [
+        *((name, np.int64) for name in ("n_here", "n_new", "n_started", "n_changed", "n_pool")),
+        *((name, np.int64) for name in ("ended", "next_wake_ms", "next_period_ms", "n_cpu", "n_memory")),
+    ],
+    align=True,
+)
+
+
+class FractionalSite(NamedTuple):
+    """A site that gives jobs fractions of nodes.
+
+    Attributes
+    ----------
+    jobs : numpy.ndarray of FRACTIONAL_JOB, shape (slots,)
+    nodes : numpy.ndarray of NODE, shape (nodes,)
+    tasks, before, trial : numpy.ndarray of int64, shape (pool,)
+        The node of each task, ascending within a job: as it is, as it was before the pass, and as it might be.
+    here : numpy.ndarray of int64, shape (slots,)
+        Slots of the jobs that are here, in the order of submission; ``counters.n_here`` of them.
+    started, changed : numpy.ndarray of int64, shape (slots,)
+        Slots of the jobs that the last pass started for the first time, and whose rate may have changed.
+    order : numpy.ndarray of int64, shape (slots,)
+        Scratch: slots in some order.
+    by_cpu, by_memory : numpy.ndarray of int64, shape (slots,)
+        Scratch: the two lists of the packing.
+    counters : numpy.ndarray of COUNTERS, shape (1,)
+    """
+
+    jobs: Records
+    nodes: Records
+    tasks: Ints
+    before: Ints
+    trial: Ints
+    here: Ints
+    started: Ints
+    changed: Ints
+    order: Ints
+    by_cpu: Ints
+    by_memory: Ints
+    counters: Records
+
+
+def empty_fractional(nodes: int, *, slots: int, pool: int) -> FractionalSite:
+    """Return a site without jobs.
+
+    Parameters
+    ----------
+    nodes : int
+    slots : int
+        Room for jobs.
+    pool : int
+        Room for tasks of all the jobs that are here.
+    """
+    here, started, changed, order, by_cpu, by_memory = (np.zeros(slots, np.int64) for _ in range(6))
+    tasks, before, trial = (np.zeros(pool, np.int64) for _ in range(3))
+    counters = np.zeros(1, COUNTERS)
+    counters["next_wake_ms"] = counters["next_period_ms"] = NEVER_MS
+    return FractionalSite(
+        jobs=np.zeros(slots, FRACTIONAL_JOB),
+        nodes=np.zeros(nodes, NODE),
+        tasks=tasks,
+        before=before,
+        trial=trial,
+        here=here,
+        started=started,
+        changed=changed,
+        order=order,
+        by_cpu=by_cpu,
+        by_memory=by_memory,
+        counters=counters,
+    )
+
+
+def parts_of_node(fractions: npt.ArrayLike) -> Ints:
+    """Return fractions of a node as whole millionths; what is between two is rounded up, so that no node is overfull.
+
+    Examples
+    --------
+    >>> parts_of_node([0.1, 1 / 3, 1]).tolist()
+    [100000, 333334, 1000000]
+    """
+    exact = np.asarray(fractions, np.float64) * UNIT
+    near = np.rint(exact)
+    return np.where(np.abs(exact - near) < 1e-6, near, np.ceil(exact)).astype(np.int64)
+
+
+@kernel
+def fractional_submitted(state: FractionalSite, slot: Int) -> None:
+    """Take in a job whose row is filled in but for its status.
+
+    Parameters
+    ----------
+    state : FractionalSite
+    slot : int
+        Its tasks have room from ``first`` on in the pools.
+    """
+    counters = state.counters[0]
+    state.jobs[slot].status = WAITS
+    state.jobs[slot].since_ms = state.jobs[slot].submit_ms
+    state.here[counters.n_here] = slot
+    counters.n_here += 1
+    counters.n_new += 1
+
+
+@kernel
+def fractional_left(state: FractionalSite, slot: Int) -> None:
+    """Take out a job that has ended, or does no longer wait.
+
+    Parameters
+    ----------
+    state : FractionalSite
+    slot : int
+        Of a job that is here.
+    """
+    counters = state.counters[0]
+    if state.jobs[slot].status == RUNS:
+        take_off(state, slot)
+        counters.ended = 1
+    state.jobs[slot].status = ABSENT
+    state.jobs[slot].rate = 0
+    place = 0
+    while state.here[place] != slot:
+        place += 1
+    if place >= counters.n_here - counters.n_new:
+        counters.n_new -= 1
+    counters.n_here -= 1
+    for i in range(place, counters.n_here):
+        state.here[i] = state.here[i + 1]
+
+
+@kernel_part
+def take_off(state: FractionalSite, slot: Int) -> None:
+    """Take the tasks of a running job off their nodes."""
+    job = state.jobs[slot]
+    for task in range(job.first, job.first + job.width):
+        node = state.nodes[state.tasks[task]]
+        node.load -= job.need
+        node.memory -= job.memory
+    job.status = PAUSED if job.start_ms >= 0 else WAITS
+
+
+@kernel_part
+def put_on(state: FractionalSite, slot: Int) -> None:
+    """Put the tasks of a job on the nodes that ``trial`` names, which are then those in ``tasks``."""
+    job = state.jobs[slot]
+    for task in range(job.first, job.first + job.width):
+        state.tasks[task] = state.trial[task]
+        node = state.nodes[state.trial[task]]
+        node.load += job.need
+        node.memory += job.memory
+    job.status = RUNS
+
+
+@kernel
+def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
+    """Count the virtual time of all jobs until now, and find their priorities: flow time / (virtual time)^2.
+
+    Source: Stillwell, section 4.1. A job without virtual time has an infinite priority. The share of one with more
+    virtual time than ``long_ms`` falls as its inverse; 0 is no such bound (section 6 asks for one).
+    """
+    for place in range(state.counters[0].n_here):
+        job = state.jobs[state.here[place]]
+        job.virtual += job.rate * (now_ms - job.since_ms)
+        job.since_ms = now_ms
+        job.share = job.weight
+        if long_ms > 0 and job.virtual >> 16 > long_ms:
+            job.share = max(1, job.weight * long_ms // (job.virtual >> 16))
+        if job.virtual == 0:
+            job.priority = np.inf
+        else:
+            virtual_ms = job.virtual / 65536.0
+            job.priority = (now_ms - job.submit_ms) * (job.share / 1000.0) / (virtual_ms * virtual_ms)
+
+
+@kernel_part
+def goes_before(one: Record, one_place: Int, other: Record, other_place: Int) -> bool:
+    """Whether a job has the higher priority; of two alike it is the one that was submitted first."""
+    return one.priority > other.priority or (one.priority == other.priority and one_place < other_place)

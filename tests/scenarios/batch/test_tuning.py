@@ -1,0 +1,174 @@
+"""dynP in the compiled loop against the slow reference and `SiteCore`: the same decisions, job by job."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import HOUR, cancelling, random_jobs, to_workload
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.plots.tuning import shares
+from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.dynp.policy import METRICS, CalendarEntry, DynPPolicy
+from gridweave.site.policy import Limit, SitePolicy, Window
+from reference import dynp as reference_dynp
+from reference import model
+from reference.simulation import simulate as simulate_reference
+
+TEN = ("fcfs", "sjf", "ljf", "saf", "laf", "bfit", "wfit", "smith", "weight", "priority")
+
+NIGHT = Window(days=(0, 1, 2, 3), from_ms=18 * HOUR, to_ms=8 * HOUR)
+WEEKEND = Window(days=(5, 6))
+
+OPTIONS: list[dict[str, Any]] = [
+    *({"decider": decider, "tuning": tuning} for decider in ("simple", "advanced") for tuning in ("full", "half")),
+    {"decider": "advanced", "tuning": "starts"},
+    *({"decider": "preferred", "preferred": name} for name in ("fcfs", "sjf", "ljf")),
+    *({"metric": metric} for metric in METRICS if metric != "artww"),
+    {"slackness_pct": 4},
+    {"decider": "preferred", "preferred": "sjf", "slackness_pct": 10},
+    {"first_jobs": 3},
+    {"within_ms": 20},
+    {"policies": TEN},
+    {"policies": ("saf", "fcfs")},
+    {"decider": "bounds", "lower_ms": 10, "upper_ms": 20},
+    {
+        "decider": "calendar",
+        "calendar": (CalendarEntry(window=NIGHT, policy="sjf"), CalendarEntry(window=WEEKEND, policy="ljf")),
+    },
+    *(
+        {"decider": decider, "tuning": tuning, "reading": "thesis"}
+        for decider in ("simple", "advanced")
+        for tuning in ("full", "half", "starts")
+    ),
+    {"decider": "preferred", "preferred": "sjf", "reading": "thesis"},
+]
+
+
+def plain_window(window: Window) -> model.Window:
+    """Return a window as the reference has it."""
+    return model.Window(frozenset(window.days), window.from_ms, window.to_ms)
+
+
+def plain(policy: DynPPolicy) -> reference_dynp.Tuning:
+    """Return a policy as the reference has it."""
+    return reference_dynp.Tuning(
+        policies=policy.policies,
+        decider=policy.decider,
+        preferred=policy.preferred,
+        metric=policy.metric,
+        tuning=policy.tuning,
+        slackness=Fraction(policy.slackness_pct),
+        first_jobs=policy.first_jobs,
+        within=policy.within_ms,
+        lower=int(policy.lower_ms),
+        upper=int(policy.upper_ms),
+        calendar=tuple((plain_window(entry.window), entry.policy) for entry in policy.calendar),
+        reading=policy.reading,
+    )
+
+
+def starts(result: Any) -> dict[int, int]:
+    """Return the start of every job that was started, by its id."""
+    ids, started = result.workload.job_id[result.ran].tolist(), result.start_ms[result.ran].tolist()
+    return dict(zip(ids, started, strict=True))
+
+
+def label_of(options: dict[str, Any]) -> str:
+    """Return the name of a test."""
+    return DynPPolicy(**options).label
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=label_of)
+def test_the_loop_decides_as_the_reference(options: dict[str, Any]) -> None:
+    """On random workloads, with cancellations, loop, core and reference start every job at the same instant."""
+    rng = np.random.default_rng([OPTIONS.index(options), 18])
+    policy = DynPPolicy(**options)
+    tick = HOUR // 2 if policy.calendar else 60_000 if policy.metric == "ppsld60" else 1
+    chosen = 0
+    for _ in range(4):
+        nodes = int(rng.integers(2, 16))
+        jobs = random_jobs(rng, 25, nodes, load=float(rng.uniform(0.9, 1.6)), tick=tick)
+        workload = to_workload(jobs)
+        if rng.random() < 0.5:
+            workload = cancelling(rng, workload)
+        result = simulate(workload, nodes, policy)
+        cancels = np.asarray(workload.columns.get("cancel_ms", np.full(len(workload), -1)))
+        met = [(int(cancels[row]), int(workload.job_id[row])) for row in np.flatnonzero(result.cancelled)]
+        want = simulate_reference(jobs, nodes, discipline="planning", cancellations=met, tuning=plain(policy))
+        assert starts(result) == want.start
+        stepped = simulate(workload, nodes, policy, driver="core", check=True)
+        assert starts(stepped) == want.start
+        assert stepped.own_metrics == result.own_metrics
+        assert stepped.columns["policy"].tolist() == result.columns["policy"].tolist()
+        assert result.tuning is not None
+        chosen += len(result.tuning.switched_ms)
+    assert chosen > 3
+
+
+def test_limits_hold_under_every_policy() -> None:
+    """A cap and a window hold whichever policy is in force; loop and reference agree."""
+    rng = np.random.default_rng(4)
+    window = Window(days=(0, 1, 2, 3, 4), from_ms=8 * HOUR, to_ms=18 * HOUR)
+    limits = (Limit(wider_than=3, window=window), Limit(longer_than_ms=5 * HOUR, max_nodes=6))
+    plain_limits = [
+        model.Limit(wider_than=3, window=plain_window(window)),
+        model.Limit(longer_than_ms=5 * HOUR, max_nodes=6),
+    ]
+    policy = DynPPolicy(limits=limits)
+    for _ in range(3):
+        jobs = random_jobs(rng, 25, 6, load=1.2, tick=HOUR)
+        result = simulate(to_workload(jobs), 6, policy)
+        want = simulate_reference(jobs, 6, discipline="planning", limits=plain_limits, tuning=plain(policy))
+        assert starts(result) == want.start
+
+
+def test_one_candidate_is_a_planning_site() -> None:
+    """With a single policy to choose, dynP schedules as planning in that order does."""
+    jobs = to_workload(random_jobs(np.random.default_rng(2), 200, 12, load=1.2))
+    for order in TEN:
+        tuned = simulate(jobs, 12, DynPPolicy(policies=(order,)))
+        assert starts(tuned) == starts(simulate(jobs, 12, SitePolicy(discipline="planning", order=order)))
+
+
+def test_the_result_tells_how_policies_were_used() -> None:
+    """Times in force add up to the length of the schedule, jobs to all that ran, and switches to those logged."""
+    jobs: Workload = to_workload(random_jobs(np.random.default_rng(3), 300, 12, load=1.3))
+    result = simulate(jobs, 12, DynPPolicy(decider="simple"))
+    assert result.tuning is not None
+    from_ms, to_ms = int(jobs.submit_ms.min()), int(result.end_ms.max())
+    uses = result.tuning.uses(from_ms, to_ms)
+    assert [use.policy for use in uses] == ["fcfs", "sjf", "ljf"]
+    assert sum(use.active_ms for use in uses) == to_ms - from_ms
+    assert sum(use.jobs for use in uses) == len(jobs)
+    assert sum(use.switches for use in uses) == len(result.tuning.switched_ms) > 20
+    assert sum(result.tuning.cases.values()) == result.tuning.decisions
+    assert (np.diff(result.tuning.switched_to) != 0).all()
+
+
+def test_files_tell_of_the_switches(tmp_path: Path) -> None:
+    """The files of a result have every switch with its instant, and a plot of the time in force."""
+    jobs = to_workload(random_jobs(np.random.default_rng(3), 100, 12, load=1.3, tick=1000))
+    result = simulate(jobs, 12, DynPPolicy())
+    result.write(tmp_path)
+    assert result.tuning is not None
+    lines = (tmp_path / "switches.csv").read_text().splitlines()
+    assert lines[0] == "when_ms,policy"
+    assert [int(line.split(",")[0]) for line in lines[1:]] == result.tuning.switched_ms.tolist() != []
+    assert (tmp_path / "policies.png").stat().st_size > 5_000
+
+
+def test_shares_of_a_bin_add_up() -> None:
+    """In every bin of time the parts in which policies were in force make the whole."""
+    jobs = to_workload(random_jobs(np.random.default_rng(5), 200, 12, load=1.3))
+    result = simulate(jobs, 12, DynPPolicy(decider="simple"))
+    assert result.tuning is not None
+    edges_ms = np.linspace(0, int(result.end_ms.max()), 21)
+    parts = shares(result.tuning, edges_ms)
+    assert parts.sum(axis=0) == pytest.approx(1.0)
+    lasted = {use.policy: use.active_ms for use in result.tuning.uses(0, int(result.end_ms.max()))}
+    assert parts.mean(axis=1) * result.end_ms.max() == pytest.approx(list(lasted.values()))

@@ -1,0 +1,55 @@
+"""The evaluation of DFRS: what is simulated, and that conclusions are judged by it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridweave.scenarios.published import dfrs
+from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns, DfrsSetting
+from gridweave.scenarios.published.registry import GROUPS, TABLES
+from gridweave.scenarios.published.study import printed
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> DfrsRuns:
+    """Return runs of a few jobs at two loads."""
+    monkeypatch.setattr(dfrs, "JOBS", 60)
+    monkeypatch.setattr(dfrs, "LOADS", (0.1, 0.9))
+    return DfrsRuns(seeds=1)
+
+
+def test_every_table_has_a_check_for_each_claim() -> None:
+    """All tables of the group are known, and as many claims are printed as there are checks."""
+    assert set(dfrs.CHECKS) == set(GROUPS["dfrs"]) <= set(TABLES)
+    for table, checks in dfrs.CHECKS.items():
+        assert len([row for row in printed("claims") if row["table"] == table]) == len(checks)
+
+
+def test_traces_have_the_load_that_is_asked_for(small: DfrsRuns) -> None:
+    """The same jobs at another load, and with needs."""
+    low, high = (small.workload("scaled", 1, load) for load in (0.1, 0.9))
+    assert low.run_ms.tolist() == high.run_ms.tolist()
+    for load, jobs in ((0.1, low), (0.9, high)):
+        offered = float(jobs.width @ jobs.run_ms) / (dfrs.NODES * float(jobs.submit_ms[-1]))
+        assert offered == pytest.approx(load, rel=1e-3)
+        assert (jobs.columns["cpu_need"][jobs.width == 1] == 0.25).all()
+
+
+def test_figure_1_is_judged_by_what_is_simulated(small: DfrsRuns) -> None:
+    """Numbers stand for every algorithm and load, none below the bound; every claim has a verdict for each reading."""
+    found = dfrs.report("dfrs-1", small)
+    for section in found.sections:
+        assert len(section.rows) == len(dfrs.SHOWN)
+        assert all((value.ours or 0) >= 1 for row in section.rows for value in row.values)
+    assert [set(one.verdicts) for one in found.conclusions] == [set(dfrs.READINGS)] * 5
+
+
+def test_one_simulation_serves_all_periods_of_what_has_none(small: DfrsRuns) -> None:
+    """EASY is simulated once, whatever period is asked for; the best algorithm for each."""
+    points = small.points(
+        [DfrsSetting("scaled", 1, 0.9, name, period) for name in (EASY, BEST) for period in (600, 6000)]
+    )
+    values = np.array(list(points.values()))
+    assert (values[0] == values[1]).all()
+    assert (values[2] != values[3]).any()

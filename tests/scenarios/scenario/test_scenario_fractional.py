@@ -1,0 +1,63 @@
+"""Sites that give jobs fractions of nodes, in scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridweave.errors import ScenarioError
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.run import run_built
+
+TEXT = """
+[workload]
+generator = "lublin"
+jobs = 40
+nodes = 8
+{needs}
+
+[[sites]]
+name = "north"
+nodes = 8
+discipline = "fractional"
+fractional = {{ algorithm = "{algorithm}", period_s = 3000 }}
+
+[grid]
+mode = "{mode}"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    """Return the file of a scenario."""
+    path = folder / "fractional.toml"
+    path.write_text(text)
+    return path
+
+
+def scenario(needs: str = 'needs = "lublin"', algorithm: str = "MCB8*/per/OPT=MIN", mode: str = "local") -> str:
+    """Return a scenario of one site."""
+    return TEXT.format(needs=needs, algorithm=algorithm, mode=mode)
+
+
+def test_a_fractional_site_of_a_scenario_plays_its_jobs(tmp_path: Path) -> None:
+    """Its metrics are there under its name, and its columns."""
+    result = run_built(build_scenario(written(tmp_path, scenario()))).result
+    assert (result.end_ms > 0).all()
+    assert result.own_metrics["north.need_max_stretch"] >= 1
+    assert set(result.columns) == {"preemptions", "migrations", "moved_nodes"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (scenario(mode="sharing"), "only in scenarios with mode = 'local'"),
+        (scenario(algorithm="MCB9*/per/OPT=MIN"), "near are MCB8*/per/OPT=MIN"),
+        (scenario(needs='needs = "vm"'), "lublin"),
+    ],
+)
+def test_what_cannot_be_is_told(tmp_path: Path, text: str, problem: str) -> None:
+    """The key and what would be right."""
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(written(tmp_path, text))
+    assert problem in str(caught.value)
