@@ -213,11 +213,6 @@ class TokenStore:
             connection.execute(insert(_tokens).values(**_row(info, token)))
         return info
 
-    def forget_adopted(self) -> None:
-        """Forget all tokens that were made elsewhere."""
-        with self._transaction() as connection:
-            connection.execute(delete(_tokens).where(_tokens.c.token_id.in_(ADOPTED)))
-
     def find(self, token: str) -> TokenInfo | None:
         """Return what a token stands for; None if it is none, or can be used no more."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH:
@@ -432,8 +427,11 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
     if limits.max_nodes is not None and request.nodes > limits.max_nodes:
         return "nodes", f"is {request.nodes}, and the token is for jobs of at most {limits.max_nodes} nodes"
     array = request.array
-    if limits.max_array is not None and array is not None and array.index >= limits.max_array:
-        return "array.index", f"is {array.index}, and the token is for arrays of at most {limits.max_array} jobs"
+    if limits.max_array is not None and array is not None:
+        # A packed array is one job with many elements.
+        last = max((array.index, *(number for each in array.elements for number in each)))
+        if last >= limits.max_array:
+            return "array.index", f"reaches {last}, and the token is for arrays of at most {limits.max_array} jobs"
     return None
 
 

@@ -31,6 +31,12 @@ BEYOND = {
     "the grid": ({"sites": ("north",)}, {}, None, "site"),
     "another account": ({"accounts": ("climate", "ocean")}, {"account": "fusion"}, None, "account"),
     "no account of several": ({"accounts": ("climate", "ocean")}, {}, None, "account"),
+    "a long packed array": (
+        {"max_array": 3},
+        {"array": {"name": "a", "index": 0, "at_once": 0, "elements": [[0, 9]]}},
+        None,
+        "array.index",
+    ),
     "a long array": ({"max_array": 3}, {"array": {"name": "a", "index": 3, "at_once": 0}}, None, "array.index"),
 }
 
