@@ -16,6 +16,7 @@ from gridweave.cli.experience import experience
 from gridweave.cli.grid_commands import drain, queue, quote, resume, sites, whoami
 from gridweave.cli.job_commands import cancel, explain, hold, jobs, logs, release, show
 from gridweave.cli.net import app as net_app
+from gridweave.cli.optimum import optimum
 from gridweave.cli.reproduce import reproduce
 from gridweave.cli.run import run_scenario
 from gridweave.cli.scenario import app as scenario_app
@@ -57,7 +58,7 @@ app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_a
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     _JOBS: (jobs, show, explain, cancel, hold, release, logs),
     _GRID: (up, down, status, demo, serve, watch, sites, queue, quote, drain, resume, whoami, gateway, experience),
-    _SIMULATION: (simulate, coschedule, bound, sweep, reproduce),
+    _SIMULATION: (simulate, coschedule, bound, sweep, optimum, reproduce),
 }
 for heading, commands in _COMMANDS.items():
     for command in commands:
