@@ -33,7 +33,7 @@ BEYOND = {
     "no account of several": ({"accounts": ("climate", "ocean")}, {}, None, "account"),
     "a long packed array": (
         {"max_array": 3},
-        {"array": {"name": "a", "index": 0, "at_once": 0, "elements": [[0, 9]]}},
+        {"array": {"name": "a", "index": 0, "at_once": 0, "elements": [[0, 4]]}},
         None,
         "array.index",
     ),
@@ -66,7 +66,9 @@ async def test_a_job_within_the_limits_is_taken_in(tmp_path: Path) -> None:
     backend = FakeBackend()
     async with serving(backend, tokens=str(tmp_path / "t")) as grid:
         job = a_job(nodes=4, array={"name": "a", "index": 2, "at_once": 0})
-        status, answer, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [job], "site": "north"}, token=token)
+        packed = a_job(array={"name": "b", "index": 0, "at_once": 0, "elements": [[0, 3]]})
+        body = {"jobs": [job, packed], "site": "north"}
+        status, answer, _ = await grid.ask("POST", "/v1/jobs", body, token=token)
     assert status == 200
     assert backend.records_by_id[answer["answers"][0]["job_id"]].request.account == "climate"
 
