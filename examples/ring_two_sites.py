@@ -4,9 +4,9 @@
     python examples/ring_two_sites.py --stand-in 5,1000
 
 hands in examples/ring_allreduce.py twice, with equally many ranks, to the grid that the configuration names
-(docs/cli.md, "Which grid"); it takes a token with the role `submit`. The program goes along with the job: machines need
-Python and nothing else. So that the grid puts the first job on one site and the second on two, jobs of the sites' own
-users, which only sleep, keep the other nodes of all sites meanwhile; they are cancelled in the end.
+(docs/cli.md, "Which grid"); it takes a token to read, submit and cancel. The program goes along with the job: machines
+need Python and nothing else. So that the grid puts the first job on one site and the second on two, jobs of the sites'
+own users, which only sleep, keep the other nodes of all sites meanwhile; they are cancelled in the end.
 """
 
 from __future__ import annotations

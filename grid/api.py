@@ -27,8 +27,22 @@ from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRequest
 
-Role = Literal["read", "submit", "operate"]
-"""What a token may do: see the sites, the queue and its user's jobs; hand in and change these as well; all."""
+Scope = Literal["read", "submit", "cancel", "operate"]
+"""What a token may do: see the sites, the queue and its user's jobs; hand in jobs; cancel, hold and release its user's
+jobs; everything, for everybody."""
+
+SCOPES: tuple[Scope, ...] = ("read", "submit", "cancel", "operate")
+"""``operate`` includes all the others."""
+
+Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=4)]
+ShortScope = Literal["read", "submit", "cancel"]
+USUAL_SCOPES: tuple[ShortScope, ...] = ("read", "submit", "cancel")
+
+USUAL_DAYS = 90.0
+"""So long a token can be used if nothing else is said."""
+
+MOST_HOURS = 24.0
+"""So long a token can be used at most that was made by a token which may not operate."""
 
 Count = Annotated[int, Meta(ge=0)]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -195,20 +209,58 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
     is_last: bool
 
 
+class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which jobs may be handed in with a token; there is no limit where nothing is said.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        At these sites alone, as one of their own users; not to the grid, which would choose among all.
+    accounts : tuple of str
+        For these accounts; a job that names none is for the only one, if there is one.
+    max_nodes : int, optional
+        Of each job.
+    max_array : int, optional
+        Jobs of an array.
+    """
+
+    sites: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    max_nodes: Annotated[int, Meta(ge=1)] | None = None
+    max_array: Annotated[int, Meta(ge=1)] | None = None
+
+
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     """Make a token.
 
     Attributes
     ----------
     user : str
-    role : str
+    scopes : tuple of str
     days : float, optional
         How long it can be used; None: until it is revoked.
+    limits : TokenLimits
     """
 
     user: Annotated[str, Meta(min_length=1, max_length=100)]
-    role: Role = "submit"
-    days: Annotated[float, Meta(gt=0, le=36_500)] | None = None
+    scopes: Scopes = USUAL_SCOPES
+    days: Annotated[float, Meta(gt=0, le=36_500)] | None = USUAL_DAYS
+    limits: TokenLimits = TokenLimits()
+
+
+class ShortToken(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a token for a short time, e.g. for a job that hands in jobs; its user and limits are those of who asks.
+
+    Attributes
+    ----------
+    scopes : tuple of str
+        Not more than those of the token that asks.
+    hours : float
+        How long it can be used; no longer than the token that asks, and gone when that is revoked.
+    """
+
+    scopes: Annotated[tuple[ShortScope, ...], Meta(min_length=1, max_length=4)] = USUAL_SCOPES
+    hours: Annotated[float, Meta(gt=0, le=MOST_HOURS)] = MOST_HOURS
 
 
 class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,16 +271,25 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
     token_id : str
         By which it is revoked; the first part of the token.
     user : str
-    role : str
+    scopes : tuple of str
+    limits : TokenLimits
     made_ms : int
     until_ms : int, optional
+        When it ends; None: never.
+    used_ms : int, optional
+        When it was used last, to a minute; None: not yet.
+    parent : str
+        The id of the token by which it was made, if it was made for a short time.
     """
 
     token_id: str
     user: str
-    role: Role
+    scopes: tuple[Scope, ...]
+    limits: TokenLimits = TokenLimits()
     made_ms: int
     until_ms: int | None = None
+    used_ms: int | None = None
+    parent: str = ""
 
 
 class MadeToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -292,6 +292,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         Whether it is kept from the queue until it is released.
     after : tuple of After
         All of these must have come true before it goes into the queue.
+    account : str
+        Whose node-hours it uses; the maxima of an account count for all its users together.
     """
 
     program: Program
@@ -308,6 +310,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool = False
     after: tuple[After, ...] = ()
     array: ArrayPlace | None = None
+    account: str = ""
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):

@@ -277,7 +277,7 @@ class ComposeGrid:
     def client(self, service: str = "grid", *, total_s: float = PATIENCE_S) -> Iterator[SyncClient]:
         """Yield a client of a gateway, which tries for so long."""
         url = f"http://127.0.0.1:{_PORTS[service.upper()]}"
-        token = (self.folder / "secrets" / "operator_token").read_text()
+        token = (self.folder / "secrets" / f"{service}_operator").read_text()
         patience = Patience(total_s=total_s, connect_s=total_s, try_s=min(10.0, total_s))
         with SyncClient(url, token, patience=patience) as client:
             yield client
@@ -331,7 +331,7 @@ class ComposeGrid:
 
     def within(self, site: str, *command: str) -> str:
         """Return what a command of ours prints in the container of a site, to whoever may do everything."""
-        token = 'export GRIDWEAVE_TOKEN="$(cat /run/secrets/operator_token)"'
+        token = f'export GRIDWEAVE_TOKEN="$(cat /run/secrets/{site}_operator)"'
         line = f'{token}; export GRIDWEAVE_URL=http://127.0.0.1:8765; exec gridweave "$@"'
         return self.execute(site, "sh", "-c", line, "sh", *command)
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from gridweave.grid.api import Problem, Role
+from gridweave.grid.api import Problem, Scope
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.server import Gateway
@@ -75,10 +75,18 @@ async def serving(backend: Backend, **settings: Any) -> AsyncIterator[Served]:
         await gateway.stop()
 
 
-def make_tokens(place: Path, **roles: Role) -> dict[str, str]:
-    """Make a token for each user, and return them."""
+USUAL: dict[str, tuple[Scope, ...]] = {
+    "read": ("read",),
+    "submit": ("read", "submit", "cancel"),
+    "operate": ("operate",),
+}
+"""What the tokens of tests are for, in short."""
+
+
+def make_tokens(place: Path, **kinds: str) -> dict[str, str]:
+    """Make a token for each user, for what `USUAL` says, and return them."""
     store = TokenStore(place)
-    tokens = {user: store.create(user, role).token for user, role in roles.items()}
+    tokens = {user: store.create(user, USUAL[kind]).token for user, kind in kinds.items()}
     store.close()
     return tokens
 

@@ -394,6 +394,7 @@ class Client:
         priority: float = 0.0,
         job_class: str = "",
         user: str = "",
+        account: str = "",
         key: str | None = None,
     ) -> JobHandle:
         """Hand in a job; when this returns, it is durable.
@@ -417,6 +418,8 @@ class Client:
             Jobs that must have finished first.
         user : str
             For whom; an operator may say another name.
+        account : str
+            Whose node-hours it uses.
         key : str, optional
             The same key gives the same job, however often it is handed in. Left out: a new one, which makes the tries
             of this one call safe.
@@ -441,6 +444,7 @@ class Client:
             hold=hold,
             after=after,
             array=array,
+            account=account,
         )
         (job,) = await self.submit_many([request], site=site, keys=None if key is None else [key])
         return job
@@ -680,6 +684,21 @@ class Client:
     async def whoami(self) -> api.TokenInfo:
         """Return who the gateway takes this client for, and what it may do."""
         return await self.transport.call("GET", "/v1/whoami", api.TokenInfo)
+
+    async def short_token(
+        self, scopes: Sequence[api.ShortScope] = api.USUAL_SCOPES, *, hours: float = api.MOST_HOURS
+    ) -> api.MadeToken:
+        """Return a new token of the same user for some hours, at most a day, e.g. for a job that hands in jobs.
+
+        OptionError if there is no such scope, or it is not to last so long.
+        """
+        for scope in scopes:
+            if scope not in api.USUAL_SCOPES:
+                raise OptionError("scopes", f"{scope!r:.100} is none; one or several of {', '.join(api.USUAL_SCOPES)}")
+        if not 0 < hours <= api.MOST_HOURS:
+            raise OptionError("hours", f"is {hours:g}; a number above 0, at most {api.MOST_HOURS:g}")
+        body = api.ShortToken(scopes=tuple(scopes), hours=hours)
+        return await self.transport.call("POST", "/v1/tokens/short", api.MadeToken, body=body)
 
     async def health(self) -> api.Health:
         """Return whether the grid works; UnavailableError if it does not."""

@@ -70,6 +70,7 @@ def job_request(
     hold: bool = False,
     after: Afters = (),
     array: ArrayPlace | None = None,
+    account: str = "",
 ) -> JobRequest:
     """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is."""
     if isinstance(what, JobRequest):
@@ -85,6 +86,7 @@ def job_request(
         hold=hold,
         after=tuple(one if isinstance(one, After) else After(job_id=one) for one in after),
         array=array,
+        account=account,
     )
 
 

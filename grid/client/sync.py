@@ -250,4 +250,5 @@ class SyncClient(_Twin[Client]):
     drain = _awaited(Client.drain)
     resume = _awaited(Client.resume)
     whoami = _awaited(Client.whoami)
+    short_token = _awaited(Client.short_token)
     health = _awaited(Client.health)

@@ -90,7 +90,17 @@ class ReadGrid:
         )
 
 
-_FILES = ("cert", "key", "ca", "client_ca", "operator_token_file", "audit", "token_file", "accepts_file")
+_FILES = (
+    "cert",
+    "key",
+    "ca",
+    "client_ca",
+    "operator_token_file",
+    "scraper_token_file",
+    "audit",
+    "token_file",
+    "accepts_file",
+)
 
 
 def default_text() -> str:
@@ -278,8 +288,9 @@ def _check_gateway(gateway: GatewayTable, report: FileReport) -> None:
     _check_pair(gateway, place, "TLS needs a certificate and its key", report)
     if gateway.client_ca is not None and gateway.cert is None:
         report.add((*place, "client_ca"), "is given without cert and key; client certificates need TLS")
-    if gateway.operator_token_file is not None and not gateway.tokens:
-        report.add((*place, "operator_token_file"), "is given, but tokens = false; leave one of them out")
+    for key in ("operator_token_file", "scraper_token_file"):
+        if getattr(gateway, key) is not None and not gateway.tokens:
+            report.add((*place, key), "is given, but tokens = false; leave one of them out")
     try:
         # Whether the files of TLS can be used is found out when it starts.
         plain = gateway.plain_http or gateway.cert is not None

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.grid.config.toml import NAME_PATTERN
-from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.gateway.settings import GatewaySettings, IssuerSettings
 from gridweave.grid.policy import BACKFILLS, CONTROLS, HEAD_RESERVATIONS, MODES, SELECTIONS
 from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
@@ -224,7 +224,10 @@ class GatewayTable(Table, frozen=True, kw_only=True):
     key: str | None = None
     plain_http: bool = False  # whether tokens may come without TLS from other machines
     client_ca: str | None = None  # certificates by which the other ends of links are known, beside their secrets
-    operator_token_file: str | None = None  # of a token that was made elsewhere, and may do everything
+    # Of tokens that were made elsewhere: one that may do everything, and one that may only read.
+    operator_token_file: str | None = None
+    scraper_token_file: str | None = None
+    issuer: IssuerSettings | None = None  # whose tokens are taken beside the gateway's own
     audit: str | None = None  # a file for what tokens and operators did; left out: beside the tokens
     # Limits; those of the gateway if left out (docs/gateway.md).
     max_body_bytes: _Count | None = None
@@ -277,6 +280,7 @@ class GridFile(Table, frozen=True, kw_only=True):
         ("grid", "journal_password_file"): _SERVED,
         ("gateway", "client_ca"): _SERVED,
         ("gateway", "operator_token_file"): _SERVED,
+        ("gateway", "scraper_token_file"): _SERVED,
         ("ray", "address"): "is not known in GRID.toml; give --address to gridweave up",
     }
     replaced: ClassVar[dict[str, Any]] = {"sites": []}

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -41,18 +41,21 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import GridweaveError, InputError, OptionError
-from gridweave.grid.api import MadeToken, Role, TokenInfo
+from gridweave.grid.api import MOST_HOURS, SCOPES, USUAL_DAYS, USUAL_SCOPES, MadeToken, Scope, TokenInfo, TokenLimits
 from gridweave.grid.gateway.connections import Logins
+from gridweave.grid.gateway.issuer import Issuer, looks_like_jwt
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import is_loopback
+from gridweave.site.job import JobRequest
 from gridweave.site.journal.store import checked_url, explained
 
 PREFIX = "gw"
-ROLES: tuple[Role, ...] = ("read", "submit", "operate")
-"""Each may do what those before it may, and more."""
+FROM_FILE, SCRAPER = "0" * 12, "0" * 11 + "1"
+"""The ids of the tokens that were made elsewhere, and given in files: the operator's, and that of who reads metrics."""
 
-FROM_FILE = "0" * 12
-"""The id of the token that was made elsewhere, and given in a file."""
+ADOPTED = (FROM_FILE, SCRAPER)
+
+NO_LIMITS = TokenLimits()
 
 LEAST_LENGTH = 32
 
@@ -61,18 +64,28 @@ _SECRET_BYTES = 32
 _ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
 _MOST_LENGTH = 200
 _WAIT_S = 5.0
+_USED_MS = 60_000
+"""So old may be what is written down of when a token was used: not each request is to be a write."""
+
+_MOST_SHORT = 100
+"""So many tokens for a short time each user has at once."""
+
+_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
 _metadata = MetaData()
 _tokens = Table(
-    "gridweave_token",
+    "gridweave_access_token",
     _metadata,
     Column("token_id", String(40), primary_key=True),
     Column("secret_sha256", LargeBinary(32), nullable=False),
     Column("user_name", String(100), nullable=False),
-    Column("role", String(20), nullable=False),
+    Column("scopes", String(100), nullable=False),
+    Column("limits", LargeBinary, nullable=False),
+    Column("parent", String(100), nullable=False),
     Column("made_ms", BigInteger, nullable=False),
     Column("until_ms", BigInteger),
     Column("revoked_ms", BigInteger),
+    Column("used_ms", BigInteger),
 )
 
 
@@ -131,34 +144,73 @@ class TokenStore:
         except (DBAPIError, DisconnectionError, sqlite3.Error) as error:
             raise explained(error, self.where) from error
 
-    def create(self, user: str, role: Role, *, days: float | None = None) -> MadeToken:
-        """Make a token that can be used for some days, or until it is revoked; its secret is seen only here."""
-        if not 1 <= len(user) <= 100 or not user.isprintable():
-            raise OptionError("user", f"{user!r:.120} is not a name; give 1 to 100 printable characters")
-        if role not in ROLES:
-            raise OptionError("role", f"{role!r} is not known; one of {', '.join(ROLES)}")
+    def create(
+        self,
+        user: str,
+        scopes: Sequence[Scope] = USUAL_SCOPES,
+        *,
+        days: float | None = USUAL_DAYS,
+        limits: TokenLimits = NO_LIMITS,
+    ) -> MadeToken:
+        """Make a token that can be used for some days, or (None) until it is revoked; its secret is seen only here."""
         if days is not None and not 0 < days <= 36_500:
             raise OptionError("days", f"is {days:g}; a number above 0, at most 36500")
+        until_ms = None if days is None else self._now_ms() + max(1, round(days * _DAY_MS))
+        _check_token(user, scopes, limits)
+        with self._transaction() as connection:
+            return self._insert(connection, user, scopes, until_ms, limits)
+
+    def create_short(self, by: TokenInfo, scopes: Sequence[Scope], hours: float) -> MadeToken:
+        """Make a token with the user and the limits of another, which ends no later and is revoked with it."""
+        if not 0 < hours <= MOST_HOURS:
+            raise OptionError("hours", f"is {hours:g}; a number above 0, at most {MOST_HOURS:g}")
         now_ms = self._now_ms()
-        until_ms = None if days is None else now_ms + max(1, round(days * 86_400_000))
+        until_ms = now_ms + max(1, round(hours * _HOUR_MS))
+        if by.parent:
+            raise OptionError("token", "was made for a short time itself; ask with the token that it was made by")
+        if by.until_ms is not None:
+            until_ms = min(until_ms, by.until_ms)
+        _check_token(by.user, scopes, by.limits)
+        with self._transaction() as connection:
+            mine = select(_tokens).where(_tokens.c.user_name == by.user, _tokens.c.parent != "")
+            if sum(self._is_usable(row) for row in connection.execute(mine)) >= _MOST_SHORT:
+                right = "wait until some have ended, or have the token revoked that they were made by"
+                raise OptionError("token", f"{by.user} has {_MOST_SHORT} tokens for a short time; {right}")
+            return self._insert(connection, by.user, scopes, until_ms, by.limits, by.token_id)
+
+    def _insert(
+        self,
+        connection: Connection,
+        user: str,
+        scopes: Sequence[Scope],
+        until_ms: int | None,
+        limits: TokenLimits,
+        parent: str = "",
+    ) -> MadeToken:
         token_id = self._random_bytes(_ID_BYTES).hex()
         secret = urlsafe_b64encode(self._random_bytes(_SECRET_BYTES)).decode().rstrip("=")
-        info = TokenInfo(token_id=token_id, user=user, role=role, made_ms=now_ms, until_ms=until_ms)
-        row = {"token_id": token_id, "secret_sha256": _hash(secret), "user_name": user, "role": role}
-        with self._transaction() as connection:
-            connection.execute(insert(_tokens).values(**row, made_ms=now_ms, until_ms=until_ms))
+        info = TokenInfo(
+            token_id=token_id,
+            user=user,
+            scopes=tuple(scope for scope in SCOPES if scope in scopes),
+            limits=limits,
+            made_ms=self._now_ms(),
+            until_ms=until_ms,
+            parent=parent,
+        )
+        connection.execute(insert(_tokens).values(**_row(info, secret)))
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
-    def adopt(self, token: str, user: str, role: Role) -> TokenInfo:
+    def adopt(self, token: str, user: str, scopes: Sequence[Scope], *, token_id: str = FROM_FILE) -> TokenInfo:
         """Take in a token that was made elsewhere; it takes the place of the one that was taken in before."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
             right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
             raise OptionError("token", f"can be none; {right}")
-        info = TokenInfo(token_id=FROM_FILE, user=user, role=role, made_ms=self._now_ms())
-        row = {"secret_sha256": _hash(token), "user_name": user, "role": role, "made_ms": info.made_ms}
+        _check_token(user, scopes, NO_LIMITS)
+        info = TokenInfo(token_id=token_id, user=user, scopes=tuple(scopes), made_ms=self._now_ms())
         with self._transaction() as connection:
-            connection.execute(delete(_tokens).where(_tokens.c.token_id == FROM_FILE))
-            connection.execute(insert(_tokens).values(token_id=FROM_FILE, **row))
+            connection.execute(delete(_tokens).where(_tokens.c.token_id == token_id))
+            connection.execute(insert(_tokens).values(**_row(info, token)))
         return info
 
     def find(self, token: str) -> TokenInfo | None:
@@ -167,7 +219,8 @@ class TokenStore:
             return None
         parts = token.split("_", 2)
         is_ours = len(parts) == 3 and parts[0] == PREFIX and _ID.fullmatch(parts[1])
-        return (self._find(parts[1], parts[2]) if is_ours else None) or self._find(FROM_FILE, token)
+        found = self._find(parts[1], parts[2]) if is_ours else None
+        return found or next((one for place in ADOPTED if (one := self._find(place, token)) is not None), None)
 
     def _find(self, token_id: str, secret: str) -> TokenInfo | None:
         with self._transaction() as connection:
@@ -176,7 +229,16 @@ class TokenStore:
         kept = b"\0" * 32 if row is None else bytes(row.secret_sha256)
         if not hmac.compare_digest(kept, _hash(secret)) or row is None or not self._is_usable(row):
             return None
+        self._use(row)
         return _info(row)
+
+    def _use(self, row: Row[Any]) -> None:
+        """Write down that a token is used, once in a minute."""
+        now_ms = self._now_ms()
+        if row.used_ms is None or now_ms - row.used_ms >= _USED_MS:
+            with self._transaction() as connection:
+                mine = _tokens.c.token_id == row.token_id
+                connection.execute(update(_tokens).where(mine).values(used_ms=now_ms))
 
     def list(self) -> list[TokenInfo]:
         """Return all tokens that can be used, the oldest first."""
@@ -196,8 +258,9 @@ class TokenStore:
             row = connection.execute(select(_tokens).where(_tokens.c.token_id == token_id)).one_or_none()
             if row is None or not self._is_usable(row):
                 return False
-            revoked = update(_tokens).where(_tokens.c.token_id == token_id).values(revoked_ms=self._now_ms())
-            connection.execute(revoked)
+            # With it go those that were made by it.
+            mine = (_tokens.c.token_id == token_id) | (_tokens.c.parent == token_id)
+            connection.execute(update(_tokens).where(mine).values(revoked_ms=self._now_ms()))
         return True
 
     def _is_usable(self, row: Row[Any]) -> bool:
@@ -217,9 +280,44 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
+def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> None:
+    """Raise OptionError if no token can be so."""
+    if not 1 <= len(user) <= 100 or not user.isprintable():
+        raise OptionError("user", f"{user!r:.120} is not a name; give 1 to 100 printable characters")
+    if not scopes:
+        raise OptionError("scopes", f"is empty; one or several of {', '.join(SCOPES)}")
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise OptionError("scopes", f"{scope!r:.100} is not known; one or several of {', '.join(SCOPES)}")
+    for name in ("max_nodes", "max_array"):
+        value = getattr(limits, name)
+        if value is not None and value < 1:
+            raise OptionError(name, f"is {value}; a whole number from 1 up")
+
+
+def _row(info: TokenInfo, secret: str) -> dict[str, Any]:
+    return {
+        "token_id": info.token_id,
+        "secret_sha256": _hash(secret),
+        "user_name": info.user,
+        "scopes": " ".join(info.scopes),
+        "limits": msgspec.json.encode(info.limits),
+        "made_ms": info.made_ms,
+        "until_ms": info.until_ms,
+        "parent": info.parent,
+    }
+
+
 def _info(row: Row[Any]) -> TokenInfo:
     return TokenInfo(
-        token_id=row.token_id, user=row.user_name, role=row.role, made_ms=row.made_ms, until_ms=row.until_ms
+        token_id=row.token_id,
+        user=row.user_name,
+        scopes=tuple(row.scopes.split()),
+        limits=msgspec.json.decode(bytes(row.limits), type=TokenLimits),
+        made_ms=row.made_ms,
+        until_ms=row.until_ms,
+        used_ms=row.used_ms,
+        parent=row.parent,
     )
 
 
@@ -230,7 +328,7 @@ P = ParamSpec("P")
 class Identity(msgspec.Struct, frozen=True):
     """Who makes a request."""
 
-    info: TokenInfo  # their token. Where there are none its id and user are empty, and the role is ``operate``.
+    info: TokenInfo  # their token. Where there are none its id and user are empty, and it may operate.
 
     @property
     def user(self) -> str:
@@ -245,26 +343,26 @@ class Identity(msgspec.Struct, frozen=True):
     @property
     def is_operator(self) -> bool:
         """Whether they see and change what is others'."""
-        return self.info.role == "operate"
+        return "operate" in self.info.scopes
 
-    def may(self, role: Role) -> bool:
-        """Return whether they may do what a role may."""
-        return ROLES.index(self.info.role) >= ROLES.index(role)
+    def may(self, scope: Scope) -> bool:
+        """Return whether they may do what a scope is for."""
+        return scope in self.info.scopes or self.is_operator
 
     def sees(self, user: str) -> bool:
         """Return whether they see the jobs of a user."""
         return self.is_operator or user == self.user
 
 
-EVERYBODY = Identity(TokenInfo(token_id="", user="", role="operate", made_ms=0))
+EVERYBODY = Identity(TokenInfo(token_id="", user="", scopes=("operate",), made_ms=0))
 """Who asks where there are no tokens."""
 
 
 class AsyncTokens:
     """The store of tokens, used beside the event loop."""
 
-    def __init__(self, store: TokenStore) -> None:
-        self._store = store
+    def __init__(self, store: TokenStore, issuer: Issuer | None = None) -> None:
+        self._store, self.issuer = store, issuer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
 
     async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -272,9 +370,16 @@ class AsyncTokens:
         work = functools.partial(method, self._store, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
+    async def find(self, token: str) -> TokenInfo | None:
+        """Return what a token stands for, be it one of ours or of the issuer; None if it is none."""
+        if self.issuer is not None and looks_like_jwt(token):
+            return await self.issuer.find(token)
+        return await self.do(TokenStore.find, token)
+
     async def usable(self) -> frozenset[str]:
         """Return the ids of all that can be used."""
-        return await self.do(TokenStore.usable)
+        ours = await self.do(TokenStore.usable)
+        return ours if self.issuer is None else ours | self.issuer.usable()
 
     def close(self) -> None:
         """Let go of the store."""
@@ -293,7 +398,7 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
         raise _unauthenticated("send Authorization: Bearer TOKEN; an operator makes one: gridweave token create")
     logins.check(request.remote, token)
     try:
-        info = await tokens.do(TokenStore.find, token)
+        info = await tokens.find(token)
     except GridweaveError:
         raise RefusalError("tokens-unavailable", "try again; the gateway's log says more", retry_after_s=2.0) from None
     if info is None:
@@ -301,6 +406,33 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
         raise _unauthenticated("the token is not known, was revoked, or is too old; ask an operator for another")
     logins.good(token)
     return Identity(info)
+
+
+def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) -> tuple[str, str] | None:
+    """Return which part of a job goes beyond the limits of a token, and how; None: none does.
+
+    Examples
+    --------
+    >>> from gridweave.site.job import Program
+    >>> job = JobRequest(program=Program(argv=("true",)), nodes=8, limit_ms=1000)
+    >>> limit_problem(TokenLimits(max_nodes=4), None, job)
+    ('nodes', 'is 8, and the token is for jobs of at most 4 nodes')
+    """
+    if limits.sites and site not in limits.sites:
+        said = "is not given" if site is None else f"is {site!r:.100}"
+        return "site", f"{said}, and the token is for {', '.join(limits.sites)}"
+    if limits.accounts and request.account not in limits.accounts:
+        said = f"is {request.account!r:.100}" if request.account else "is not given"
+        return "account", f"{said}, and the token is for {', '.join(limits.accounts)}"
+    if limits.max_nodes is not None and request.nodes > limits.max_nodes:
+        return "nodes", f"is {request.nodes}, and the token is for jobs of at most {limits.max_nodes} nodes"
+    array = request.array
+    if limits.max_array is not None and array is not None:
+        # A packed array is one job with many elements.
+        last = max((array.index, *(end - 1 for _, end in array.elements)))
+        if last >= limits.max_array:
+            return "array.index", f"reaches {last}, and the token is for arrays of at most {limits.max_array} jobs"
+    return None
 
 
 def _unauthenticated(detail: str) -> RefusalError:

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from aiohttp import web
 
-from gridweave.grid.api import Role
+from gridweave.grid.api import Scope
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.connections import Logins
@@ -112,7 +112,7 @@ class HttpRoute:
     name: str
     summary: str
     handler: Handler
-    role: Role | None  # which one is needed at least; None: not even a token
+    scope: Scope | None  # what a token must be for; None: none is needed
     # Structs of what may be in the URL, and must be in the body.
     query: type[Any] | None
     body: type[Any] | None
@@ -130,7 +130,7 @@ class HttpRoute:
         return settings.max_body_bytes if self.reads_body else min(settings.max_body_bytes, _MOST_IDS_BYTES)
 
 
-def route(where: str, handler: Handler, role: Role | None = "read", **more: Any) -> HttpRoute:
+def route(where: str, handler: Handler, scope: Scope | None = "read", **more: Any) -> HttpRoute:
     """Return the route of a handler at a method and path; what is not said is told by the handler.
 
     Its name is that of the operation, the first line of its docstring the summary, and the types of what goes in and
@@ -146,4 +146,4 @@ def route(where: str, handler: Handler, role: Role | None = "read", **more: Any)
         "body": types.get("body"),
         "answer": None if issubclass(answer, web.StreamResponse) else answer,
     }
-    return HttpRoute(method=method, path=path, handler=handler, role=role, **(told | more))
+    return HttpRoute(method=method, path=path, handler=handler, scope=scope, **(told | more))

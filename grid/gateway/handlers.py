@@ -24,6 +24,7 @@ from gridweave.grid.api import (
     Queue,
     QuoteJob,
     Scheduling,
+    ShortToken,
     SiteInfo,
     Sites,
     Story,
@@ -105,7 +106,19 @@ async def make_token(call: GatewayCall, body: NewToken) -> MadeToken:
     """Make a token; it is shown only here."""
     if call.parts.tokens is None:
         raise _no_tokens()
-    return await call.parts.tokens.do(TokenStore.create, body.user, body.role, days=body.days)
+    return await call.parts.tokens.do(TokenStore.create, body.user, body.scopes, days=body.days, limits=body.limits)
+
+
+async def make_short_token(call: GatewayCall, body: ShortToken) -> MadeToken:
+    """Make a token of the same user for at most a day, e.g. for a job that hands in jobs."""
+    if call.parts.tokens is None:
+        raise _no_tokens()
+    info = call.identity.info
+    wrong = [scope for scope in body.scopes if not call.identity.may(scope)]
+    if wrong:
+        problem = f"the token is for {', '.join(info.scopes)}; one that it makes cannot be for {', '.join(wrong)}"
+        raise RefusalError("forbidden", problem)
+    return await call.parts.tokens.do(TokenStore.create_short, info, body.scopes, body.hours)
 
 
 async def revoke_token(call: GatewayCall) -> Done:

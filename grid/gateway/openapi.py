@@ -61,12 +61,12 @@ def _operation(route: HttpRoute, by_type: dict[type[Any], Any], components: dict
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
-        "security": [] if route.role is None else [{"token": []}],
+        "security": [] if route.scope is None else [{"token": []}],
         "parameters": [*_parameters(route, components)],
         "responses": _responses(route, by_type),
     }
-    if route.role is not None:
-        operation["description"] = f"Needs a token that may {route.role}."
+    if route.scope is not None:
+        operation["description"] = f"Needs a token with the scope {route.scope}."
     if route.body is not None:
         content = {form: {"schema": by_type[route.body]} for form in BOTH}
         operation["requestBody"] = {"required": True, "content": content}
@@ -141,7 +141,7 @@ def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any
 
 def _kinds(route: HttpRoute) -> Iterable[str]:
     found = [*_ALWAYS, *route.problems]
-    if route.role is not None:
+    if route.scope is not None:
         found += _WITH_TOKEN
     if route.body is not None:
         found += _WITH_BODY

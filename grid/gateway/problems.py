@@ -47,6 +47,7 @@ KINDS: dict[str, Kind] = {
     "internal": Kind(500, "The gateway has an error"),
     "unavailable": Kind(503, "The grid does not answer"),
     "tokens-unavailable": Kind(503, "The tokens cannot be read"),
+    "issuer-unavailable": Kind(503, "The issuer of tokens does not answer"),
     "busy": Kind(503, "The gateway has too much to do"),
 }
 """The status and title of each kind; the ``type`` of its documents is ``urn:gridweave:problem:NAME``."""

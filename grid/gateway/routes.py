@@ -44,7 +44,7 @@ def _wishes() -> Iterable[HttpRoute]:
         yield route(
             f"POST /v1/jobs/{kind}",
             handlers.wish_many(kind),
-            "submit",
+            "cancel",
             name=f"{kind}_jobs",
             summary=f"{many}; unknown ones and others' are passed over",
             problems=("too-many-jobs",),
@@ -52,7 +52,7 @@ def _wishes() -> Iterable[HttpRoute]:
         yield route(
             f"POST /v1/jobs/{{id}}/{kind}",
             handlers.wish_one(kind),
-            "submit",
+            "cancel",
             name=f"{kind}_job",
             summary=one,
             problems=_JOB,
@@ -109,6 +109,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("POST /v1/quote", handlers.quote),
     route("GET /v1/tokens", handlers.list_tokens, "operate"),
     route("POST /v1/tokens", handlers.make_token, "operate", problems=("unknown-token",)),
+    route("POST /v1/tokens/short", handlers.make_short_token, "submit", problems=("unknown-token",)),
     route("DELETE /v1/tokens/{id}", handlers.revoke_token, "operate", problems=("unknown-token",)),
     route("GET /v1/whoami", handlers.whoami),
     route("GET /metrics", handlers.metrics, forms=(handlers.METRICS_FORM,)),

@@ -21,6 +21,7 @@ from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, cut
 from gridweave.grid.gateway.connections import Logins, OpenConnections
 from gridweave.grid.gateway.hub import EventHub
+from gridweave.grid.gateway.issuer import Issuer
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
 from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, good_id, log_request, time_text
@@ -108,6 +109,9 @@ class Gateway:
         self.port = int(self._runner.addresses[0][1])
         self._parts.hub.start()
         self._tasks = [asyncio.create_task(self._parts.open_jobs.settle())]
+        tokens = self._parts.tokens
+        if tokens is not None and tokens.issuer is not None:
+            self._tasks.append(asyncio.create_task(tokens.issuer.look()))
         if self._certificate is not None:
             self._tasks.append(asyncio.create_task(self._renew_certificate()))
 
@@ -188,10 +192,11 @@ class Gateway:
             check_browser(request)
         route = find_route(call, request.path, request.method)
         call.route = route
-        if route.role is not None:
+        if route.scope is not None:
             call.identity = await self._identified(call)
-            if not call.identity.may(route.role):
-                problem = f"the token may {call.identity.info.role}; a token that may {route.role} is needed"
+            if not call.identity.may(route.scope):
+                scopes = ", ".join(call.identity.info.scopes)
+                problem = f"the token is for {scopes}; one for {route.scope} is needed"
                 raise RefusalError("forbidden", problem)
             self._check_rate(call)
         form = accepted(request.headers.get("Accept", ""), route.forms)
@@ -234,7 +239,8 @@ class Gateway:
         return answer
 
     def _check_rate(self, call: GatewayCall) -> None:
-        wait_s = self._parts.rates.wait_s(call.identity.token_id)
+        # Who makes tokens for a short time is not to be faster by that.
+        wait_s = self._parts.rates.wait_s(call.identity.user or call.identity.token_id)
         if wait_s > 0:
             settings = self.settings
             problem = f"more than {settings.requests_per_s:g} requests a second; submit many jobs with one request"
@@ -338,7 +344,8 @@ def _audit_entry(call: GatewayCall, now: str, status: int, problem: str) -> Audi
 def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
     tokens: AsyncTokens | None = None
     if settings.tokens is not None:
-        tokens = AsyncTokens(TokenStore(settings.tokens))
+        issuer = None if settings.issuer is None else Issuer(settings.issuer)
+        tokens = AsyncTokens(TokenStore(settings.tokens), issuer)
     usable = None if tokens is None else tokens.usable
     hub = EventHub(backend, usable=usable, backlog=settings.backlog, check_s=settings.check_tokens_s)
     streams = Slots(settings.max_streams, "too-many-streams", "streams")

@@ -7,12 +7,70 @@ import os
 import ssl
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 
 from gridweave.errors import OptionError
+from gridweave.grid.api import SCOPES, USUAL_SCOPES, Scope
 
 DEFAULT_PORT = 8765
+
+
+class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whose tokens are taken beside our own: the table ``[gateway.issuer]`` (docs/gateway.md, "Tokens of an issuer").
+
+    Attributes
+    ----------
+    url : str
+        Of the issuer, as in the claim ``iss``; it tells by OpenID Connect discovery where its keys are.
+    audience : str
+        What the claim ``aud`` must name.
+    user_claim : str
+        The claim with the name of the user.
+    scopes : tuple of str
+        What each good token is for, unless there is a `scope_claim`.
+    scope_claim : str, optional
+        The claim that names the scopes, as ``gridweave:submit`` or ``submit``.
+    ca : str, optional
+        A file of certificates that are trusted in place of those of the system.
+
+    Raises
+    ------
+    OptionError
+        If the URL is not encrypted, a name is empty, or there is no such scope.
+    """
+
+    url: str
+    audience: str
+    user_claim: str = "sub"
+    scopes: tuple[Scope, ...] = USUAL_SCOPES
+    scope_claim: str | None = None
+    ca: str | None = None
+
+    def __post_init__(self) -> None:
+        check_issuer_url("url", self.url)
+        for name in ("audience", "user_claim", "scope_claim"):
+            if getattr(self, name) == "":
+                raise OptionError(name, "is empty; name it as the issuer does")
+        for scope in self.scopes:
+            if scope not in SCOPES:
+                raise OptionError("scopes", f"{scope!r:.100} is not known; one or several of {', '.join(SCOPES)}")
+        if "operate" in self.scopes:
+            right = "name a scope_claim, by which the issuer says who operates"
+            raise OptionError("scopes", f"has operate, and everybody at the institute would be an operator; {right}")
+
+
+def check_issuer_url(option: str, url: str) -> None:
+    """Raise OptionError if keys cannot be asked for at a URL, or not so that they can be trusted."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        parts, host = urlsplit(""), ""
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+    if not is_safe or not host or parts.username is not None:
+        raise OptionError(option, f"{url!r:.200} is not the address of an issuer; write for example https://HOST/realm")
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +90,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     # Whether tokens may be sent here without TLS from other machines: where something in front of the gateway speaks
     # TLS, or nobody else is on the network.
     plain_http: bool = False
+    issuer: IssuerSettings | None = None  # whose tokens are taken beside our own
     # Files, which are rotated: what tokens and operators did, and a line for each request. None: beside the tokens if
     # they are in a file, or else nowhere; and standard error.
     audit: str | None = None
@@ -40,7 +99,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 32 << 20
     max_jobs: int = 10_000
     max_job_bytes: int = 1 << 20  # of one job in it
-    # How many requests each token may make, in the long run and at once.
+    # How many requests each user may make, in the long run and at once.
     requests_per_s: float = 500.0
     burst: float = 1_000.0
     max_open_jobs: int = 100_000  # how many jobs of a user may be handed in and not over
@@ -72,6 +131,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
         if self.client_ca is not None and self.cert is None:
             raise OptionError("client_ca", "is given without cert and key; client certificates need TLS")
+        if self.issuer is not None and self.tokens is None:
+            raise OptionError("issuer", "is given, but there are no tokens; name a place for them, or leave it out")
         if self.tokens is None and not is_loopback(self.host):
             raise OptionError(
                 "host",

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from gridweave.grid.api import FieldProblem, Key, NewJob, SubmitAnswer, Submitted
+from gridweave.grid.api import FieldProblem, Key, NewJob, SubmitAnswer, Submitted, TokenLimits
+from gridweave.grid.gateway.access import limit_problem
 from gridweave.grid.gateway.call import GatewayCall
 from gridweave.grid.gateway.limits import check_count, open_at_site
 from gridweave.grid.gateway.problems import RefusalError, refused_field
@@ -133,7 +135,27 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
             await asyncio.sleep(0)  # others' requests are not to wait for all of these
     if wrong:
         raise RefusalError("invalid-request", f"{wrong[0].where}: {wrong[0].detail}", errors=wrong)
-    return raw.site, jobs
+    return raw.site, _within_limits(call.identity.info.limits, raw.site, jobs)
+
+
+def _within_limits(limits: TokenLimits, site: str | None, jobs: list[NewJob]) -> list[NewJob]:
+    """Return jobs with their accounts; refuse all of them if one goes beyond what the token is for."""
+    if limits == TokenLimits():
+        return jobs
+    if len(limits.accounts) == 1:
+        account = limits.accounts[0]
+        jobs = [
+            job if job.request.account else NewJob(request=replace(job.request, account=account), key=job.key)
+            for job in jobs
+        ]
+    found = ((place, limit_problem(limits, site, job.request)) for place, job in enumerate(jobs))
+    wrong = [
+        FieldProblem(where=what if what == "site" else f"jobs[{place}].request.{what}", detail=detail)
+        for place, (what, detail) in ((place, problem) for place, problem in found if problem is not None)
+    ]
+    if wrong:
+        raise RefusalError("forbidden", f"{wrong[0].where} {wrong[0].detail}", errors=wrong[:_MOST_ERRORS])
+    return jobs
 
 
 def _read_one(raw: _RawJob, where: str, form: str, most_bytes: int) -> JobRequest:
@@ -189,7 +211,7 @@ def keeping_problem(request: JobRequest) -> str | None:
     >>> keeping_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
     'limit_ms is a number that is too large; at most 64 bits'
     """
-    for name in ("user", "name", "job_class"):
+    for name in ("user", "account", "name", "job_class"):
         text = getattr(request, name)
         if len(text) > _MOST_NAME or not text.isprintable():
             return f"{name} is {text[:50]!r}; at most {_MOST_NAME} characters, all of which can be printed"

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gridweave.errors import GridweaveError, OptionError, UnavailableError
-from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.api import Scope
+from gridweave.grid.gateway.access import FROM_FILE, SCRAPER, TokenStore
 from gridweave.grid.gateway.audit import PrivateRotation
 from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
 from gridweave.grid.service.ray import child_environment, connected, free_port, last_words, watch_ray
@@ -58,29 +59,32 @@ def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
         return place
     with contextlib.closing(TokenStore(place)) as store:
         if plan.operator_token_file is not None:
-            _adopt(store, plan.operator_token_file)
+            _adopt(store, "operator_token_file", plan.operator_token_file, ("operate",), FROM_FILE)
         else:
             make_token(store, folder / TOKEN)
+        if plan.scraper_token_file is not None:
+            _adopt(store, "scraper_token_file", plan.scraper_token_file, ("read",), SCRAPER)
     return place
 
 
-def _adopt(store: TokenStore, file: str) -> None:
+def _adopt(store: TokenStore, option: str, file: str, scopes: tuple[Scope, ...], token_id: str) -> None:
     try:
         text = Path(file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "is no ASCII"
-        raise OptionError("gateway.operator_token_file", f"{file}: {problem}; name a file with a token") from None
+        raise OptionError(f"gateway.{option}", f"{file}: {problem}; name a file with a token") from None
     try:
-        store.adopt(text, "operator", "operate")
+        store.adopt(text, "operator" if "operate" in scopes else "scraper", scopes, token_id=token_id)
     except OptionError as error:
-        raise OptionError("gateway.operator_token_file", f"{file}: {error.problem}") from None
+        raise OptionError(f"gateway.{option}", f"{file}: {error.problem}") from None
 
 
 def make_token(store: TokenStore, file: Path) -> None:
     """Make a token for the user of this process that may do everything, unless there is one that still can be used."""
     if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
         return
-    write_private(file, store.create(getpass.getuser(), "operate").token + "\n")
+    # It lies in a file of this user's alone; who can read that could make another.
+    write_private(file, store.create(getpass.getuser(), ("operate",), days=None).token + "\n")
 
 
 async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:

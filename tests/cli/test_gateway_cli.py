@@ -31,16 +31,17 @@ def no_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tokens_are_made_listed_and_revoked(shell: Shell, tmp_path: Path) -> None:
     """A token is printed once, listed without its secret, and revoked by its id or by itself."""
     place = tmp_path / "t"
-    status, out, err = shell("token", "create", "anna", "--role", "operate", "--valid", "30d", "--tokens", place)
+    status, out, err = shell("token", "create", "anna", "--scope", "operate", "--valid", "30d", "--tokens", place)
     assert (status, out.count("\n")) == (0, 1)
-    assert "anna may operate with it, until" in err
+    assert "it is for anna to operate, until" in err
     token = out.strip()
     status, out, _ = shell("token", "list", "--tokens", place)
     assert (status, "anna" in out, token.split("_")[1] in out) == (0, True, True)
     assert token.split("_", 2)[2] not in out
     _, out, _ = shell("token", "create", "bob", "--tokens", place, "--json")
     bob = json.loads(out)
-    assert (bob["user"], bob["role"], bob["until_ms"]) == ("bob", "submit", None)
+    assert (bob["user"], bob["scopes"]) == ("bob", ["read", "submit", "cancel"])
+    assert bob["until_ms"] - bob["made_ms"] == 90 * 86_400_000
     _, out, _ = shell("token", "list", "--tokens", place, "--json")
     assert [one["user"] for one in json.loads(out)] == ["anna", "bob"]
     status, _, err = shell("token", "revoke", token, bob["token_id"], "--tokens", place)
@@ -56,7 +57,10 @@ def test_tokens_are_made_listed_and_revoked(shell: Shell, tmp_path: Path) -> Non
     [
         (("create", "anna"), "--tokens: is not given, and no grid runs here"),
         (("create", "", "--tokens", "t"), "USER: '' is not a name"),
-        (("create", "anna", "--role", "king", "--tokens", "t"), "--role: 'king' is not known; one of read, submit"),
+        (
+            ("create", "anna", "--scope", "king", "--tokens", "t"),
+            "--scope: 'king' is not known; one or several of read",
+        ),
         (("create", "anna", "--valid", "soon", "--tokens", "t"), "--valid: 'soon' is not a time"),
         (("create", "anna", "--valid", "0", "--tokens", "t"), "--valid"),
         (("create", "anna", "--tokens", "nowhere/t"), "nowhere is not a folder"),

@@ -22,7 +22,7 @@ from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import Forecast, SplitReason
+    from gridweave.grid.api import Forecast, SplitReason, TokenInfo
     from gridweave.grid.client.client import Client
 
 
@@ -100,6 +100,24 @@ def at_grid(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__signature__ = signature  # type: ignore[attr-defined]
     with_options.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
     return with_options
+
+
+def may(info: TokenInfo) -> str:
+    """Return what a token is for, in words.
+
+    Examples
+    --------
+    >>> from gridweave.grid.api import TokenInfo, TokenLimits
+    >>> may(TokenInfo(token_id="", user="", scopes=("read", "submit"), limits=TokenLimits(max_nodes=8), made_ms=0))
+    'read, submit; at most 8 nodes'
+    """
+    limits = info.limits
+    words = [", ".join(info.scopes)]
+    words += [f"sites {', '.join(limits.sites)}"] if limits.sites else []
+    words += [f"accounts {', '.join(limits.accounts)}"] if limits.accounts else []
+    words += [f"at most {limits.max_nodes} nodes"] if limits.max_nodes is not None else []
+    words += [f"arrays of at most {limits.max_array} jobs"] if limits.max_array is not None else []
+    return "; ".join(words)
 
 
 # -- jobs

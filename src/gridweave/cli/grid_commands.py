@@ -12,6 +12,7 @@ from gridweave.cli.grid_client import (
     at_grid,
     clock,
     complete_sites,
+    may,
     now_ms,
     plain,
     print_forecast,
@@ -153,8 +154,7 @@ def whoami(reach: Reach) -> None:
             print_json({"url": grid.connection.url, **plain(info)})
             return
         until = "" if info.until_ms is None else f", until {clock(info.until_ms)} ({relative(info.until_ms, now_ms())})"
-        may = {"read": "look", "submit": "look, and submit and change your own jobs", "operate": "do everything"}
-        rows = [("grid", grid.connection.url), ("user", info.user or "-"), ("may", may[info.role] + until)]
+        rows = [("grid", grid.connection.url), ("user", info.user or "-"), ("may", may(info) + until)]
         rows += [("token", info.token_id)] if info.token_id else [("token", "none: this gateway asks for none")]
         print_table(rows, left=2)
 

@@ -122,6 +122,9 @@ _JobClass = Annotated[
     str | None, typer.Option("--job-class", metavar="NAME", help="Class of the job, for `gridweave experience`.")
 ]
 _User = Annotated[str | None, typer.Option(metavar="NAME", help="Submit for another user (operators only).")]
+_Account = Annotated[
+    str | None, typer.Option("--account", "-A", metavar="NAME", help="Account whose node-hours the job uses.")
+]
 _Key = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
@@ -156,6 +159,7 @@ def submit(
     priority: _Priority = None,
     job_class: _JobClass = None,
     user: _User = None,
+    account: _Account = None,
     key: _Key = None,
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,

@@ -164,6 +164,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     pack: bool = False  # whether many elements of the array run in one job
     pack_size: int | None = None
     user: str | None = None
+    account: str | None = None
     job_class: str | None = None
     priority: float | None = None
     ranks: str | None = None
@@ -216,6 +217,7 @@ def requests(
         limit_ms=parse_time_ms("--time", options.time or DEFAULT_TIME),
         name=name,
         user=options.user or "",
+        account=options.account or "",
         job_class=options.job_class or "",
         priority=options.priority or 0.0,
         hold=bool(options.hold),

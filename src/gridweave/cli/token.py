@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from gridweave.cli.arguments import Json
-from gridweave.cli.grid_client import Here
+from gridweave.cli.grid_client import Here, Reach, at_grid, may
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import Role, TokenInfo
+    from gridweave.grid.api import MadeToken, TokenInfo, TokenLimits
+    from gridweave.grid.client.client import Client
     from gridweave.grid.gateway.access import TokenStore
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens of a grid's gateway.")
@@ -37,31 +38,66 @@ Place = Annotated[
 @app.command("create")
 def create(
     user: Annotated[str, typer.Argument(metavar="USER", help="User that the token speaks for.")],
-    role: Annotated[
-        str, typer.Option(metavar="ROLE", help="read, submit or operate; each includes the ones before it.")
-    ] = "submit",
+    scope: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="What it is for: read, submit, cancel (own jobs), or operate, which includes all."
+        ),
+    ] = "read,submit,cancel",
     valid: Annotated[
-        str | None,
-        typer.Option(metavar="SPAN", help="How long it is valid, e.g. 12h or 30d. \\[default: until it is revoked]"),
-    ] = None,
+        str, typer.Option(metavar="SPAN", help="How long it is valid, e.g. 12h or 30d; never: until it is revoked.")
+    ] = "90d",
+    sites: Annotated[
+        str, typer.Option(metavar="LIST", help="Only for jobs of these sites' own users, e.g. alpha,beta.")
+    ] = "",
+    accounts: Annotated[str, typer.Option(metavar="LIST", help="Only for jobs of these accounts.")] = "",
+    max_nodes: Annotated[int | None, typer.Option(metavar="N", help="Only for jobs of at most N nodes.")] = None,
+    max_array: Annotated[int | None, typer.Option(metavar="N", help="Only for arrays of at most N jobs.")] = None,
     tokens: Place = None,
     here: Here = None,
     as_json: Json = False,
 ) -> None:
     """Create a token and print it. Keep it: only its hash is stored, so it cannot be shown again.
 
-    Example: gridweave token create anna --role submit --valid 30d --tokens tokens.db
+    Example: gridweave token create anna --scope read,submit --valid 30d --tokens tokens.db
     """
-    days = None if valid is None else parse_time_ms("--valid", valid) / 86_400_000
-    with _store(tokens, here, create=True) as store, named_as_typed(user="USER", days="--valid"):
-        made = store.create(user, cast("Role", role), days=days)
+    days = None if valid == "never" else parse_time_ms("--valid", valid) / 86_400_000
+    given = {"scopes": "--scope", "limits": "--sites, --accounts, --max-nodes and --max-array"}
+    given |= {"max_nodes": "--max-nodes", "max_array": "--max-array"}
+    with _store(tokens, here, create=True) as store, named_as_typed(user="USER", days="--valid", **given):
+        limits = _limits(sites, accounts, max_nodes, max_array)
+        made = store.create(user, cast("Any", _listed(scope)), days=days, limits=limits)
         _audit(store, "token-create", made.info.token_id)
     if as_json:
         print_json({"token": made.token, **_plain(made.info)})
         return
     typer.echo(made.token)
     until = "until it is revoked" if made.info.until_ms is None else f"until {_instant(made.info.until_ms)}"
-    say(f"{user} may {role} with it, {until}; keep it as you would a password: export GRIDWEAVE_TOKEN=...")
+    what = ", ".join(made.info.scopes)
+    say(f"it is for {user} to {what}, {until}; keep it as you would a password: export GRIDWEAVE_TOKEN=...")
+
+
+@app.command("short")
+@at_grid
+def short(
+    reach: Reach,
+    scope: Annotated[str, typer.Option(metavar="LIST", help="What it is for: read, submit, cancel.")] = "read,submit",
+    valid: Annotated[str, typer.Option(metavar="SPAN", help="How long it is valid, at most 24h.")] = "24h",
+) -> None:
+    """Ask the gateway for a token of your own for a short time, e.g. for a job that submits jobs, and print it.
+
+    It has the limits of the token that you ask with, ends with it at the latest, and is revoked with it.
+
+    Example: GRIDWEAVE_TOKEN=$(gridweave token short --valid 2h) gridweave submit -e GRIDWEAVE_TOKEN -- ./driver.sh
+    """
+    hours = parse_time_ms("--valid", valid) / 3_600_000
+
+    async def work(grid: Client) -> MadeToken:
+        return await grid.short_token(cast("Any", _listed(scope)), hours=hours)
+
+    with named_as_typed(scopes="--scope", hours="--valid"):
+        made = reach.ask(work)
+    reach.show(made, lambda _: typer.echo(made.token))
 
 
 @app.command("list")
@@ -74,8 +110,10 @@ def list_tokens(tokens: Place = None, here: Here = None, as_json: Json = False) 
     elif not found:
         say("there is no valid token; create one: gridweave token create USER")
     else:
-        rows = [(info.token_id, info.user, info.role, _instant(info.made_ms), _until(info)) for info in found]
-        print_table(rows, headings=("id", "user", "may", "made", "until"), left=5)
+        rows = [
+            (info.token_id, info.user, may(info), _instant(info.made_ms), _until(info), _used(info)) for info in found
+        ]
+        print_table(rows, headings=("id", "user", "for", "made", "until", "last used"), left=6)
 
 
 @app.command("revoke")
@@ -163,7 +201,21 @@ def _plain(info: TokenInfo) -> dict[str, Any]:
 
 
 def _until(info: TokenInfo) -> str:
-    return "revoked" if info.until_ms is None else _instant(info.until_ms)
+    return "it is revoked" if info.until_ms is None else _instant(info.until_ms)
+
+
+def _used(info: TokenInfo) -> str:
+    return "never" if info.used_ms is None else _instant(info.used_ms)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _limits(sites: str, accounts: str, max_nodes: int | None, max_array: int | None) -> TokenLimits:
+    from gridweave.grid.api import TokenLimits
+
+    return TokenLimits(sites=_listed(sites), accounts=_listed(accounts), max_nodes=max_nodes, max_array=max_array)
 
 
 def _instant(time_ms: int) -> str:

@@ -247,7 +247,7 @@ async def test_the_grid_tells_of_itself(gateway: Served, grid: Client) -> None:
     assert (quoted.job_id, quoted.places, quoted.length_ms) == (None, (("north", 3),), 1_800_000)
     assert (await grid.quote(request(nodes=5))).places == (("north", 5),)
     assert len(gateway.grid.records_by_id) == 2, "a quote hands nothing in"
-    assert (await grid.whoami()).role == "operate"
+    assert (await grid.whoami()).scopes == ("operate",)
     assert (await grid.health()).status == "ok"
 
 

@@ -73,7 +73,7 @@ def test_a_script(elsewhere: Elsewhere) -> None:
         grid.drain("north")
         assert [site.draining for site in grid.sites()] == [True, False]
         grid.resume("north")
-        assert (grid.whoami().role, grid.health().status) == ("operate", "ok")
+        assert (grid.whoami().scopes, grid.health().status) == (("operate",), "ok")
         with pytest.raises(NotFoundError):
             grid.record(99)
 

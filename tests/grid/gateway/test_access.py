@@ -11,7 +11,8 @@ import pytest
 from fake_backend import FakeBackend
 from gateway_parts import Served, a_job, make_tokens, serving
 from gridweave.errors import OptionError
-from gridweave.grid.gateway.access import ROLES, TokenStore
+from gridweave.grid.api import SCOPES
+from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.routes import ROUTES
 from gridweave.grid.gateway.settings import GatewaySettings
 
@@ -21,26 +22,29 @@ BODIES: dict[str, Any] = {
     "/v1/jobs/hold": {"job_ids": []},
     "/v1/jobs/release": {"job_ids": []},
     "/v1/quote": a_job(),
-    "/v1/tokens": {"user": "carl", "role": "read"},
+    "/v1/tokens": {"user": "carl", "scopes": ["read"]},
+    "/v1/tokens/short": {"scopes": ["submit"]},
 }
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("role", [None, *ROLES])
-async def test_each_role_may_do_what_the_table_says(tmp_path: Path, role: Any) -> None:
-    """Without a token every route but the open ones is 401; with one of too low a role 403; else it is answered."""
-    token = None if role is None else make_tokens(tmp_path / "t", anna=role)["anna"]
+@pytest.mark.parametrize("scope", [None, *SCOPES])
+async def test_each_scope_is_for_what_the_table_says(tmp_path: Path, scope: Any) -> None:
+    """Without a token every route but the open ones is 401; with one for something else 403; else it is answered."""
+    store = TokenStore(tmp_path / "t")
+    token = None if scope is None else store.create("anna", (scope,)).token
+    store.close()
     async with serving(FakeBackend(), tokens=str(tmp_path / "t")) as grid:
         for route in ROUTES:
             if route.is_stream and route.name != "output":
                 continue
             path = route.path.replace("{id}", "7").replace("{name}", "north")
             status, answer, _ = await grid.ask(route.method, path, BODIES.get(route.path), token=token)
-            if route.role is None:
+            if route.scope is None:
                 expected = {200}
-            elif role is None:
+            elif scope is None:
                 expected = {401}
-            elif ROLES.index(role) < ROLES.index(route.role):
+            elif scope not in (route.scope, "operate"):
                 expected = {403}
             else:
                 expected = {200, 404}
@@ -114,12 +118,13 @@ async def test_a_key_of_a_user_says_nothing_of_anothers(tmp_path: Path, tokens: 
 async def test_tokens_are_made_and_revoked_by_operators(tmp_path: Path, tokens: dict[str, str]) -> None:
     """A token that was made over HTTP works at once, is listed without its secret, and is gone when it was revoked."""
     async with serving(FakeBackend(), tokens=str(tmp_path / "t")) as grid:
-        new = {"user": "carl", "role": "read", "days": 2}
+        new = {"user": "carl", "scopes": ["read"], "days": 2}
         _, made, _ = await grid.ask("POST", "/v1/tokens", new, token=tokens["olga"])
         _, who, _ = await grid.ask("GET", "/v1/whoami", token=made["token"])
-        assert (who["user"], who["role"]) == ("carl", "read")
+        assert (who["user"], who["scopes"]) == ("carl", ["read"])
         _, listed, _ = await grid.ask("GET", "/v1/tokens", token=tokens["olga"])
-        assert made["info"] in listed["tokens"]
+        [carls] = [one for one in listed["tokens"] if one["user"] == "carl"]
+        assert (carls | {"used_ms": None}, carls["used_ms"] > 0) == (made["info"], True)
         assert made["token"].split("_", 2)[2] not in str(listed)
         gone = f"/v1/tokens/{made['info']['token_id']}"
         assert (await grid.ask("DELETE", gone, token=tokens["olga"]))[0] == 200

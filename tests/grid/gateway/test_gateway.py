@@ -153,7 +153,7 @@ async def test_who_one_is_without_tokens() -> None:
     """Without tokens everybody on this machine is an operator of no name."""
     async with serving(FakeBackend()) as grid:
         _, who, _ = await grid.ask("GET", "/v1/whoami")
-        assert (who["user"], who["role"]) == ("", "operate")
+        assert (who["user"], who["scopes"]) == ("", ["operate"])
         assert (await grid.ask("GET", "/v1/tokens"))[1] == {"tokens": []}
         assert (await grid.ask("POST", "/v1/tokens", {"user": "anna"}))[0] == 404
 

@@ -302,7 +302,7 @@ _bodies = st.one_of(
     st.fixed_dictionaries({"jobs": st.lists(st.fixed_dictionaries({"request": _requests}), max_size=3)}),
     st.fixed_dictionaries({"request": _requests}),
     st.fixed_dictionaries({"job_ids": _values}),
-    st.fixed_dictionaries({"user": _values, "role": _values, "days": _values}),
+    st.fixed_dictionaries({"user": _values, "scopes": _values, "limits": _values, "days": _values}),
 )
 
 

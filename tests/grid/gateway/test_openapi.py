@@ -40,7 +40,7 @@ def test_every_route_is_described() -> None:
         for kind in (route.body, route.answer):
             assert kind is None or kind.__name__ in schemas
         assert set(route.problems) <= set(KINDS)
-        assert (operation["security"] == []) == (route.role is None)
+        assert (operation["security"] == []) == (route.scope is None)
     text = msgspec.json.encode(described).decode()
     for reference in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
         assert reference in schemas

@@ -49,11 +49,11 @@ def test_the_operators_token_is_the_one_in_the_file(tmp_path: Path) -> None:
         store = TokenStore(prepare_tokens(plan, tmp_path / "state"))
         found = store.find(text)
         assert found is not None
-        assert (found.user, found.role) == ("operator", "operate")
+        assert (found.user, found.scopes) == ("operator", ("operate",))
         store.close()
     store = TokenStore(tmp_path / "state" / "tokens.db")
     assert store.find(first) is None
-    made = store.create("anna", "submit")
+    made = store.create("anna")
     store.close()
     prepare_tokens(plan, tmp_path / "state")
     store = TokenStore(tmp_path / "state" / "tokens.db")

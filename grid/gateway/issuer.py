@@ -1,0 +1,229 @@
+"""Tokens of the institute's issuer: JSON Web Tokens (RFC 7519), with the keys that OpenID Connect discovery names.
+
+A token is taken if it is signed by one of the issuer's keys with one of a few algorithms, is from that issuer, for
+this audience, and neither too old nor too young. Keys are looked up again when they are old, or when a token names one
+that is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+import jwt
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.grid.api import SCOPES, Scope, TokenInfo
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.settings import IssuerSettings, check_issuer_url
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""What a token may be signed with: never ``none``, and never a secret that both sides have."""
+
+_LEEWAY_S = 30.0
+_FETCH_S = 5.0
+_FRESH_S, _KEPT_S, _PAUSE_S = 300.0, 86_400.0, 10.0
+"""After which time keys are asked for anew, and, if the issuer is away, used no more; how long it is left alone."""
+
+_MOST_BYTES = 1 << 20
+_MOST_LENGTH = 8_000
+_MOST_OPEN = 10_000
+
+logger = logging.getLogger("gridweave.gateway")
+
+
+def looks_like_jwt(token: str) -> bool:
+    """Return whether a text may be a JSON Web Token.
+
+    Examples
+    --------
+    >>> looks_like_jwt("eyJhbGciOiJub25lIn0.e30."), looks_like_jwt("gw_0123456789ab_x")
+    (True, False)
+    """
+    return token.startswith("eyJ") and token.count(".") == 2 and len(token) <= _MOST_LENGTH
+
+
+class Issuer:
+    """The issuer, as the gateway knows it."""
+
+    def __init__(self, settings: IssuerSettings, *, now_s: Callable[[], float] = time.time) -> None:
+        self._settings, self._now_s = settings, now_s
+        self._tls: ssl.SSLContext | bool = True
+        if settings.ca is not None:
+            try:
+                self._tls = ssl.create_default_context(cafile=settings.ca)
+            except OSError as error:
+                problem = f"{settings.ca}: {error.strerror or error}; name a file with certificates (PEM)"
+                raise OptionError("issuer.ca", problem) from None
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._fetched_s = self._tried_s = -_KEPT_S
+        self._problem = ""
+        self._lock = asyncio.Lock()
+        # Of tokens that were good: when they end.
+        self._open: dict[str, float] = {}
+
+    async def find(self, token: str) -> TokenInfo | None:
+        """Return what a token stands for; None if it is none, or not good; why is in the log.
+
+        RefusalError if the issuer cannot be reached, and its keys are not known.
+        """
+        try:
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") not in ALGORITHMS:
+                raise jwt.InvalidAlgorithmError(f"the algorithm is {header.get('alg')!r:.40}")
+            key = await self._key(str(header.get("kid", "")))
+            claims = self._claims(token, key)
+        except jwt.PyJWTError as error:
+            logger.info("a token of the issuer was refused: %s", str(error)[:200])
+            return None
+        return self._info(token, claims)
+
+    def usable(self) -> frozenset[str]:
+        """Return the ids of the tokens that were good, and have not ended."""
+        now_s = self._now_s()
+        self._open = {token_id: until_s for token_id, until_s in self._open.items() if now_s < until_s}
+        return frozenset(self._open)
+
+    async def look(self) -> None:
+        """Ask for the keys, so that the log says at the start if they are not to be had."""
+        async with self._lock:
+            await self._fetch()
+
+    def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
+        settings = self._settings
+        needed = ["exp", "iss", "aud", settings.user_claim]
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=ALGORITHMS,
+            audience=settings.audience,
+            issuer=settings.url,
+            leeway=_LEEWAY_S,
+            options={"require": needed, "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+        )
+        now_s = self._now_s()
+        if now_s > _number(claims, "exp") + _LEEWAY_S:
+            raise jwt.ExpiredSignatureError("it has ended")
+        if any(_number(claims, name) > now_s + _LEEWAY_S for name in ("nbf", "iat") if name in claims):
+            raise jwt.ImmatureSignatureError("it does not count yet")
+        return claims
+
+    def _info(self, token: str, claims: Mapping[str, Any]) -> TokenInfo | None:
+        settings = self._settings
+        user = claims[settings.user_claim]
+        if not isinstance(user, str) or not (1 <= len(user) <= 100 and user.isprintable()):
+            logger.info("a token of the issuer was refused: %s is no name", settings.user_claim)
+            return None
+        scopes = settings.scopes if settings.scope_claim is None else scopes_of(claims.get(settings.scope_claim))
+        if not scopes:
+            logger.info("a token of the issuer was refused: %s names no scope", settings.scope_claim)
+            return None
+        token_id = f"jwt-{hashlib.sha256(token.encode()).hexdigest()[:24]}"
+        until_s = _number(claims, "exp") + _LEEWAY_S
+        if len(self._open) >= _MOST_OPEN:
+            self.usable()
+        self._open[token_id] = until_s
+        return TokenInfo(
+            token_id=token_id,
+            user=user,
+            scopes=scopes,
+            made_ms=round(_number(claims, "iat") * 1000) if "iat" in claims else 0,
+            until_ms=round(until_s * 1000),
+        )
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    async def _key(self, name: str) -> jwt.PyJWK:
+        async with self._lock:
+            age_s = self._now_s() - self._fetched_s
+            is_known = name in self._keys
+            # Whoever names keys that there are not makes no requests to the issuer by that, but one now and then.
+            if (not is_known or age_s > _FRESH_S) and self._now_s() - self._tried_s > _PAUSE_S:
+                await self._fetch()
+            if self._now_s() - self._fetched_s > _KEPT_S:
+                raise RefusalError("issuer-unavailable", f"{self._problem}; try again", retry_after_s=_PAUSE_S)
+            if name not in self._keys:
+                raise jwt.InvalidKeyError(f"there is no key {name!r:.60}")
+            return self._keys[name]
+
+    async def _fetch(self) -> None:
+        """Ask the issuer for its keys; if it does not answer the old ones stay, and the log says so."""
+        self._tried_s = self._now_s()
+        try:
+            timeout = aiohttp.ClientTimeout(total=_FETCH_S)
+            async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+                where = self._settings.url.rstrip("/") + "/.well-known/openid-configuration"
+                found = await self._document(session, where)
+                if found.get("issuer") != self._settings.url:
+                    raise ValueError(f"it is the issuer {found.get('issuer')!r:.200}")
+                place = str(found.get("jwks_uri", ""))
+                check_issuer_url("jwks_uri", place)
+                keys = await self._document(session, place)
+            self._keys = _read_keys(keys)
+        except (aiohttp.ClientError, OSError, ValueError, OptionError, jwt.PyJWTError) as error:
+            what = str(error) or type(error).__name__
+            problem = f"the issuer {self._settings.url} gives no keys: {what[:300]}"
+            if problem != self._problem:
+                logger.error("%s; see url and ca in [gateway.issuer]", problem)
+            self._problem = problem
+        else:
+            self._fetched_s, self._problem = self._now_s(), ""
+
+    async def _document(self, session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
+        headers = {"Accept-Encoding": "identity"}
+        async with session.get(url, ssl=self._tls, allow_redirects=False, headers=headers) as response:
+            if response.status != 200:
+                raise ValueError(f"{url} answers with {response.status}")
+            data = await response.content.read(_MOST_BYTES + 1)
+            while len(data) <= _MOST_BYTES and (more := await response.content.read(_MOST_BYTES)):
+                data += more
+            if len(data) > _MOST_BYTES:
+                raise ValueError(f"{url} answers with more than {_MOST_BYTES} bytes")
+        try:
+            return msgspec.json.decode(data, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            raise ValueError(f"{url} answers with what is no JSON") from None
+
+
+def _read_keys(document: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
+    """Return the keys that can be used here, by their names; those of other kinds are passed over."""
+    found = {}
+    for each in document.get("keys", []):
+        if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") == "oct":
+            continue
+        try:
+            key = jwt.PyJWK(each)
+        except jwt.PyJWTError:
+            continue
+        if key.algorithm_name in ALGORITHMS:
+            found[str(each.get("kid", ""))] = key
+    if not found:
+        raise ValueError("none of its keys can be used")
+    return found
+
+
+def _number(claims: Mapping[str, Any], name: str) -> float:
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**40:
+        raise jwt.DecodeError(f"{name} is no time")
+    return float(value)
+
+
+def scopes_of(claim: object) -> tuple[Scope, ...]:
+    """Return the scopes that a claim names, as ``gridweave:submit`` or ``submit``; what else is there is not for us.
+
+    Examples
+    --------
+    >>> scopes_of("openid gridweave:read gridweave:submit"), scopes_of(["operate"]), scopes_of(7)
+    (('read', 'submit'), ('operate',), ())
+    """
+    words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    named = {word.removeprefix("gridweave:") for word in words if isinstance(word, str)}
+    return tuple(scope for scope in SCOPES if scope in named)
