@@ -39,6 +39,7 @@ from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
+from gridweave.site.contract import ALONE_MS
 from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, Traffic, request_problem
 from gridweave.site.launch import total_usage
@@ -47,12 +48,16 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     EnqueueJob,
+    FragmentOpened,
+    FragmentReady,
     FragmentsMet,
     LeaseEnded,
+    OpenGate,
     Probed,
     Refused,
     Reserved,
     ReserveNodes,
+    SiteMessage,
     Started,
     UserSubmitted,
     Wish,
@@ -70,6 +75,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     margin_ms: int = 500
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
+    alone_ms: int = ALONE_MS  # so long after it was opened a gate that is still closed stays so
     network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
 
 
@@ -79,6 +85,17 @@ _WISHES: dict[str, Callable[[int], GridEvent]] = {
     "release": GridJobReleased,
 }
 """What the core is told of a job in its queue, or beyond."""
+
+
+class Gate(msgspec.Struct):
+    """How far the parts of a job on several sites have come towards beginning together."""
+
+    ready: set[int] = set()  # the sites whose ranks wait at the gate
+    begun: set[int] = set()  # those whose ranks have passed it
+    is_open: bool = False  # whether they were told to
+    has_ended: bool = False  # whether a part is over, so that it must not be opened any more
+    start_ms: int = 0  # which was agreed on
+    has_failed: bool = False  # whether that part failed by itself
 
 
 C = TypeVar("C")
@@ -91,7 +108,7 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     core: C
     book: BookState
     measured: MeasurementsState
-    met: dict[int, list[int]]
+    gates: dict[int, Gate]
     meeting: dict[int, str]
 
 
@@ -127,8 +144,8 @@ class LiveGrid:
         )
         self.measured = Measurements()
         self._names = [name for name, _ in settings.sites]
-        # Of jobs on several sites: which have started, and where their ranks meet.
-        self._met: dict[int, set[int]] = {}
+        # Of jobs on several sites: how far they have come, and where their ranks meet.
+        self._gates: dict[int, Gate] = {}
         self._meeting: dict[int, str] = {}
         self._now_ms = 0
         # What the core is to be told.
@@ -205,7 +222,7 @@ class LiveGrid:
             core=self.core.state(),
             book=self.book.state(),
             measured=self.measured.state(),
-            met={job_id: sorted(sites) for job_id, sites in self._met.items()},
+            gates=self._gates,
             meeting=self._meeting,
         )
 
@@ -215,14 +232,14 @@ class LiveGrid:
         self.core.restore(state.core)
         self.book.restore(state.book)
         self.measured.restore(state.measured)
-        self._met = {job_id: set(sites) for job_id, sites in state.met.items()}
+        self._gates = state.gates
         self._meeting = state.meeting
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
         open_jobs = {job_id for job_id, record in self.book.records.items() if record.state not in OVER}
-        assert set(self._met) <= open_jobs, "a job is over, and its parts are waited for"
+        assert set(self._gates) <= open_jobs, "a job is over, and its parts are waited for"
         self.book.check_invariants()
 
     # -- what comes in ------------------------------------------------------------------------------------------------
@@ -242,8 +259,12 @@ class LiveGrid:
                 if isinstance(message, FragmentReport):
                     self._reported(site, message)
                 elif self._is_asked(site, message):
-                    self._answered(site, message)
-                    self._inner.append(FromSite(site, message))
+                    if isinstance(message, FragmentReady | FragmentOpened):
+                        self._at_gate(site, message)
+                    else:
+                        message = self._counted(message)
+                        self._answered(site, message)
+                        self._inner.append(FromSite(site, message))
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
@@ -301,7 +322,44 @@ class LiveGrid:
         record.reason = record.reason or report.reason
         record.elements, record.interrupted = record.elements + report.elements, record.interrupted + report.interrupted
 
-    def _is_asked(self, site: int, answer: Answer) -> bool:
+    def _at_gate(self, site: int, message: FragmentReady | FragmentOpened) -> None:
+        """Open the gate when all parts of a job are ready, and say so to all when the ranks of all have passed it."""
+        record = self.book.records[message.job_id]
+        if record.state in OVER or len(record.places) < 2:
+            return
+        gate, n_sites = self._gates.setdefault(record.job_id, Gate()), len(record.places)
+        if isinstance(message, FragmentReady):
+            gate.ready.add(site)
+            if len(gate.ready) == n_sites and not (gate.is_open or gate.has_ended):
+                gate.is_open = True
+                by_ms = self._now_ms + self.settings.alone_ms
+                self._tell_all(record, OpenGate(record.job_id, record.attempt, by_ms))
+            return
+        gate.begun.add(site)
+        if len(gate.begun) == n_sites:
+            self._tell_all(record, FragmentsMet(record.job_id, record.attempt))
+            self._runs(record, gate.start_ms)
+
+    def _tell_all(self, record: JobRecord, message: object) -> None:
+        for name, _ in record.places:
+            self._tell(self._names.index(name), message)
+
+    def _counted(self, answer: Answer) -> Answer:
+        """Take note of the end of a part of a job; return how it counts.
+
+        A part that was still at its gate is ``unmet``, and the job is tried again. But if the gate stayed closed as
+        another part could not even begin, by its own fault, that is how the job ended.
+        """
+        if not isinstance(answer, Ended) or len(self.book.records[answer.job_id].places) < 2:
+            return answer
+        gate = self._gates.setdefault(answer.job_id, Gate())
+        gate.has_ended = True
+        gate.has_failed = gate.has_failed or (answer.outcome == "failed" and not gate.is_open)
+        if answer.outcome == "unmet" and gate.has_failed:
+            return msgspec.structs.replace(answer, outcome="cancelled")
+        return answer
+
+    def _is_asked(self, site: int, answer: SiteMessage) -> bool:
         """Return whether a site may say that: of the present attempt of a job only those that have a part of it may."""
         job_id = getattr(answer, "job_id", None)
         if job_id is None:
@@ -323,7 +381,11 @@ class LiveGrid:
                     self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
                 self.book.note(job_id, "reserved", f"at {name}")
             case Started(start_ms=start_ms):
-                self._started(record, site, start_ms)
+                if len(record.places) == 1:
+                    self._runs(record, start_ms)
+                else:
+                    # It runs when the ranks of all sites have begun; its start stays the instant that was agreed on.
+                    self._gates.setdefault(job_id, Gate()).start_ms = start_ms
             case Refused(reason=reason):
                 self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
@@ -334,20 +396,13 @@ class LiveGrid:
                 self.book.note(job_id, "left", f"{name}: {outcome}")
                 if outcome in ("lost", "unmet"):
                     self._waits_again(record)
-                elif outcome == "cancelled":
-                    # What starts later does not meet it any more.
-                    self._met.get(job_id, set()).discard(site)
+                elif outcome == "cancelled" and job_id in self._gates:
+                    # What begins later does not meet it any more.
+                    self._gates[job_id].begun.discard(site)
 
-    def _started(self, record: JobRecord, site: int, start_ms: int) -> None:
+    def _runs(self, record: JobRecord, start_ms: int) -> None:
+        """Enter that a job runs, on all its sites."""
         job_id = record.job_id
-        if len(record.places) > 1:
-            met = self._met.setdefault(job_id, set())
-            met.add(site)
-            if len(met) < len(record.places):
-                return
-            del self._met[job_id]
-            for other, _ in record.places:
-                self._tell(self._names.index(other), FragmentsMet(job_id, record.attempt))
         record.state, record.start_ms = "running", start_ms
         if self.book.eligibility.started(job_id):
             self.book.note(job_id, "release", "it has started before it could be held")
@@ -362,8 +417,8 @@ class LiveGrid:
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
-        """Forget where the ranks of a job meet, and which of its sites have started."""
-        self._met.pop(record.job_id, None)
+        """Forget where the ranks of a job meet, and how far its parts have come."""
+        self._gates.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
 
     # -- what the core decides ----------------------------------------------------------------------------------------

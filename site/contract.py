@@ -34,6 +34,8 @@ from gridweave.site.messages import (
     KillJob,
     LeaseEnded,
     MoveJob,
+    OpenFragment,
+    OpenGate,
     Quoted,
     RateMeasured,
     Refused,
@@ -64,13 +66,17 @@ from gridweave.site.state import CoreState, with_parts
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
 
+ALONE_MS = 1_500
+"""How long a fragment runs whose gate is open before it must have heard that all others run: with what it takes to end
+it, no part of a job runs alone for longer than 2 s."""
+
 OWN = 0
 """Stands where jobs of the grid have the number of their attempt."""
 
 RESERVED, COMMITTED, RUNNING, WAITING = "reserved", "committed", "running", "waiting"
 
 
-ContractEvent = Event | Request | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
+ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
 
 class SlowedFragment(msgspec.Struct, gc=False):
@@ -106,6 +112,7 @@ class GridJob(msgspec.Struct, gc=False):
     lease_until_ms: int = 0
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
+    opened_ms: int | None = None
 
 
 D = TypeVar("D")
@@ -138,6 +145,10 @@ class ContractCore:
         As for `SiteCore`.
     rendezvous_ms : int
         How long started fragments wait for the others of their job.
+    alone_ms : int
+        How long fragments whose gate was opened (`OpenGate`) run before they have heard that the others do, too.
+    is_gated : bool
+        Whether the ranks of a job with an agreed start wait for `OpenGate`; its limit counts from then on.
 
     Notes
     -----
@@ -154,12 +165,14 @@ class ContractCore:
         owner: OwnerPolicy | None = None,
         week_offset_ms: int = 0,
         rendezvous_ms: int = RENDEZVOUS_MS,
+        alone_ms: int = ALONE_MS,
+        is_gated: bool = False,
     ) -> None:
         self.site = SiteCore(nodes, policy, week_offset_ms=week_offset_ms)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
         self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.threads_per_node > 1)
-        self.rendezvous_ms = rendezvous_ms
+        self.rendezvous_ms, self.alone_ms, self._is_gated = rendezvous_ms, alone_ms, is_gated
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}
         # Those that some instant may change by itself, and those that something slows; the others are not looked at.
@@ -335,7 +348,15 @@ class ContractCore:
                 return self._reserve(event)
             case EnqueueJob():
                 return self._enqueue(event)
-            case CommitNodes() | ReleaseNodes() | CancelJob() | WithdrawJob() | FragmentsMet() | RateMeasured():
+            case (
+                CommitNodes()
+                | ReleaseNodes()
+                | CancelJob()
+                | WithdrawJob()
+                | OpenGate()
+                | FragmentsMet()
+                | RateMeasured()
+            ):
                 part = self._part(event.job_id, event.attempt)
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
@@ -354,7 +375,9 @@ class ContractCore:
         return ()
 
     def _requested_of(
-        self, part: GridJob, event: CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | FragmentsMet | RateMeasured
+        self,
+        part: GridJob,
+        event: CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured,
     ) -> Iterable[Event]:
         """Do as `_requested` for what is said of an attempt that is here."""
         job_id = event.job_id
@@ -366,6 +389,8 @@ class ContractCore:
                 return self._cancel(job_id, part)
             case WithdrawJob() if part.state == WAITING:
                 return self._withdraw(job_id)
+            case OpenGate() if part.state == RUNNING and part.outcome == "finished":
+                self._open(event, part)
             case FragmentsMet() if part.state == RUNNING:
                 self._timed.discard(job_id)
             case RateMeasured() if part.state == RUNNING:
@@ -436,6 +461,15 @@ class ContractCore:
         self._share.wait(msgspec.structs.replace(job, behind=self._owner.own_users_first))
         return ()
 
+    def _open(self, event: OpenGate, part: GridJob) -> None:
+        """Let a fragment begin, unless the others have given up meanwhile."""
+        if self._now_ms > event.by_ms:
+            self._kill(event.job_id, part, "unmet")
+        elif part.opened_ms is None:
+            part.opened_ms = self._now_ms
+            self.site.expect_end(self._now_ms, event.job_id, self._now_ms + part.length_ms)
+            self._out.append(OpenFragment(event.job_id))
+
     def _cancel(self, job_id: int, part: GridJob) -> Iterable[Event]:
         if part.state == WAITING:
             return self._withdraw(job_id)
@@ -471,9 +505,11 @@ class ContractCore:
         """End a running fragment; its end is reported by whoever runs it."""
         if part.outcome == "finished":
             part.outcome = outcome
+            # What is still waited for has not met its others: it may be alone, and does nothing that is worth waiting.
+            is_alone = job_id in self._timed
             self._timed.discard(job_id)
             reason = "cancelled" if outcome == "cancelled" else "its other fragments did not come"
-            self._out.append(KillJob(job_id, reason))
+            self._out.append(KillJob(job_id, reason, is_alone))
 
     def _end_leases(self) -> list[Event]:
         """End what has not been committed, joined or renewed in time."""
@@ -497,7 +533,7 @@ class ContractCore:
         if part.state == RESERVED:
             return part.start_ms + 1
         if part.state == RUNNING:
-            return part.start_ms + self.rendezvous_ms
+            return part.start_ms + self.rendezvous_ms if part.opened_ms is None else part.opened_ms + self.alone_ms
         return part.lease_until_ms + 1
 
     def _measured(self, event: RateMeasured, part: GridJob) -> None:
@@ -515,7 +551,15 @@ class ContractCore:
             self._answer(RunsLate(event.job_id, part.attempt, slowed.left, slowed.rate, slowed.since_ms))
 
     def _put_off_limits(self) -> None:
-        """Let fragments that something slows go on until their work is done; nobody is killed for what others send."""
+        """Let fragments that something slows go on until their work is done; nobody is killed for what others send.
+
+        What waits at its gate has not begun to work.
+        """
+        for job_id in sorted(self._timed) if self._is_gated else ():
+            part = self._parts[job_id]
+            waits = part.state == RUNNING and part.opened_ms is None
+            if waits and part.start_ms + part.length_ms <= self._now_ms:
+                self.site.expect_end(self._now_ms, job_id, self._due_ms(part) + 1)
         for job_id in sorted(self._slowed):
             part = self._parts[job_id]
             slowed = part.slowed

@@ -67,6 +67,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
     # The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
     start_at_unix_ms: int | None = None
+    # If not ``None``, the ranks wait at their gate until somebody opens it, and are ended if nobody has taken note that
+    # they run within so long.
+    alone_ms: int | None = None
     # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
     # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
@@ -129,7 +132,15 @@ class PieceState(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None  # see `Outcome`; ``None`` until it has ended
     reason: str = ""  # why it ended as it did, in one line
     ranks: tuple[RankReport, ...] = ()
+    at_gate: bool = False  # whether all ranks wait until somebody opens their gate
     usage: Used = Used()  # of the whole piece, also of processes that no rank can be found for
+
+
+class PieceReady(msgspec.Struct, frozen=True, tag="PieceReady"):
+    """All ranks of a piece wait at their gate."""
+
+    job_id: int
+    attempt: int
 
 
 class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
@@ -138,6 +149,7 @@ class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
     job_id: int
     attempt: int
     started_ms: int
+    alone_ms: int | None = None  # as in `Launch`
 
 
 class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
@@ -156,7 +168,7 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     interrupted: tuple[int, ...] = ()
 
 
-PieceEvent = PieceStarted | PieceEnded
+PieceEvent = PieceReady | PieceStarted | PieceEnded
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:
@@ -228,7 +240,7 @@ def _number_problem(launch: Launch) -> str | None:
         return f"ranks {numbers} of {size}: must be at least one, each once, from 0 to {size - 1}"
     if any(rank.threads is not None and not rank.threads for rank in launch.ranks):
         return "a rank is to be pinned to no hardware thread at all; give at least one, or None for any"
-    for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms"):
+    for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms", "alone_ms"):
         value = getattr(launch, name)
         if value is not None and value < 0:
             return f"{name} {value}: must be at least 0"

@@ -29,6 +29,7 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     EnqueueJob,
+    FragmentsMet,
     JobCancelled,
     JobSubmitted,
     KillJob,
@@ -36,6 +37,7 @@ from gridweave.site.messages import (
     LiveSiteCommand,
     LiveSiteEvent,
     MachineForgotten,
+    OpenFragment,
     Refused,
     RefuseJob,
     Report,
@@ -100,7 +102,12 @@ class LiveSite:
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
         self.core = ContractCore(
-            settings.nodes, settings.policy, owner=settings.owner, rendezvous_ms=settings.rendezvous_ms
+            settings.nodes,
+            settings.policy,
+            owner=settings.owner,
+            rendezvous_ms=settings.rendezvous_ms,
+            alone_ms=settings.alone_ms,
+            is_gated=True,
         )
         first_id = OWN_IDS * (settings.number + 1) + 1
         self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"))
@@ -214,6 +221,9 @@ class LiveSite:
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
                 self._inner.append(event)
+            case FragmentsMet(job_id=job_id, attempt=attempt):
+                self.runs.met(job_id, attempt)
+                self._inner.append(event)
             case _ if isinstance(event, Report | MachineForgotten):
                 self._inner += self.runs.take_in(event)
             case _:
@@ -246,8 +256,10 @@ class LiveSite:
             match command:
                 case StartJob():
                     self._start(command)
-                case KillJob(job_id=job_id, reason=reason):
-                    self.runs.kill(job_id, reason)
+                case KillJob(job_id=job_id, reason=reason, at_once=at_once):
+                    self.runs.kill(job_id, reason, at_once=at_once)
+                case OpenFragment(job_id=job_id):
+                    self.runs.open(job_id)
                 case RefuseJob(job_id=job_id, reason=reason):
                     record = self.book.records.get(job_id)
                     if record is not None and not self.book.decline(job_id, reason):
@@ -315,6 +327,9 @@ class LiveSite:
         # Only this knows how it ended; but what the grid wanted ended, and so did, is not to be begun anew.
         if answer.outcome in ("finished", "limit") or outcome == "finished":
             answer = msgspec.structs.replace(answer, outcome=outcome)
+        elif answer.outcome == "cancelled" and run.is_gated and not run.is_open:
+            # It never began; that others have, and how they ended, is then no run of the job.
+            answer = msgspec.structs.replace(answer, outcome="unmet")
         key = answer.job_id, answer.attempt
         report = FragmentReport(
             *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted

@@ -115,11 +115,18 @@ class MoveJob(msgspec.Struct, frozen=True, tag="MoveJob", gc=False):
     threads: NodeIntervals
 
 
-class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False):
+class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_defaults=True):
     """End a running job; its nodes are free when it is reported as finished."""
 
     job_id: int
     reason: str
+    at_once: bool = False  # whether it gets no time to end by itself
+
+
+class OpenFragment(msgspec.Struct, frozen=True, tag="OpenFragment", gc=False):
+    """Let the ranks of a fragment begin, which wait at their gate."""
+
+    job_id: int
 
 
 class RefuseJob(msgspec.Struct, frozen=True, tag="RefuseJob", gc=False):
@@ -156,7 +163,7 @@ class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=F
     reservation_id: int
 
 
-JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob
+JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob | OpenFragment
 
 Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
 
@@ -330,6 +337,20 @@ class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
     """The site can start jobs again."""
 
 
+class FragmentReady(OfAttempt, frozen=True, tag="FragmentReady", gc=False):
+    """All ranks of a fragment wait at their gate, on all machines of the site."""
+
+
+class OpenGate(OfAttempt, frozen=True, tag="OpenGate", gc=False):
+    """Let the ranks of a fragment begin: those of all others are ready, too."""
+
+    by_ms: int  # later than that the others have given up
+
+
+class FragmentOpened(OfAttempt, frozen=True, tag="FragmentOpened", gc=False):
+    """All ranks of a fragment have begun."""
+
+
 class FragmentsMet(OfAttempt, frozen=True, tag="FragmentsMet", gc=False):
     """All fragments of a job have started and found each other; now it runs."""
 
@@ -389,6 +410,14 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
     kind: WishKind  # see `WishKind`
     job_ids: tuple[int, ...]
     origin: str = ""  # who asked, and with which request; it is told in the stories
+
+
+class RunReady(msgspec.Struct, frozen=True, tag="RunReady"):
+    """The ranks of a machine's part of a job wait at their gate."""
+
+    machine: str
+    job_id: int
+    attempt: int
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="RunStarted"):
@@ -457,9 +486,11 @@ class Probed(msgspec.Struct, frozen=True, tag="Probed"):
 LiveSiteEvent = (
     Request
     | DescribeJob
+    | OpenGate
     | FragmentsMet
     | UserSubmitted
     | Wish
+    | RunReady
     | RunStarted
     | RunEnded
     | RunDelayed
@@ -469,7 +500,7 @@ LiveSiteEvent = (
 )
 """What a live site is told."""
 
-SiteMessage = Answer | FragmentReport
+SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened
 """What a site tells the grid."""
 
 
@@ -489,13 +520,30 @@ class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):
     attempt: int
 
 
-class EndRun(msgspec.Struct, frozen=True, tag="EndRun"):
+class EndRun(msgspec.Struct, frozen=True, tag="EndRun", repr_omit_defaults=True):
     """Have a machine end its part of a job."""
 
     machine: str
     job_id: int
     attempt: int
     reason: str
+    at_once: bool = False  # whether its ranks get no time to end by themselves
+
+
+class OpenRun(msgspec.Struct, frozen=True, tag="OpenRun"):
+    """Have a machine let the ranks of its part of a job begin, which wait at their gate."""
+
+    machine: str
+    job_id: int
+    attempt: int
+
+
+class KeepRun(msgspec.Struct, frozen=True, tag="KeepRun"):
+    """Have a machine not end its part of a job for being alone: the grid is being told that all of this site runs."""
+
+    machine: str
+    job_id: int
+    attempt: int
 
 
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
@@ -510,12 +558,14 @@ class TellGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
     message: SiteMessage
 
 
-LiveSiteCommand = StartRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
+LiveSiteCommand = (
+    StartRun | OpenRun | KeepRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
+)
 
-Order = StartRun | ConfirmRun | EndRun | LookForRoom
+Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | LookForRoom
 """What a site tells a machine."""
 
-Report = RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined
+Report = RunReady | RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined
 """What a machine tells its site."""
 
 

@@ -20,21 +20,27 @@ from gridweave.site.messages import (
     LOCAL,
     ConfirmRun,
     EndRun,
+    FragmentOpened,
+    FragmentReady,
     JobFinished,
+    KeepRun,
     LookForRoom,
     Machine,
     MachineForgotten,
     MachineJoined,
     MachineReady,
+    OpenRun,
     Order,
     Report,
     RunDelayed,
     RunEnded,
+    RunReady,
     RunStarted,
     SiteOpened,
     SiteShut,
     StartJob,
     StartRun,
+    TellGrid,
 )
 from gridweave.site.owner import OwnerPolicy
 
@@ -53,7 +59,9 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]  # the machines, and how many nodes each of them has
     policy: Policy
     owner: OwnerPolicy = OwnerPolicy()
-    rendezvous_ms: int = 30_000  # as for `ContractCore`
+    # As for `ContractCore`.
+    rendezvous_ms: int = 30_000
+    alone_ms: int = 1_500
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -147,6 +155,7 @@ class Piece(msgspec.Struct):
 
     launch: Launch
     slots: tuple[int, ...]  # as in `StartRun`
+    is_ready: bool = False  # whether its ranks wait at their gate, or have passed it
     has_started: bool = False  # whether the machine has said that it runs, or that it has ended
     has_run: bool = False  # whether it may have run
     in_doubt: bool = False  # whether the machine was away, and may know nothing of it any more
@@ -168,11 +177,21 @@ class Run(msgspec.Struct):
     width: int  # its nodes on this site
     start_ms: int
     pieces: dict[str, Piece]  # by machine, in the order of the ranks
+    # Of a job on several sites: whether the grid has opened the gate at which its ranks wait, and has said that those
+    # of all other sites have begun, too.
+    is_open: bool = False
+    has_met: bool = False
     ending: str = ""  # why its machines were told to end it; empty if they were not
+    at_once: bool = False  # whether they were to give it no time
     # ``limit`` or ``cancelled`` if the site wanted it to end; ``lost`` if that was to begin it anew elsewhere.
     killed: str = ""
     why_killed: str = ""  # why, in one line
     port: Port = NO_PORT  # at which its ranks meet
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether its ranks wait for those of other sites before they begin."""
+        return any(piece.launch.alone_ms is not None for piece in self.pieces.values())
 
     @property
     def has_started(self) -> bool:
@@ -240,7 +259,8 @@ class Run(msgspec.Struct):
             return "lost", self.why_delayed or "its machines did not start it within its limit"
         if self.killed == "lost" or ("lost" in found and self.killed != "cancelled"):
             why = found.get("lost", self.why_killed)
-            if has_run and self.request.program.if_lost == "fail":
+            counts = self.has_met or not self.is_gated
+            if has_run and counts and self.request.program.if_lost == "fail":
                 return "failed", f"lost: {why}"
             return "lost", why
         if self.killed and not found.keys() <= {"finished", "failed"}:
@@ -254,19 +274,23 @@ class Run(msgspec.Struct):
         return bool(shares) and sum(map(count_of, shares)) == len(self.elements)
 
 
-def repeated_orders(runs: Iterable[Run], machines: Collection[str]) -> Iterator[StartRun | ConfirmRun | EndRun]:
+def repeated_orders(
+    runs: Iterable[Run], machines: Collection[str]
+) -> Iterator[StartRun | OpenRun | ConfirmRun | EndRun]:
     """Yield what machines should run or end now, as far as they have not said that they do."""
     for run in runs:
         for machine, piece in run.pieces.items():
             if machine not in machines or piece.is_over:
                 continue
-            if piece.in_doubt and piece.has_started:
+            if piece.in_doubt and (piece.has_started or piece.is_ready):
                 yield ConfirmRun(machine, run.job_id, run.attempt)
             if run.ending:
                 # A machine that never heard of it makes a note that it is not to be started.
-                yield EndRun(machine, run.job_id, run.attempt, run.ending)
-            elif not piece.has_started:
+                yield EndRun(machine, run.job_id, run.attempt, run.ending, run.at_once)
+            elif not piece.has_started and not piece.is_ready:
                 yield StartRun(machine, piece.launch, piece.slots)
+            elif not piece.has_started and run.is_open:
+                yield OpenRun(machine, run.job_id, run.attempt)
 
 
 def make_run(
@@ -286,7 +310,7 @@ def make_run(
         here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
         if here:
             ranks = tuple(Rank(described.first_rank + number, number, lanes.get(node)) for number, node in here)
-            launch = _launch(settings.name, described, ranks)
+            launch = _launch(settings, described, ranks)
             pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
         first += machine.nodes
     return Run(described.job_id, described.attempt, described.request, len(nodes), now_ms, pieces)
@@ -301,7 +325,7 @@ def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int
     return {node: tuple(lanes) for node, lanes in found.items()}
 
 
-def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launch:
+def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launch:
     program, array = described.request.program, described.request.array
     environment = program.environment
     elements = described.elements
@@ -318,7 +342,7 @@ def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launc
         call=program.call,
         environment=environment,
         working_directory=program.working_directory,
-        site=site,
+        site=settings.name,
         sites=described.sites,
         limit_ms=described.limit_ms,
         grace_ms=program.grace_ms,
@@ -326,6 +350,7 @@ def _launch(site: str, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launc
         # Of a packed array one rank has elements of its own, whatever became of another.
         end_on_failure=program.end_on_failure and elements is None,
         elements=elements,
+        alone_ms=settings.alone_ms if len(described.sites) > 1 else None,
     )
 
 
@@ -407,6 +432,19 @@ class Runs:
         self._runs[run.job_id] = run
         self._book.out += [StartRun(machine, piece.launch, piece.slots) for machine, piece in run.pieces.items()]
 
+    def open(self, job_id: int) -> None:
+        """Have the machines let the ranks of a job begin."""
+        run = self._runs.get(job_id)
+        if run is not None and not run.ending:
+            run.is_open = True
+            self._book.out += [OpenRun(machine, job_id, run.attempt) for machine in run.pieces]
+
+    def met(self, job_id: int, attempt: int) -> None:
+        """Take note that the ranks of a job have begun on all its sites."""
+        run = self._runs.get(job_id)
+        if run is not None and run.attempt == attempt:
+            run.has_met = True
+
     def cancel(self, job_id: int) -> bool:
         """Take note that the user of a job wants it no more; return False if none of it is run."""
         run = self._runs.get(job_id) or self.over.get(job_id)
@@ -414,13 +452,13 @@ class Runs:
             run.killed, run.why_killed = "cancelled", "cancelled"
         return run is not None
 
-    def kill(self, job_id: int, reason: str) -> None:
+    def kill(self, job_id: int, reason: str, *, at_once: bool = False) -> None:
         """Have the machines end a job, as the core has decided."""
         run = self._runs.get(job_id)
         if run is not None:
             if not run.killed:
                 run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
-            self._end_pieces(run, reason)
+            self._end_pieces(run, reason, at_once=at_once)
 
     def hand_back(self) -> None:
         """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""
@@ -431,12 +469,12 @@ class Runs:
                 run.killed, run.why_killed = "lost", run.why_delayed
                 self._end_pieces(run, run.why_delayed)
 
-    def _end_pieces(self, run: Run, reason: str) -> None:
-        if not run.ending:
-            run.ending = reason
+    def _end_pieces(self, run: Run, reason: str, *, at_once: bool = False) -> None:
+        if not run.ending or (at_once and not run.at_once):
+            run.ending, run.at_once = run.ending or reason, at_once
             for machine, piece in run.pieces.items():
                 if not piece.is_over:
-                    self._book.out.append(EndRun(machine, run.job_id, run.attempt, reason))
+                    self._book.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once))
 
     # -- what machines tell -------------------------------------------------------------------------------------------
 
@@ -446,6 +484,8 @@ class Runs:
         What it says of anything but the present attempt is passed over.
         """
         match event:
+            case RunReady():
+                return self._waits_at_gate(event)
             case RunStarted():
                 return self._started(event)
             case RunEnded():
@@ -461,12 +501,30 @@ class Runs:
                 lost = [RunEnded(machine, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
                 return [told for end in lost for told in self._ended(end)]
 
+    def _waits_at_gate(self, event: RunReady) -> list[CoreEvent]:
+        """Take note that a machine's ranks are ready; the grid hears when those of all machines are."""
+        if not self.expects(event.machine, event.job_id, event.attempt):
+            return []
+        run = self._runs[event.job_id]
+        piece = run.pieces[event.machine]
+        was_ready, piece.is_ready, piece.in_doubt, piece.delayed = piece.is_ready, True, False, ""
+        if run.is_gated and not was_ready and all(other.is_ready for other in run.pieces.values()):
+            self._book.out.append(TellGrid(FragmentReady(run.job_id, run.attempt)))
+        return []
+
     def _started(self, event: RunStarted) -> list[CoreEvent]:
         if not self.expects(event.machine, event.job_id, event.attempt):
             return []
         run, record = self._runs[event.job_id], self._book.records.get(event.job_id)
         piece = run.pieces[event.machine]
+        had_started = run.has_started
         piece.has_started, piece.has_run, piece.in_doubt, piece.delayed = True, True, False, ""
+        if run.is_gated and run.has_started:
+            if not had_started:
+                self._book.out.append(TellGrid(FragmentOpened(run.job_id, run.attempt)))
+            # A machine that says so again has not heard it.
+            machines = [event.machine] if had_started else run.pieces
+            self._book.out += [KeepRun(machine, run.job_id, run.attempt) for machine in machines]
         if record is not None and record.state == "starting" and run.has_started:
             # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
             record.state = "running"

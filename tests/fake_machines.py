@@ -11,7 +11,7 @@ import numpy as np
 
 from gridweave.errors import UnavailableError
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.launch import Launch, PieceEnded, PieceEvent, PieceStarted, Used
+from gridweave.site.launch import Launch, PieceEnded, PieceEvent, PieceReady, PieceStarted, Used
 
 if TYPE_CHECKING:
     from virtual_time import VirtualLoop
@@ -23,7 +23,9 @@ class Piece(msgspec.Struct):
     """What a machine runs, or has run, of an attempt."""
 
     launch: Launch
+    at_gate: bool = False
     begun_ms: int | None = None
+    is_heard: bool = False
     outcome: str = ""
     reason: str = ""
     is_told: bool = False
@@ -84,6 +86,9 @@ class Works:
         self._here: dict[Key, dict[Machine, tuple[int, int]]] = {}
         self._since: dict[Key, int] = {}
         self._works: set[Key] = set()
+        # Since when only some parts of an attempt run, of those that all had to; and for how long it was so at most.
+        self._alone: dict[Key, int] = {}
+        self.alone_ms: dict[Key, int] = {}
         self.finished: set[int] = set()
         self.failed: set[int] = set()
         self.limited: set[int] = set()
@@ -98,10 +103,12 @@ class Works:
         here[machine] = len(slots), len(launch.ranks)
         self._since.setdefault(key, now_ms)
         if sum(ranks for _, ranks in here.values()) < (launch.size or 0):
+            self._alone.setdefault(key, now_ms)
             self._at(launch.limit_ms or 0, machine, key, "limit")
             return
         self.history.began(now_ms, *key, tuple((each.number, width) for each, (width, _) in here.items()))
         self._works.add(key)
+        self._end_alone(key)
         run_ms = int(launch.environment["RUN_MS"])
         for number, each in enumerate(sorted(here, key=lambda each: each.number)):
             # Of one that fails the others only see that it does not answer any more.
@@ -119,7 +126,7 @@ class Works:
             if is_here and (outcome != "finished" or key in self._works or key[0] in self.finished):
                 machine.end(key, outcome, "")
 
-        self.loop.call_later(span_ms / 1000, due)
+        self.loop.outside(span_ms / 1000, due)
 
     def left(self, machine: Machine, key: Key, outcome: str) -> None:
         """Note that a part has ended."""
@@ -132,9 +139,18 @@ class Works:
         {"failed": self.failed, "limit": self.limited}.get(outcome, set()).add(key[0])
         self.history.left(now_ms, machine.number, key[0])
         del self._here[key][machine]
+        if self._here[key] and outcome != "finished":
+            self._alone.setdefault(key, now_ms)
         if not self._here[key]:
+            self._end_alone(key)
             del self._here[key]
             del self._since[key]
+
+    def _end_alone(self, key: Key) -> None:
+        """Note for how long the part of an attempt that ran alone did so."""
+        since_ms = self._alone.pop(key, None)
+        if since_ms is not None:
+            self.alone_ms[key] = max(self.alone_ms.get(key, 0), self.loop.now_ms() - since_ms)
 
     def check_alone(self, since_ms: int, patience_ms: int) -> None:
         """Check that no part waits for others for longer than it may, when nothing has failed since an instant."""
@@ -163,7 +179,9 @@ class FakeRunner:
     async def adopt(self) -> None:
         """Find again what is there."""
         for key, piece in self.machine.folder.items():
-            if piece.begun_ms is None and not piece.outcome:
+            if piece.at_gate and not piece.outcome:
+                self._events.put_nowait(PieceReady(*key))
+            elif piece.begun_ms is None and not piece.outcome:
                 self.machine.end(key, "lost", "it was written down and never started")
             elif piece.begun_ms is not None:
                 self._tell_started(key)
@@ -189,20 +207,60 @@ class FakeRunner:
         def begin() -> None:
             # A fork server that is asked goes on without its runner, or not.
             gone = machine.runner is not by and works.rng.random() < 0.5
-            if machine.folder.get(key) is piece and not piece.outcome and machine.is_up and not gone:
-                piece.begun_ms = works.loop.now_ms()
-                works.began(machine, key, launch)
-                if machine.runner is not None:
-                    machine.runner.started(key)
+            if machine.folder.get(key) is not piece or piece.outcome or not machine.is_up or gone:
+                return
+            if launch.alone_ms is None:
+                self._begin(piece, key)
+                return
+            piece.at_gate = True
+            if machine.runner is not None:
+                machine.runner.ready(key)
 
-        works.loop.call_later(works.rng.exponential(0.02), begin)
+        works.loop.outside(works.rng.exponential(0.02), begin)
         await asyncio.sleep(0)
+
+    def _begin(self, piece: Piece, key: Key) -> None:
+        """Have the ranks of a piece begin; those that nobody has heard of in time end by themselves."""
+        machine, works = self.machine, self.machine.works
+        piece.at_gate, piece.begun_ms = False, works.loop.now_ms()
+        works.began(machine, key, piece.launch)
+        if machine.runner is not None:
+            machine.runner.started(key)
+        if piece.launch.alone_ms is not None:
+
+            def heard_by() -> None:
+                if machine.folder.get(key) is piece and not piece.is_heard:
+                    machine.end(key, "lost", "nobody took note in time that it had begun")
+
+            works.loop.outside(piece.launch.alone_ms / 1000, heard_by)
+
+    async def open_gate(self, job_id: int, attempt: int) -> None:
+        """Let the ranks of a piece begin."""
+        key, machine = (job_id, attempt), self.machine
+        piece = machine.folder.get(key)
+
+        def opened() -> None:
+            if piece is not None and machine.folder.get(key) is piece and piece.at_gate and not piece.outcome:
+                self._begin(piece, key)
+
+        machine.works.loop.outside(machine.works.rng.exponential(0.02), opened)
+        await asyncio.sleep(0)
+
+    def heard(self, job_id: int, attempt: int) -> None:
+        """Take note that the site knows that a piece runs."""
+        if (job_id, attempt) in self.machine.folder:
+            self.machine.folder[job_id, attempt].is_heard = True
+
+    def is_at_gate(self, job_id: int, attempt: int) -> bool:
+        """Return whether the ranks of a piece wait at their gate."""
+        piece = self.machine.folder.get((job_id, attempt))
+        return piece is not None and piece.at_gate and not piece.outcome
 
     def room_problem(self, *, trial: bool) -> str | None:
         """Return why there is no room for another piece."""
         return "its disk is full" if self.machine.is_full and trial else None
 
-    async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
+    async def cancel(self, job_id: int, attempt: int, reason: str, *, at_once: bool = False) -> None:
         """End a piece, or keep it from starting."""
         key = job_id, attempt
         if key in self._forgotten:
@@ -216,7 +274,7 @@ class FakeRunner:
         if piece.begun_ms is None:
             machine.end(key, "cancelled", reason)
         else:
-            machine.works.loop.call_later(
+            machine.works.loop.outside(
                 machine.works.rng.exponential(0.02),
                 lambda: machine.end(key, "cancelled", reason) if machine.folder.get(key) is piece else None,
             )
@@ -234,12 +292,17 @@ class FakeRunner:
         while True:
             yield await self._events.get()
 
+    def ready(self, key: Key) -> None:
+        """Tell that ranks wait at their gate."""
+        self._events.put_nowait(PieceReady(*key))
+
     def started(self, key: Key) -> None:
         """Tell of a start."""
         self._tell_started(key)
 
     def _tell_started(self, key: Key) -> None:
-        self._events.put_nowait(PieceStarted(*key, self.machine.folder[key].begun_ms or 0))
+        piece = self.machine.folder[key]
+        self._events.put_nowait(PieceStarted(*key, piece.begun_ms or 0, piece.launch.alone_ms))
 
     def tell(self, key: Key) -> None:
         """Tell of an end, once."""

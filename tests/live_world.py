@@ -23,6 +23,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service import driver as grid_driver
 from gridweave.grid.service.driver import GridDriver
 from gridweave.scenarios.world.history import History, ViolationError
+from gridweave.site.contract import ALONE_MS
 from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
@@ -102,19 +103,26 @@ class LiveWorld:
     ----------
     loop : VirtualLoop
     rng : numpy.random.Generator
+    shapes : list of list of int, optional
+        Nodes of each machine of each site, under full control and all for the grid; drawn, if left out.
     """
 
-    def __init__(self, loop: VirtualLoop, rng: np.random.Generator) -> None:
+    def __init__(self, loop: VirtualLoop, rng: np.random.Generator, shapes: list[list[int]] | None = None) -> None:
         self.loop, self.rng = loop, rng
         self.errors: list[BaseException] = []
         draw = rng.random
         self.loss, self.twice, self.delay_s = draw() * 0.2, draw() * 0.2, rng.choice([0.002, 0.05, 0.3])
         loop.slowest_s = float(rng.choice([0.05, 0.05, 0.8]))
+        if shapes is not None:
+            self.loss, self.twice, self.delay_s, loop.slowest_s = 0.0, 0.0, 0.002, 0.01
         self.in_trouble, self.calm_since_ms = True, _FOREVER_MS
-        self.rendezvous_ms = 3_000
-        n_sites = int(rng.integers(1, 4))
+        is_slow = self.delay_s > 0.1 or loop.slowest_s > 0.1
+        self.rendezvous_ms, self.alone_ms = 3_000, 12_000 if is_slow else 3_000 if shapes is None else ALONE_MS
+        is_drawn = shapes is None
+        n_sites = int(rng.integers(1, 4)) if shapes is None else len(shapes)
         self.machines: list[Machine] = []
-        shapes = [[int(rng.integers(1, 4)) for _ in range(int(rng.integers(1, 3)))] for _ in range(n_sites)]
+        if shapes is None:
+            shapes = [[int(rng.integers(1, 4)) for _ in range(int(rng.integers(1, 3)))] for _ in range(n_sites)]
         nodes = [count for shape in shapes for count in shape]
         self.history = History(nodes + [0] * n_sites)
         self._first_site = len(nodes)
@@ -127,22 +135,23 @@ class LiveWorld:
             )
             policy = SitePolicy(backfill=str(rng.choice(["easy", "conservative", "none"])))
             owner = OwnerPolicy(
-                grid_share=1.0 if sum(shape) == 1 else float(rng.choice([1.0, 0.7])), own_users_first=bool(draw() < 0.3)
+                grid_share=1.0 if sum(shape) == 1 or not is_drawn else float(rng.choice([1.0, 0.7])),
+                own_users_first=bool(draw() < 0.3),
             )
             self.settings.append(
                 SiteSettings(
                     name=f"s{number}", number=number, machines=agents, policy=policy, owner=owner,
-                    rendezvous_ms=self.rendezvous_ms,
+                    rendezvous_ms=self.rendezvous_ms, alone_ms=self.alone_ms,
                 )
             )  # fmt: skip
             for agent in agents:
                 self.machines.append(Machine(self.works, len(self.machines), number, agent.name, agent.nodes))
-        control = str(rng.choice(["full", "full", "limited", "none"]))
+        control = str(rng.choice(["full", "full", "limited", "none"])) if is_drawn else "full"
         sites = tuple((each.name, each.owner.nodes_for_grid(each.nodes)) for each in self.settings)
         mode = "multi-site" if control != "none" else "sharing"
         self.grid_settings = GridSettings(
             sites=sites, policy=GridPolicy(mode=mode, control=control), margin_ms=4_000, retry_ms=4_000,
-            lease_ms=int(rng.choice([3_600_000, 3_600_000, 5_000])),
+            alone_ms=self.alone_ms, lease_ms=int(rng.choice([3_600_000, 3_600_000, 5_000])),
         )  # fmt: skip
         self._open_disks()
         self._agreed: dict[tuple[int, int], tuple[dict[int, int], int]] = {}
@@ -226,7 +235,7 @@ class LiveWorld:
 
     def _carry(self, site: int, to: Node, peer: str, data: bytes) -> None:
         for delay_s in self._copies():
-            self.loop.call_later(delay_s, self._arrives, site, to, peer, data)
+            self.loop.outside(delay_s, self._arrives, site, to, peer, data)
 
     def _arrives(self, site: int, to: Node, peer: str, data: bytes) -> None:
         if to.is_up and not self._cut[site][to is self.grid]:
@@ -245,12 +254,12 @@ class LiveWorld:
                 life.spawn(_harmless(to.driver.order(data)))
 
         for delay_s in self._copies():
-            self.loop.call_later(delay_s, arrives)
+            self.loop.outside(delay_s, arrives)
 
     async def _report(self, to: Node, data: bytes) -> None:
         copies = list(self._copies())
         for delay_s in copies[1:]:
-            self.loop.call_later(delay_s, self._report_again, to, data)
+            self.loop.outside(delay_s, self._report_again, to, data)
         if not copies:
             raise ConnectionError("the report is lost")
         await asyncio.sleep(copies[0])

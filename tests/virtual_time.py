@@ -1,4 +1,4 @@
-"""An event loop whose time passes in no time, and processes in it that can be killed between any two awaits."""
+"""An event loop whose time passes in no time; its processes can be killed or stopped between any two awaits."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
         return []
 
 
+class _Held:
+    """What is to be called, and waits while its process is stopped."""
+
+    handle: Any = None
+
+    def __init__(self, process: Process | None, callback: Any, args: Any) -> None:
+        self.process, self.callback, self.args = process, callback, args
+
+    def __call__(self) -> None:
+        if self.process is not None and self.process.is_stopped:
+            self.process.held.append((contextvars.copy_context(), self))
+        elif not self.handle.cancelled():
+            self.callback(*self.args)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop in virtual time; what is given to a thread takes a random while, and is not done if its process died.
 
@@ -48,6 +63,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def now_ms(self) -> int:
         """Return the instant in ms."""
         return int(self.time() * 1000)
+
+    def outside(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> None:
+        """Call something later that is of no process, and so comes whatever becomes of this one."""
+        self.call_later(delay_s, callback, *args, context=contextvars.Context())
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        """Call something as soon as its process is not stopped."""
+        held = _Held(self._process_of(context), callback, args)
+        held.handle = super().call_soon(held, context=context)
+        return held.handle
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        """Call something at an instant, or as soon as its process goes on after that."""
+        held = _Held(self._process_of(context), callback, args)
+        held.handle = super().call_at(when, held, context=context)
+        return held.handle
+
+    @staticmethod
+    def _process_of(context: Any) -> Process | None:
+        return CURRENT.get() if context is None else context.get(CURRENT)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Do something after a while, and tell of it after another."""
@@ -74,6 +109,8 @@ class Process:
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
         self.name = name
         self.is_alive = True
+        self.is_stopped = False
+        self.held: list[tuple[contextvars.Context, _Held]] = []
         # In the order in which they were begun: a seed is to give the same history in every process.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._on_error = on_error
@@ -98,3 +135,15 @@ class Process:
         self.is_alive = False
         for task in list(self._tasks):
             task.cancel()
+
+    def stop(self) -> None:
+        """Let nothing of it go on, as SIGSTOP does; what comes for it waits."""
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        """Let it go on where it was, as SIGCONT does."""
+        self.is_stopped = False
+        loop = asyncio.get_running_loop()
+        for context, held in self.held:
+            loop.call_soon(held, context=context)
+        self.held = []

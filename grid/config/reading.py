@@ -179,7 +179,9 @@ def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
 
 
 def _grid_of(file: GridFile | ServedGrid | ServedSite) -> LiveGridTable:
-    return LiveGridTable(rendezvous_ms=file.site.rendezvous_ms) if isinstance(file, ServedSite) else file.grid
+    if isinstance(file, ServedSite):
+        return LiveGridTable(rendezvous_ms=file.site.rendezvous_ms, alone_ms=file.site.alone_ms)
+    return file.grid
 
 
 def _read(

@@ -111,7 +111,9 @@ class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
 
     # Its place among the sites of the grid, from 0; the numbers of its own users' jobs follow from it.
     number: Annotated[int, Meta(ge=0, lt=_MAX_SITES)]
-    rendezvous_ms: _Ms = 30_000  # as ``grid.rendezvous_ms`` of GRID.toml
+    # As ``grid.rendezvous_ms`` and ``grid.alone_ms`` of GRID.toml.
+    rendezvous_ms: _Ms = 30_000
+    alone_ms: _Ms = 1_500
     # By which name or address other sites reach its machine; if left out, the address by which it reaches the grid, or
     # that which Ray has on a cluster that it joins.
     host: str | None = None
@@ -193,6 +195,7 @@ class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
     retry_ms: _Ms = 10_000
     lease_ms: _Ms = 3_600_000
     rendezvous_ms: _Ms = 30_000
+    alone_ms: _Ms = 1_500
     seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0  # of the selection ``random``
     journal: str = ""  # URL of the meta-scheduler's journal; a file in the folder, if left out
     journal_password_file: str | None = None  # of the password of the journal's database

@@ -24,6 +24,7 @@ from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
 from gridweave.netmodel.model import NetworkModel
+from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.messages import Machine
@@ -139,7 +140,9 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
     probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
-    rendezvous_ms: int = 30_000  # as for `SiteSettings`
+    # As for `SiteSettings`.
+    rendezvous_ms: int = 30_000
+    alone_ms: int = ALONE_MS
     # From which on ports are kept for the ranks of jobs to meet at; grids on the same machine have others each.
     first_port: int = FIRST_PORT
     grid_labels: dict[str, str] = {}  # what a Ray node must have for the meta-scheduler to be there
@@ -153,6 +156,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             policy=self.policy,
             seed=self.seed,
             margin_ms=self.margin_ms,
+            alone_ms=self.alone_ms,
             retry_ms=self.retry_ms,
             lease_ms=self.lease_ms,
             network=self.network,
@@ -174,6 +178,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             policy=site.policy,
             owner=site.owner,
             rendezvous_ms=self.rendezvous_ms,
+            alone_ms=self.alone_ms,
         )
 
 
@@ -360,7 +365,7 @@ def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
 def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
     """Return the grid that is to be started; by the secret the sites know each other when they probe."""
     table = read.grid
-    times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms")
+    times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms", "alone_ms")
     return GridPlan(
         folder=folder,
         sites=tuple(site_plan(site, table) for site in read.sites),

@@ -86,6 +86,6 @@ def _idle_site(workload: Workload, rows: IntArray, nodes: int) -> FractionalSite
     state.jobs["need"] = parts_of_node(workload.columns["cpu_need"][rows])
     state.jobs["memory"] = parts_of_node(workload.columns["memory_fraction"][rows])
     weights = workload.columns.get("weight", np.ones(len(workload)))[rows]
-    state.jobs["share"] = [share_of(weight) for weight in weights.tolist()]
+    state.jobs["weight"] = [share_of(weight) for weight in weights.tolist()]
     state.jobs["first"], state.jobs["start_ms"] = np.cumsum(width) - width, -1
     return state

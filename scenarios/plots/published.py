@@ -24,7 +24,7 @@ from gridweave.scenarios.plots.parts import (
     new_figure,
     tidy,
 )
-from gridweave.scenarios.published import lomarc
+from gridweave.scenarios.published import lomarc, zhang_gang_curves
 from gridweave.scenarios.published.lomarc import LomarcRuns
 from gridweave.scenarios.published.network import (
     CUTS,
@@ -44,6 +44,7 @@ from gridweave.scenarios.published.network import (
 )
 from gridweave.scenarios.published.streit import POLICIES, TABLES_A, ThesisRuns, monthly_sldwa
 from gridweave.scenarios.published.zhang import QUANTITIES, Curves, Panel, ZhangRuns, curves_of, panels_of, values_of
+from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 
@@ -84,6 +85,28 @@ def _draw_panel(axes: Axes, panel: Panel, curves: Curves) -> None:
     axes.set_title(panel.title, fontsize="medium", loc="left")
     axes.legend(frameon=False, fontsize="small", loc="upper left" if panel.quantity != "loss" else "upper right")
     tidy(axes)
+
+
+def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
+    """Draw a figure of Zhang et al. on time sharing, once for each reading of backfilling."""
+    figures = {}
+    for reading, curves in zhang_gang_curves.curves_of(table, runs).items():
+        panels = zhang_gang_curves.panels_of(table)
+        drawn = new_figure(5 * len(panels) + 1, 4.7)
+        for axes, panel in zip(drawn.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+            for number, (label, line) in enumerate(panel.lines.items()):
+                _line(axes, curves[line].rho, curves[line].mean(panel.quantity), number, label)
+            if panel.quantity != "loss":
+                axes.set_yscale("log")
+            axes.set_title(panel.title, fontsize="medium", loc="left")
+            axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+            axes.set_xlabel("Utilisation ρ")
+            axes.set_ylabel(zhang_gang_curves.QUANTITIES[panel.quantity][0])
+            axes.legend(frameon=False, fontsize="x-small")
+            tidy(axes)
+        drawn.suptitle(f"{title}: {reading}", fontsize="medium")
+        figures[_slug(table, reading)] = drawn
+    return figures
 
 
 def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
@@ -307,6 +330,7 @@ def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
 DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
     "streit": draw_months,
     "zhang": draw_zhang,
+    "zhang_gang": draw_gang,
     "lomarc": draw_lomarc,
     "network": draw_network,
 }

@@ -21,7 +21,7 @@ STARTS_AT_MOST = 100
 """More jobs than this that start in one view cannot be told apart."""
 
 # Paul Tol's light scheme: told apart also with colour vision deficiencies, and black text is legible on all of them.
-_FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
+FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
 WIDTH_IN, HEIGHT_IN = 11.0, 7.5
 _CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
 
@@ -172,18 +172,18 @@ def _draw_jobs(
 def _fills(result: SimulationResult, placed: list[_Placed]) -> list[str]:
     """Choose a colour for each job: one that no neighbour has, else one that few running jobs have."""
     if len(placed) > _COMPARED_AT_MOST:
-        return [_FILLS[number % len(_FILLS)] for number in range(len(placed))]
+        return [FILLS[number % len(FILLS)] for number in range(len(placed))]
     chosen: list[int] = []
     running: list[int] = []
     for number, (row, intervals) in enumerate(placed):
         running = [other for other in running if result.end_ms[placed[other][0]] >= result.start_ms[row]]
-        cost = [0] * len(_FILLS)
+        cost = [0] * len(FILLS)
         for other in running:
             cost[chosen[other]] += 1000 if _touch(intervals, placed[other][1]) else 1
-        fill = min(range(len(_FILLS)), key=lambda colour: (cost[colour], (colour - number) % len(_FILLS)))
+        fill = min(range(len(FILLS)), key=lambda colour: (cost[colour], (colour - number) % len(FILLS)))
         chosen.append(fill)
         running.append(number)
-    return [_FILLS[fill] for fill in chosen]
+    return [FILLS[fill] for fill in chosen]
 
 
 def _touch(some: tuple[Interval, ...], others: tuple[Interval, ...]) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.published.network import NetworkRuns
     from gridweave.scenarios.published.streit_grid import GridRuns
     from gridweave.scenarios.published.zhang import ZhangRuns
+    from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 
 _CTC = THESIS_TRACES["CTC"].name
 _ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
@@ -51,6 +52,16 @@ class Bench:
         if self._ctc is None:
             return None
         return ZhangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
+
+    @cached_property
+    def zhang_gang(self) -> GangRuns | None:
+        """The curves of Zhang et al. for time sharing; None if the trace is not at hand."""
+        from gridweave.scenarios.published.zhang import learn_model
+        from gridweave.scenarios.published.zhang_gang_curves import GangRuns
+
+        if self._ctc is None:
+            return None
+        return GangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
 
     @cached_property
     def grid(self) -> GridRuns | None:
@@ -118,7 +129,8 @@ TABLES = {row["id"]: msgspec.convert(row, PublishedTable, strict=False) for row 
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "streit": tuple(table for table in TABLES if table.startswith("streit-")),
-    "zhang": tuple(table for table in TABLES if table.startswith("zhang-")),
+    "zhang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang"),
+    "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
     "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
     "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
     "beyond": ("reserved-starts", "control-levels", "network"),

@@ -636,9 +636,9 @@ class SimulationResult(MadeAnew):
 
         Parameters
         ----------
-        kind : {"utilisation", "waits", "schedule"}
+        kind : {"utilisation", "waits", "schedule", "slices"}
             Utilisation and queue length over time; the distributions of waits and slowdowns; time by nodes, with the
-            jobs as rectangles.
+            jobs as rectangles; the same slice by slice, where nodes are shared in time.
         start_ms, end_ms : int, optional
             The time to show, for "utilisation" (all if left out) and "schedule" (the busiest window that is still
             readable if left out). The distributions are of all jobs and take no window.
@@ -660,6 +660,10 @@ class SimulationResult(MadeAnew):
             raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
         if kind == "utilisation":
             return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
+        if kind == "slices":
+            from gridweave.scenarios.plots.slices import plot_slices
+
+            return plot_slices(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "schedule":
             return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
         if kind == "policies":

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import Launch, PieceEvent, PieceStarted, Rank
+from gridweave.site.launch import Launch, PieceEvent, PieceReady, PieceStarted, Rank
 from gridweave.site.machine.affinity import usable_cores
 from gridweave.site.machine.folders import Key, piece_folder, read_launch, result_path
 from gridweave.site.machine.output import STREAMS, output_path
@@ -23,12 +23,15 @@ from gridweave.site.messages import (
     ORDERS,
     ConfirmRun,
     EndRun,
+    KeepRun,
     LookForRoom,
     MachineJoined,
     MachineReady,
+    OpenRun,
     Report,
     RunDelayed,
     RunEnded,
+    RunReady,
     RunStarted,
     StartRun,
 )
@@ -86,6 +89,9 @@ class AgentDriver:
         self._ended: deque[Key] = deque()
         # What could not be started for want of room, and was not asked for again since.
         self._delayed: set[Key] = set()
+        # Parts of jobs on several sites that run, of which the site may not know yet; and the ends of those.
+        self._unheard: set[Key] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Take the folder, and find again what runs there."""
@@ -110,7 +116,11 @@ class AgentDriver:
             if order.machine != self.name:
                 logger.error("an order for %s came to %s", order.machine, self.name)
             elif isinstance(order, EndRun):
-                await self.runner.cancel(order.job_id, order.attempt, order.reason)
+                await self.runner.cancel(order.job_id, order.attempt, order.reason, at_once=order.at_once)
+            elif isinstance(order, OpenRun):
+                await self.runner.open_gate(order.job_id, order.attempt)
+            elif isinstance(order, KeepRun):
+                self._unheard.discard((order.job_id, order.attempt))
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
             elif isinstance(order, LookForRoom):
@@ -139,7 +149,8 @@ class AgentDriver:
         """Say whether a piece is still here; one that is not must not be started by an order that comes late."""
         if self.runner.knows(order.job_id, order.attempt):
             # If it has ended, that is told as well.
-            self._say(RunStarted(self.name, order.job_id, order.attempt))
+            is_at_gate = self.runner.is_at_gate(order.job_id, order.attempt)
+            self._say((RunReady if is_at_gate else RunStarted)(self.name, order.job_id, order.attempt))
             return
         reason = f"machine {self.name} knows nothing of it any more"
         self._say(RunEnded(self.name, order.job_id, order.attempt, "lost", reason))
@@ -199,7 +210,24 @@ class AgentDriver:
 
     async def _listen(self) -> None:
         async for event in self.runner.events():
+            if isinstance(event, PieceStarted) and event.alone_ms is not None:
+                self._watch((event.job_id, event.attempt), event.alone_ms)
             self._say(_told(self.name, event))
+
+    def _watch(self, key: Key, alone_ms: int) -> None:
+        """End a piece whose gate was opened, if the site does not say in time that all of its part has begun."""
+
+        def late() -> None:
+            if key in self._unheard:
+                self._unheard.discard(key)
+                reason = "its site did not say in time that all of it had begun"
+                task = asyncio.ensure_future(self.runner.cancel(*key, reason, at_once=True))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+        self._unheard.add(key)
+        self.runner.heard(*key)
+        asyncio.get_running_loop().call_later(alone_ms / 1000, late)
 
     async def _tell(self) -> None:
         """Tell the site all that it has not heard, again and again until it has."""
@@ -228,6 +256,8 @@ def _written_path(folder: Path, rank: int, stream: str) -> Path:
 
 
 def _told(agent: str, event: PieceEvent) -> Report:
+    if isinstance(event, PieceReady):
+        return RunReady(agent, event.job_id, event.attempt)
     if isinstance(event, PieceStarted):
         return RunStarted(agent, event.job_id, event.attempt)
     # Of what was lost nobody knows.

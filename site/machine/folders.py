@@ -16,6 +16,9 @@ from gridweave.site.launch import Launch, PieceState
 LAUNCH = "launch.msgpack"
 STATE = "state.msgpack"
 CANCEL = "cancel"
+CANCEL_NOW = "cancel-now"
+GATE = "gate-open"
+HEARD = "heard"
 RESERVE = "reserve"
 SHIM_LOG = "shim.log"
 NOTICES = "notices"
@@ -110,6 +113,11 @@ def read_cancel(folder: Path) -> str | None:
         return (folder / CANCEL).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
+
+
+def leave(folder: Path, sign: str) -> None:
+    """Leave an empty file as a sign: `GATE`, `HEARD` or `CANCEL_NOW`."""
+    (folder / sign).touch(mode=0o600)
 
 
 def reserve(folder: Path, ranks: int) -> None:

@@ -19,15 +19,19 @@ from types import TracebackType
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceStarted, PieceState
+from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
 from gridweave.site.machine.elements import COUNTER, ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
+    CANCEL_NOW,
     FULL,
+    GATE,
+    HEARD,
     JOBS,
     LAUNCH,
     NOTICES,
     STATE,
     Key,
+    leave,
     piece_folder,
     piece_key,
     read_cancel,
@@ -49,6 +53,8 @@ class KnownPiece:
         self.key = key
         self.folder = folder
         self.shim: int | None = None
+        self.alone_ms: int | None = None
+        self.told_ready = False
         self.told_started = False
         self.cancelled = False
         self.ended = False
@@ -240,6 +246,7 @@ class Runner:
         if problem is not None:
             raise UnavailableError(problem)
         piece = self._pieces[key] = KnownPiece(key, folder)
+        piece.alone_ms = launch.alone_ms
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
@@ -261,8 +268,32 @@ class Runner:
         """Return why there is no room for another piece, or ``None``; a trial writes something, to see a quota."""
         return room_problem(self.root, trial=trial)
 
-    async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
-        """End a piece, or keep one from starting that has not come yet; the first reason that is given stays."""
+    async def open_gate(self, job_id: int, attempt: int) -> None:
+        """Let the ranks of a piece begin that wait at their gate; nothing happens to any other."""
+        piece = self._pieces.get((job_id, attempt))
+        if piece is None or piece.ended or not piece.told_ready or piece.shim is None:
+            return  # whoever orders it does so again
+        with contextlib.suppress(OSError):
+            leave(piece.folder, GATE)
+            signal.pidfd_send_signal(piece.shim, signal.SIGUSR1)
+
+    def heard(self, job_id: int, attempt: int) -> None:
+        """See to it from now on that a piece is not alone; else it would end by itself, for that nobody does."""
+        piece = self._pieces.get((job_id, attempt))
+        if piece is not None and piece.alone_ms is not None:
+            with contextlib.suppress(OSError):
+                leave(piece.folder, HEARD)
+
+    def is_at_gate(self, job_id: int, attempt: int) -> bool:
+        """Return whether the ranks of a piece wait at their gate."""
+        state = self.state(job_id, attempt)
+        return state is not None and state.at_gate
+
+    async def cancel(self, job_id: int, attempt: int, reason: str, *, at_once: bool = False) -> None:
+        """End a piece, or keep one from starting that has not come yet; the first reason that is given stays.
+
+        Its ranks have the time to end by themselves that the job wishes, unless it is to be `at_once`.
+        """
         key = (job_id, attempt)
         folder = piece_folder(self.root, key)
         if key in self._forgotten:
@@ -279,6 +310,8 @@ class Runner:
             return
         piece.cancelled = True
         with contextlib.suppress(OSError):  # on a full disk the signal alone ends it, without the reason
+            if at_once:
+                leave(folder, CANCEL_NOW)
             write_cancel(folder, reason)
         self._signal_cancelled(piece)
 
@@ -361,6 +394,8 @@ class Runner:
             key = piece_key(Path(name))
             if key in self._pieces and started.isdecimal():
                 self._tell_started(self._pieces[key], int(started))
+            elif key in self._pieces and started == "ready":
+                self._tell_ready(self._pieces[key])
 
     def _watch(self, piece: KnownPiece, handle: int) -> None:
         piece.shim = handle
@@ -395,6 +430,8 @@ class Runner:
         """Take up a piece that is on the disk."""
         piece = self._pieces[key] = KnownPiece(key, folder)
         piece.cancelled = read_cancel(folder) is not None
+        launch = read_launch(folder)
+        piece.alone_ms = None if launch is None else launch.alone_ms
         await self._settle(piece)
 
     async def _settle(self, piece: KnownPiece, failed: str = "") -> None:
@@ -413,7 +450,9 @@ class Runner:
         here = state.boot_id == boot_id()
         handle = open_process(state.shim_pid, state.shim_start_ticks) if here else None
         if handle is not None:
-            if state.phase != "waiting" and state.started_ms is not None:
+            if state.at_gate:
+                self._tell_ready(piece)
+            elif state.phase != "waiting" and state.started_ms is not None:
                 self._tell_started(piece, state.started_ms)
             self._watch(piece, handle)
             return
@@ -444,10 +483,15 @@ class Runner:
             write_state(piece.folder, state)
         self._tell_ended(piece, state)
 
+    def _tell_ready(self, piece: KnownPiece) -> None:
+        if not (piece.told_ready or piece.told_started or piece.ended):
+            piece.told_ready = True
+            self._events.put_nowait(PieceReady(*piece.key))
+
     def _tell_started(self, piece: KnownPiece, started_ms: int) -> None:
         if not piece.told_started and not piece.ended:
             piece.told_started = True
-            self._events.put_nowait(PieceStarted(*piece.key, started_ms))
+            self._events.put_nowait(PieceStarted(*piece.key, started_ms, piece.alone_ms))
 
     def _tell_ended(self, piece: KnownPiece, state: PieceState) -> None:
         """Tell of an end, once, and of the start before it."""

@@ -31,7 +31,17 @@ from gridweave.site.launch import (
 )
 from gridweave.site.machine.affinity import format_cpu_list
 from gridweave.site.machine.elements import ended_elements, run_elements
-from gridweave.site.machine.folders import FULL, NOTICES, error_path, read_cancel, reserve, write_state
+from gridweave.site.machine.folders import (
+    CANCEL_NOW,
+    FULL,
+    GATE,
+    HEARD,
+    NOTICES,
+    error_path,
+    read_cancel,
+    reserve,
+    write_state,
+)
 from gridweave.site.machine.output import RankOutput
 from gridweave.site.machine.processes import (
     PR_SET_NAME,
@@ -113,7 +123,7 @@ READY = b"+"
 NOT_STARTED = 127
 GO = b"g"
 
-HANDLED = frozenset({signal.SIGTERM, signal.SIGCHLD})
+HANDLED = frozenset({signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1})
 """The signals that a shim has handlers for."""
 
 _RESET = tuple(
@@ -317,6 +327,8 @@ class Supervisor:
         self.kill_at_s: float | None = None
         self.kill_again_s = _FIRST_KILL_AGAIN_S
         self.announce_at_s: float | None = None
+        self.at_gate = False
+        self.heard_by_s: float | None = None
         self.sample_s = _FIRST_SAMPLE_S
         self.sample_at_s: float | None = None
         self.childless = True
@@ -342,7 +354,7 @@ class Supervisor:
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _hear_signals(self) -> None:
-        """Turn SIGTERM and SIGCHLD into something to read; from now on neither is lost."""
+        """Turn the signals into something to read; from now on none is lost."""
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -360,10 +372,11 @@ class Supervisor:
     def _obey_cancel(self, *, told: bool = False) -> None:
         """End the piece if somebody wants that: by the file in the folder, or by SIGTERM alone."""
         reason = read_cancel(self.folder)
+        at_once = (self.folder / CANCEL_NOW).exists()
         if reason is None and told:
             reason = "its supervising process was told to end (SIGTERM)"
-        if reason is not None and self.outcome is None:
-            self._end("cancelled", " ".join(reason.split()) or "cancelled")
+        if reason is not None and (self.outcome is None or at_once):
+            self._end("cancelled", " ".join(reason.split()) or "cancelled", at_once=at_once)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -437,6 +450,8 @@ class Supervisor:
         self._write()
         self.started_s = time.monotonic()
         self.started_ms = int(time.time() * 1000)
+        if self.launch.alone_ms is not None:
+            self.heard_by_s = self.started_s + self.launch.alone_ms / 1000
         os.write(self.gate[1], GO * len(self.processes))
         os.close(self.gate[1])
         self.gate = None
@@ -449,9 +464,9 @@ class Supervisor:
         if self.outcome is not None and self.childless:
             return 0.0
         now_s = time.monotonic()
-        instants = [self.kill_at_s, self.announce_at_s, self.sample_at_s, self._limit_at_s()]
+        instants = [self.kill_at_s, self.announce_at_s, self.sample_at_s, self.heard_by_s, self._limit_at_s()]
         pauses = [instant - now_s for instant in instants if instant is not None]
-        if self._waits():
+        if self._waits() and not self._is_closed():
             left_s = (self.launch.start_at_unix_ms or 0) / 1000 - time.time()
             pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be set meanwhile
         return max(0.0, min(pauses)) if pauses else None
@@ -460,26 +475,27 @@ class Supervisor:
         """Tell whether all ranks are ready and only the agreed instant is missing."""
         return self.outcome is None and self.gate is not None and all(process.ready for process in self.processes)
 
+    def _is_closed(self) -> bool:
+        """Tell whether the ranks wait for somebody to open their gate; whoever does leaves a file, and a signal."""
+        return self.launch.alone_ms is not None and not (self.folder / GATE).exists()
+
     def _limit_at_s(self) -> float | None:
         if self.phase != "running" or self.launch.limit_ms is None:
             return None
         return self.started_s + self.launch.limit_ms / 1000
 
     def _keep_time(self) -> None:
-        if self._waits() and time.time() * 1000 >= (self.launch.start_at_unix_ms or 0):
-            try:
-                self._open_gate()
-            except OSError as error:
-                self.started_ms = None
-                why = os.strerror(error.errno or 0)
-                problem = f"its start could not be written down, or its ranks were ended before it: {why}"
-                self._end(_blamed(error), problem)
+        self._keep_gate()
         now_s = time.monotonic()
         limit_at_s = self._limit_at_s()
         if limit_at_s is not None and now_s >= limit_at_s:
             self._end("limit", f"ended at its limit of {self.launch.limit_ms} ms")
         if self.announce_at_s is not None and now_s >= self.announce_at_s:
             self.announce_at_s = None if self._announce() else now_s + _NOTICE_AGAIN_S
+        if self.heard_by_s is not None and now_s >= self.heard_by_s:
+            self.heard_by_s = None
+            if not (self.folder / HEARD).exists():
+                self._end("lost", "nobody took note in time that it had begun", at_once=True)
         if self.kill_at_s is not None and now_s >= self.kill_at_s:
             self._kill(now_s)
         if self.sample_at_s is not None and now_s >= self.sample_at_s:
@@ -489,14 +505,33 @@ class Supervisor:
             with contextlib.suppress(OSError):  # a full disk; the end has room set aside
                 self._write()
 
+    def _keep_gate(self) -> None:
+        """Open the gate once all ranks are ready, the agreed instant is there, and whoever is to open it has."""
+        if not self._waits():
+            return
+        try:
+            if not self._is_closed():
+                if time.time() * 1000 >= (self.launch.start_at_unix_ms or 0):
+                    self._open_gate()
+            elif not self.at_gate:
+                self.at_gate = True
+                self._write()
+                self.announce_at_s = time.monotonic()
+        except OSError as error:
+            self.started_ms = None
+            why = os.strerror(error.errno or 0)
+            problem = f"its start could not be written down, or its ranks were ended before it: {why}"
+            self._end(_blamed(error), problem)
+
     def _announce(self) -> bool:
-        """Tell the runner that the ranks run, if one listens; return whether that is done with."""
+        """Tell the runner that the ranks run, or wait at their gate; return whether that is done with."""
         try:
             notices = os.open(self.folder.parent.parent / NOTICES, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return True  # nobody listens; whoever comes reads the state
         try:
-            os.write(notices, f"{self.launch.job_id}.{self.launch.attempt} {self.started_ms}\n".encode())
+            what = "ready" if self.started_ms is None else str(self.started_ms)
+            os.write(notices, f"{self.launch.job_id}.{self.launch.attempt} {what}\n".encode())
         except BlockingIOError:
             return False
         except OSError:
@@ -603,6 +638,7 @@ class Supervisor:
             ended_ms=ended_ms,
             outcome=self.outcome if ended_ms is not None else None,
             reason=self.reason,
+            at_gate=self.at_gate and self.phase == "waiting",
             ranks=reports,
             usage=usage,
         )

@@ -21,9 +21,12 @@ from gridweave.site.messages import (
     DrainSite,
     EndRun,
     FragmentsMet,
+    KeepRun,
     LiveSiteEvent,
     MachineForgotten,
     MachineJoined,
+    OpenGate,
+    OpenRun,
     Order,
     Request,
     RequestQuote,
@@ -43,7 +46,7 @@ from gridweave.site.service.driver import Driver, Send
 GRID = "grid"
 """The other end of a site's connection."""
 
-GridMessage = Request | DescribeJob | FragmentsMet
+GridMessage = Request | DescribeJob | OpenGate | FragmentsMet
 
 
 REPEAT_S = 2.0
@@ -88,7 +91,9 @@ class SiteDriver(Driver[Any]):
         for order in self.site.runs.orders(*self._due):
             orders.setdefault(order.machine, []).append(order)
         for command in commands:
-            if isinstance(command, (StartRun, EndRun)) and command.machine not in self._due:
+            # What is not repeated is told even to those that are told again all that is.
+            is_new = isinstance(command, (StartRun, OpenRun, EndRun)) and command.machine not in self._due
+            if is_new or isinstance(command, KeepRun):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
         for machine, ordered in orders.items():
@@ -132,10 +137,11 @@ class SiteDriver(Driver[Any]):
 
     def _in_real_time(self, order: Order) -> Order:
         """Return an order with its limit as it is measured on a machine."""
-        if not isinstance(order, StartRun) or order.launch.limit_ms is None:
+        if not isinstance(order, StartRun):
             return order
-        limit_ms = self.clock.real_ms(order.launch.limit_ms)
-        return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, limit_ms=limit_ms))
+        spans = {"limit_ms": order.launch.limit_ms, "alone_ms": order.launch.alone_ms}
+        real = {name: self.clock.real_ms(span_ms) for name, span_ms in spans.items() if span_ms is not None}
+        return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, **real))
 
 
 _MOST_ROUNDS = 50

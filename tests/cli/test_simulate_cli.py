@@ -393,3 +393,21 @@ def test_nodes_that_fail(good: Callable[..., str], shell: Shell, trace: Path, tm
     assert (status, err.splitlines()[-1]) == (2, "gridweave: node 4 goes down at 20000 ms, and the site has 0 to 3")
     status, _, err = shell("simulate", trace, "--discipline", "lomarc", "--node-events", file)
     assert (status, err) == (2, "gridweave: --node-events: does not go with --discipline lomarc; leave it out\n")
+
+
+def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shell, trace: Path) -> None:
+    """The options of gang, its metrics, and the matrix at an instant; of another discipline there is none."""
+    out = good(trace, "--discipline", "gang", "--option", "mpl=2", "--option", "slice_ms=10000", "--show-matrix", "5s")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert any(line.endswith("(*: the slice that goes on)") for line in lines)
+    assert [line for line in lines if line[:2] in ("P0", "ti")] == [
+        "P0-P2 P3",
+        "time-slice 0 * J1 J4",
+        "time-slice 1 J3 J3",
+    ]
+    assert any(line.startswith("loss as printed") for line in lines)
+    status, _, err = shell("simulate", trace, "--show-matrix", "5s")
+    assert status != 0
+    assert "--show-matrix: goes with --discipline gang; no other has a matrix" in err
+    status, _, err = shell("simulate", trace, "--discipline", "gang", "--option", "mpl=0")
+    assert "mpl: is 0; a matrix has from 1 row, which shares space alone, to 62" in err

@@ -12,6 +12,7 @@ from gridweave.errors import InputError
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
+from gridweave.site.contract import ALONE_MS
 from gridweave.site.job import (
     Accepted,
     Declined,
@@ -30,8 +31,11 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     Enqueued,
+    FragmentOpened,
+    FragmentReady,
     FragmentsMet,
     LeaseEnded,
+    OpenGate,
     Quoted,
     Refused,
     ReleaseNodes,
@@ -94,8 +98,9 @@ def split() -> LiveGrid:
 def running() -> LiveGrid:
     """Return a grid in which that job runs."""
     core = split()
-    do(core, 500, north(Started(1, 1, 500)))
-    do(core, 501, south(Started(1, 1, 500)))
+    for site in (north, south):
+        do(core, 500, site(Started(1, 1, 500)), site(FragmentReady(1, 1)))
+    do(core, 501, north(FragmentOpened(1, 1)), south(FragmentOpened(1, 1)))
     return core
 
 
@@ -135,28 +140,55 @@ def test_the_commitment_carries_where_the_ranks_meet() -> None:
         ]
 
 
-def test_a_job_on_several_sites_runs_when_all_have_started() -> None:
-    """Then, and once, each of them hears that all are there."""
+def test_ranks_begin_when_all_are_ready_and_the_job_runs_when_all_have_begun() -> None:
+    """The gate is opened for all at once, and once; then each hears, once, that all are there."""
     core = split()
-    assert told(do(core, 500, south(Started(1, 1, 500))), FragmentsMet) == []
+    do(core, 500, south(Started(1, 1, 500)), north(Started(1, 1, 500)))
+    assert told(do(core, 505, south(FragmentReady(1, 1))), OpenGate) == []
+    go = told(do(core, 510, north(FragmentReady(1, 1))), OpenGate)
+    assert go == [(site, OpenGate(1, 1, 510 + ALONE_MS)) for site in (NORTH, SOUTH)]
+    assert told(do(core, 511, north(FragmentReady(1, 1))), OpenGate) == []
+    assert told(do(core, 515, south(FragmentOpened(1, 1))), FragmentsMet) == []
     assert state(core) == ("starting", "", 1)
-    met = told(do(core, 501, north(Started(1, 1, 500))), FragmentsMet)
+    met = told(do(core, 520, north(FragmentOpened(1, 1))), FragmentsMet)
     assert met == [(site, FragmentsMet(1, 1)) for site in (NORTH, SOUTH)]
     assert state(core) == ("running", "", 1)
+    assert core.book.records[1].start_ms == 500
 
 
-def test_a_part_that_was_cancelled_is_met_by_none_that_starts_later() -> None:
+def test_a_part_that_was_cancelled_is_met_by_none_that_begins_later() -> None:
     """The job has never had all its nodes, and neither its story nor what waits for its start is told that it had."""
     core = split()
-    do(core, 500, south(Started(1, 1, 500)))
+    do(core, 500, south(Started(1, 1, 500)), north(Started(1, 1, 500)))
+    do(core, 505, south(FragmentReady(1, 1)), north(FragmentReady(1, 1)), south(FragmentOpened(1, 1)))
     do(core, 510, Wish("cancel", (1,)))
     do(core, 520, south(Ended(1, 1, 515, "cancelled")))
-    commands = do(core, 900, north(Started(1, 1, 890)))
+    commands = do(core, 900, north(FragmentOpened(1, 1)))
     assert told(commands, FragmentsMet) == []
     assert not [note for note in commands if isinstance(note, Noted) and note.kind == "runs"]
     do(core, 950, north(Ended(1, 1, 940, "cancelled")))
     assert state(core) == ("ended", "cancelled", 1)
     assert core.book.records[1].start_ms is None
+
+
+@pytest.mark.parametrize("alone", ["finished", "failed"])
+def test_what_a_part_did_alone_is_no_run_of_the_job(alone: str) -> None:
+    """Its gate was opened, that of the other part never was: the whole job is tried again, however it ended."""
+    core = split()
+    do(core, 500, south(FragmentReady(1, 1)), north(FragmentReady(1, 1)), south(FragmentOpened(1, 1)))
+    do(core, 600, south(Ended(1, 1, 590, alone)))
+    do(core, 700, north(Ended(1, 1, 690, "unmet")))
+    assert state(core) == ("starting", "", 2)
+
+
+def test_a_part_that_cannot_begin_fails_the_job_whose_gate_stays_closed() -> None:
+    """The command of a part is missing: the other part ends at its gate, and the job has failed and is not repeated."""
+    core = split()
+    do(core, 500, south(FragmentReady(1, 1)))
+    assert told(do(core, 510, north(Ended(1, 1, 505, "failed"))), CancelJob) == [(SOUTH, CancelJob(1, 1))]
+    assert told(do(core, 511, north(FragmentReady(1, 1))), OpenGate) == [], "a part is over"
+    do(core, 520, south(Ended(1, 1, 515, "unmet")))
+    assert state(core) == ("ended", "failed", 1)
 
 
 def test_what_sites_report_is_added_up() -> None:
@@ -286,6 +318,8 @@ jobs, attempts = st.integers(1, 4), st.integers(1, 3)
 answers = st.one_of(
     st.builds(Reserved, jobs, attempts, st.sampled_from(["", "n1:2000"])),
     st.builds(Started, jobs, attempts, st.integers(0, 100)),
+    st.builds(FragmentReady, jobs, attempts),
+    st.builds(FragmentOpened, jobs, attempts),
     st.builds(Refused, jobs, attempts, st.just("busy")),
     st.builds(LeaseEnded, jobs, attempts),
     st.builds(Enqueued, jobs, attempts),
@@ -333,7 +367,11 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
         over = {job_id for job_id, record in core.book.records.items() if is_over(record)}
         recorded.append((now_ms, encoded, digest(core.handle(now_ms, *events))))
         assert all(is_over(core.book.records[job_id]) for job_id in over)
-        assert all(core.book.records[job_id].state != "running" for job_id in core._met)
+        assert all(
+            core.book.records[job_id].state != "running"
+            for job_id, gate in core._gates.items()
+            if gate.begun != {NORTH, SOUTH}
+        )
     again = grid(control)
     if snapshot:
         again.restore(read_state(again, snapshot))

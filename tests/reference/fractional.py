@@ -29,6 +29,7 @@ class Algorithm:
     min_virtual_ms: int = 0
     period_ms: int = 600_000
     penalty_ms: int = 300_000
+    long_ms: int = 0
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Job:
     tasks: int
     need: int
     memory: int
+    weight: Fraction = Fraction(1)
     share: Fraction = Fraction(1)
     nodes: list[int] = field(default_factory=list)  # of its tasks; empty if it is on none
     virtual: int = 0  # in 2**-16 ms
@@ -276,6 +278,11 @@ class Site:
         for job in self.jobs:
             job.virtual += job.rate * (now_ms - self.now_ms)
         self.now_ms = now_ms
+        for job in [*self.jobs, *new]:
+            long_ms, virtual_ms = self.how.long_ms, job.virtual // RATE_ONE
+            job.share = job.weight
+            if 0 < long_ms < virtual_ms:
+                job.share = Fraction(max(1, math.floor(1000 * job.weight * long_ms / virtual_ms)), 1000)
         ended = [job for job in self.jobs if job.virtual >= job.run_ms * RATE_ONE]
         for job in ended:
             job.end_ms, job.rate = now_ms, 0

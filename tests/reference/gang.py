@@ -76,8 +76,13 @@ class GangReference:
         self.used_then = [0] * policy.mpl
         self.decisions = 0
         self.migrations = self.tasks_migrated = 0
-        self.lost = self.lost_any = 0
+        self.lost = self.lost_any = self.switched = 0
+        self.shares_space = False
+        self.open_rows = list(range(policy.mpl))
+        self.changes = 0
+        self.utilisation = self.switch_part = 0.0
         self.now = self.jobs[0].submit_ms if self.jobs else 0
+        self.measured = self.now, 0, 0
 
     # Time
 
@@ -169,6 +174,7 @@ class GangReference:
             elif not job.works:
                 job.works, job.switch_left = True, self.policy.switch_ms
                 self._lose(job.width * self.policy.switch_ms)
+                self.switched += job.width * self.policy.switch_ms
             job.ran_in = self.row if self.row is not None else -1
         self.slice_end = self.now + self.policy.slice_ms
 
@@ -185,6 +191,8 @@ class GangReference:
                 job.rows = {job.home}
         if policy.phases == "compact":
             self._compact(migrates=False)
+        if policy.window_ms is not None:
+            self._adapt(policy.window_ms)
         self._schedule()
         if policy.migration == "all" and self._compact(migrates=True):
             self._schedule()
@@ -192,6 +200,29 @@ class GangReference:
         if policy.migration != "none":
             self._fill(migrates=True)
         self.used_then = [self._used(row) for row in range(policy.mpl)]
+
+    def _adapt(self, window_ms: int) -> None:
+        """Measure utilisation and the part of switches since the last time, and choose which rows are open."""
+        since, lost, switched = self.measured
+        span = self.now - since
+        if span:
+            useful, paid = self.nodes * span - (self.lost_any - lost), self.switched - switched
+            weight = span / (window_ms + span)
+            self.utilisation += weight * (useful / (self.nodes * span) - self.utilisation)
+            if not self.shares_space and useful + paid > 0:
+                self.switch_part += weight * (paid / (useful + paid) - self.switch_part)
+        self.measured = self.now, self.lost_any, self.switched
+        gain = 1.3 - 1.0
+        critical = gain * (1.0 - self.switch_part) / (gain + self.switch_part)
+        if self.shares_space:
+            critical -= 0.03
+        space = self.utilisation > critical
+        self.changes += space and not self.shares_space
+        self.shares_space = space
+        self.open_rows = list(range(self.policy.mpl))
+        if space:
+            used = sorted((self._used(row), -row) for row in self.open_rows if self._used(row))
+            self.open_rows = sorted(-row for _, row in used[1:] or used) or [0]
 
     def _in_row(self, row: int) -> list[_Job]:
         return [job for job in self.placed if row in job.rows]
@@ -322,7 +353,7 @@ class GangReference:
     def _schedule(self) -> None:
         self.promises = {}
         for job in list(self.queue):
-            rows = [row for row in range(self.policy.mpl) if self._may_start(job, row)]
+            rows = [row for row in self.open_rows if self._may_start(job, row)]
             if rows:
                 row = min(rows, key=lambda row: (self.nodes - self._used(row), self._turns_until(row)))
                 job.home = job.ran_in = row
@@ -335,7 +366,7 @@ class GangReference:
             elif not self.promises or self.policy.backfill == "conservative":
                 starts = [
                     (self._earliest(self._occupations(row, promised=True), job.width, self._longest(job)), row)
-                    for row in range(self.policy.mpl)
+                    for row in self.open_rows
                 ]
                 start, row = min(starts)
                 self.promises[job.job_id] = row, start

@@ -33,6 +33,8 @@ from gridweave.site.messages import (
     Ended,
     EndRun,
     EnqueueJob,
+    FragmentOpened,
+    FragmentReady,
     FragmentsMet,
     LeaseEnded,
     LiveSiteEvent,
@@ -41,12 +43,15 @@ from gridweave.site.messages import (
     MachineForgotten,
     MachineJoined,
     MachineReady,
+    OpenGate,
+    OpenRun,
     Refused,
     ReleaseNodes,
     Reserved,
     ReserveNodes,
     RunDelayed,
     RunEnded,
+    RunReady,
     RunStarted,
     SiteChanged,
     Started,
@@ -441,6 +446,63 @@ def test_a_part_that_stays_alone_is_ended_as_unmet() -> None:
         assert outcome == ("finished" if met else "unmet")
 
 
+def at_gate(**more: Any) -> LiveSite:
+    """Return a site at which the ranks of a part of a job, on both machines, are ready at 60 ms."""
+    core = site(**more)
+    do(core, 0, described(7, 4, others=2), ReserveNodes(7, 1, 4, 1000, 50))
+    do(core, 10, CommitNodes(7, 1))
+    assert {order.launch.alone_ms for order in of(do(core, 50), StartRun)} == {core.settings.alone_ms}
+    assert of(do(core, 55, RunReady("a", 7, 1)), FragmentReady) == []
+    assert of(do(core, 60, RunReady("b", 7, 1), RunReady("a", 7, 1)), FragmentReady) == [FragmentReady(7, 1)]
+    return core
+
+
+def test_ranks_begin_when_the_grid_opens_their_gate() -> None:
+    """Until then no machine is told to, however often orders are repeated; the limit counts from then on."""
+    core = at_gate()
+    assert list(core.runs.orders("a", "b")) == []
+    assert of(do(core, 70, OpenGate(7, 1, 1570)), OpenRun) == [OpenRun(machine, 7, 1) for machine in "ab"]
+    assert of(do(core, 75, RunStarted("a", 7, 1)), FragmentOpened) == []
+    assert list(core.runs.orders("a", "b")) == [OpenRun("b", 7, 1)]
+    assert of(do(core, 80, RunStarted("b", 7, 1)), FragmentOpened) == [FragmentOpened(7, 1)]
+    do(core, 90, FragmentsMet(7, 1))
+    assert of(do(core, 1069), EndRun) == []
+    assert of(do(core, 1070), EndRun) == [EndRun(machine, 7, 1, "reached its limit") for machine in "ab"]
+
+
+def test_a_part_whose_gate_was_opened_and_that_stays_alone_is_ended_at_once() -> None:
+    """Its ranks get no time: what they do is no run of the job, even if they say that it was."""
+    core = at_gate(alone_ms=500)
+    do(core, 70, OpenGate(7, 1, 570))
+    do(core, 80, RunStarted("a", 7, 1), RunStarted("b", 7, 1))
+    assert core.next_wakeup_ms() == 570
+    commands = of(do(core, 570), EndRun)
+    assert commands == [EndRun(machine, 7, 1, "its other fragments did not come", True) for machine in "ab"]
+    assert list(core.runs.orders("a")) == commands[:1]
+    do(core, 580, ended("a", 7, "cancelled"))
+    assert of(do(core, 590, ended("b", 7, "cancelled")), Ended) == [Ended(7, 1, 590, "unmet")]
+
+
+def test_a_gate_stays_closed_that_was_to_be_opened_long_ago() -> None:
+    """The others have given up by then: the part ends as one that has met none, and so does one that is cancelled."""
+    for word in (OpenGate(7, 1, 100), CancelJob(7, 1)):
+        core = at_gate()
+        commands = do(core, 101, word)
+        assert of(commands, OpenRun) == []
+        assert [order.at_once for order in of(commands, EndRun)] == [True, True]
+        do(core, 110, ended("a", 7, "cancelled", has_run=False))
+        assert of(do(core, 120, ended("b", 7, "cancelled", has_run=False)), Ended) == [Ended(7, 1, 120, "unmet")]
+
+
+def test_what_waits_at_its_gate_does_not_reach_its_limit() -> None:
+    """It ends with the time of the rendezvous, however short its limit is."""
+    core = at_gate(rendezvous_ms=5000)
+    assert of(do(core, 1050), EndRun) == []
+    assert of(do(core, 5050), EndRun) == [
+        EndRun(machine, 7, 1, "its other fragments did not come", True) for machine in "ab"
+    ]
+
+
 def test_what_was_not_described_is_refused() -> None:
     """A request for an attempt of which the site does not know what it runs cannot be granted; an old word is none."""
     core = site()
@@ -544,6 +606,8 @@ anything = st.one_of(
             st.builds(CancelJob, grid_jobs, attempts),
             st.builds(WithdrawJob, grid_jobs, attempts),
             st.builds(FragmentsMet, grid_jobs, attempts),
+            st.builds(OpenGate, grid_jobs, attempts, st.integers(0, 100)),
+            st.builds(RunReady, st.sampled_from(["a", "b"]), grid_jobs, attempts),
         )
     ),
 )

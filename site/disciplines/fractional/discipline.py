@@ -108,7 +108,7 @@ class Fractional:
         row["submit_ms"], row["job_id"], row["width"] = now_ms, job.job_id, job.width
         row["estimate_ms"], row["first"], row["start_ms"] = job.estimate_ms, used, -1
         row["need"], row["memory"] = parts_of_node(needs.cpu_need), parts_of_node(needs.memory)
-        row["share"] = share_of(job.weight)
+        row["weight"] = row["share"] = share_of(job.weight)
         fractional_submitted(self._state, np.int64(slot))
 
     def _pack_pool(self) -> int:

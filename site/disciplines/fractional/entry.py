@@ -24,11 +24,14 @@ class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     period_s, penalty_s : float
         After which time all tasks are placed anew, for an algorithm with ``per``; how long a job does no work that
         runs again after a pause, or of which a task has moved.
+    long_s : float
+        The share of CPU of a job with more virtual time falls as the inverse of that; 0 for no such bound.
     """
 
     algorithm: Annotated[str, Meta(description="A name such as " + BEST)] = BEST
     period_s: Annotated[float, Meta(gt=0)] = 600.0
     penalty_s: Annotated[float, Meta(ge=0)] = 300.0
+    long_s: Annotated[float, Meta(ge=0)] = 0.0
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
@@ -39,6 +42,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
         algorithm=table.algorithm,
         period_ms=round(table.period_s * MS_PER_S),
         penalty_ms=round(table.penalty_s * MS_PER_S),
+        long_ms=round(table.long_s * MS_PER_S),
     )
 
 

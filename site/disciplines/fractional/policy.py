@@ -34,6 +34,9 @@ NAME = "fractional"
 
 MS_PER_S = 1000
 
+MAX_LONG_MS = 10**12
+"""Times the largest weight, it is to stay in 64 bits."""
+
 SUBMIT_PARTS = {"": NOTHING, "Greedy": GREEDY, "GreedyP": GREEDY_P, "GreedyPM": GREEDY_PM, "MCB8": MCB8}
 PERIODIC_PARTS = {"": NOTHING, "per": PER, "stretch-per": STRETCH_PER}
 
@@ -156,6 +159,8 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
         After which time the tasks of all jobs are placed anew, for an algorithm with ``per``.
     penalty_ms : int
         How long a job does no work that runs again after a pause, or of which a task has moved.
+    long_ms : int
+        The share of a job with more virtual time falls as the inverse of that; 0 for no bound, as in the paper.
 
     Raises
     ------
@@ -173,6 +178,7 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: str = BEST
     period_ms: int = 600 * MS_PER_S
     penalty_ms: int = 300 * MS_PER_S
+    long_ms: int = 0
     discipline: str = NAME
 
     def __post_init__(self) -> None:
@@ -183,6 +189,8 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("period", f"is {self.period_ms} ms; from 1 to {MAX_TIME_MS:,}")
         if not 0 <= self.penalty_ms <= MAX_TIME_MS:
             raise OptionError("penalty", f"is {self.penalty_ms} ms; from 0 to {MAX_TIME_MS:,}")
+        if not 0 <= self.long_ms <= MAX_LONG_MS:
+            raise OptionError("long", f"is {self.long_ms} ms; from 0 to {MAX_LONG_MS:,}")
 
     @property
     def label(self) -> str:
@@ -192,6 +200,8 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
             words.append(f"period={self.period_ms / MS_PER_S:g}")
         if self.penalty_ms != 300 * MS_PER_S:
             words.append(f"penalty={self.penalty_ms / MS_PER_S:g}")
+        if self.long_ms:
+            words.append(f"long={self.long_ms / MS_PER_S:g}")
         return " ".join(words)
 
     @property
@@ -211,4 +221,5 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
             min_virtual=np.int64(how.min_virtual_s * MS_PER_S * RATE_ONE),
             period_ms=np.int64(self.period_ms),
             penalty_ms=np.int64(self.penalty_ms),
+            long_ms=np.int64(self.long_ms),
         )

@@ -27,7 +27,13 @@ from gridweave.site.disciplines.gang.kernels.state import (
     gang_job_withdrawn,
 )
 from gridweave.site.disciplines.gang.kernels.told import rates_at
-from gridweave.site.disciplines.gang.matrix import check_matrix, gang_totals, matrix_of
+from gridweave.site.disciplines.gang.matrix import (
+    check_matrix,
+    columns_of,
+    gang_totals,
+    intervals_of_columns,
+    matrix_of,
+)
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
@@ -103,16 +109,8 @@ class GangDiscipline:
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes and the hardware threads of a running job, which are one each."""
-        bits, found = self._bits_of(job_id), list[tuple[int, int]]()
-        node = 0
-        while bits >> node:
-            if bits >> node & 1:
-                if found and found[-1][1] == node:
-                    found[-1] = found[-1][0], node + 1
-                else:
-                    found.append((node, node + 1))
-            node += 1
-        return tuple(found), tuple(found)
+        nodes = intervals_of_columns(columns_of(self._state, self._slots.of[job_id]))
+        return nodes, nodes
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
         """Return None: a job that shares nodes in time is not told at which slowdown."""

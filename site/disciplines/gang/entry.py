@@ -32,7 +32,7 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes
     ----------
-    mpl, slice_ms, switch_ms, scheduling, phases, migration, migration_ms, max_tasks
+    mpl, slice_ms, switch_ms, scheduling, phases, migration, migration_ms, max_tasks, window_ms
         As in `gridweave.site.disciplines.gang.policy.GangPolicy`.
     """
 
@@ -44,6 +44,7 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     migration: Annotated[str, _one_of(MIGRATIONS, "What jobs are moved to other nodes for.")] = "none"
     migration_ms: int = 0
     max_tasks: int | None = None
+    window_ms: int | None = None
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> GangPolicy:
@@ -64,7 +65,9 @@ def gang_metrics(played: Played) -> dict[str, float]:
         ``slowdown_10s``: the mean of response by dedicated run time, both at least 10 s (section 2.3);
         ``wait_ms`` and their standard deviations; ``utilisation`` (equation 1); ``loss_of_capacity``: equation 3 while
         jobs wait, as equation 2 has it; ``loss_as_printed``: equation 3 as it is printed, at all times;
-        ``migrations``, ``tasks_migrated``, and ``migration_loss``: the part of the capacity that they took.
+        ``migrations``, ``tasks_migrated``, and ``migration_loss``: the part of the capacity that they took;
+        ``switch_loss``: the part that switches took; ``changes_to_space``: how often the adaptive switch turned to
+        sharing space.
     """
     response_ms = np.maximum(played.end_ms - played.submit_ms, SHORTEST_MS)
     slowdown = response_ms / np.maximum(played.run_ms, SHORTEST_MS)
@@ -82,6 +85,8 @@ def gang_metrics(played: Played) -> dict[str, float]:
         "migrations": totals["migrations"],
         "tasks_migrated": totals["tasks_migrated"],
         "migration_loss": totals["migrated"] / capacity,
+        "switch_loss": totals["switched"] / capacity,
+        "changes_to_space": totals["changes"],
     }
 
 

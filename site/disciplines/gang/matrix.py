@@ -5,6 +5,9 @@ from __future__ import annotations
 from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
 from gridweave.site.disciplines.gang.kernels.state import GangSite, turns_until
 
+ACROSS_AT_MOST = 12
+"""Columns of a printed matrix."""
+
 
 def columns_of(state: GangSite, slot: int) -> list[int]:
     """Return the nodes of a placed job, ascending."""
@@ -12,6 +15,58 @@ def columns_of(state: GangSite, slot: int) -> list[int]:
     return [
         number * WORD_BITS + bit for number, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1
     ]
+
+
+def intervals_of_columns(columns: list[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending nodes as half-open intervals.
+
+    Examples
+    --------
+    >>> intervals_of_columns([0, 1, 5])
+    ((0, 2), (5, 6))
+    """
+    found: list[tuple[int, int]] = []
+    for column in columns:
+        if found and found[-1][1] == column:
+            found[-1] = found[-1][0], column + 1
+        else:
+            found.append((column, column + 1))
+    return tuple(found)
+
+
+def matrix_rows(matrix: list[list[int | None]], row_now: int | None) -> tuple[list[str], list[list[str]]]:
+    """Return a matrix as text, as Zhang's Figure 9 has it: a column for nodes that are alike in all rows.
+
+    With more than `ACROSS_AT_MOST` such columns, slices stand across and nodes down.
+
+    Parameters
+    ----------
+    matrix : list of list of int or None, shape (rows, nodes)
+    row_now : int or None
+        The row whose slice goes on; it is marked.
+
+    Returns
+    -------
+    headings : list of str
+    rows : list of list of str
+
+    Examples
+    --------
+    >>> headings, rows = matrix_rows([[1, 1, 2], [3, 3, None]], 1)
+    >>> headings
+    ['', 'P0-P1', 'P2']
+    >>> rows
+    [['time-slice 0', 'J1', 'J2'], ['time-slice 1 *', 'J3', '']]
+    """
+    kinds = list(zip(*matrix, strict=True))
+    firsts = [node for node, kind in enumerate(kinds) if node == 0 or kind != kinds[node - 1]]
+    ends = [*firsts[1:], len(kinds)]
+    nodes = [f"P{low}" if high == low + 1 else f"P{low}-P{high - 1}" for low, high in zip(firsts, ends, strict=True)]
+    slices = [f"time-slice {number}{' *' if number == row_now else ''}" for number in range(len(matrix))]
+    cells = [["" if row[first] is None else f"J{row[first]}" for first in firsts] for row in matrix]
+    if len(nodes) > ACROSS_AT_MOST:
+        return ["", *slices], [[name, *column] for name, column in zip(nodes, zip(*cells, strict=True), strict=True)]
+    return ["", *nodes], [[name, *row] for name, row in zip(slices, cells, strict=True)]
 
 
 def placed_slots(state: GangSite) -> list[int]:
@@ -64,5 +119,5 @@ def check_matrix(state: GangSite) -> None:
 def gang_totals(state: GangSite) -> dict[str, float]:
     """Return what a site has counted so far, for the metrics of `gridweave.site.disciplines.gang.entry`."""
     counters = state.counters[0]
-    names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "decisions")
+    names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "switched", "changes")
     return {name: float(counters[name]) for name in names}

@@ -50,6 +50,9 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
         What a job loses that is moved: half to save it, half to start it anew.
     max_tasks : int or None
         Tasks that may be moved in one decision; None for any number.
+    window_ms : int or None
+        Share time below a critical utilisation, and space above it; the utilisation is measured over this window. None:
+        always share time.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     migration: str = "none"
     migration_ms: int = 0
     max_tasks: int | None = None
+    window_ms: int | None = None
     discipline: str = NAME
 
     def __post_init__(self) -> None:
@@ -92,6 +96,8 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("migration_ms", f"is {self.migration_ms}; from 0 to {MAX_TIME_MS:,} ms")
         if self.max_tasks is not None and not 0 <= self.max_tasks <= MAX_WIDTH:
             raise OptionError("max_tasks", f"is {self.max_tasks}; from 0, which moves none, to {MAX_WIDTH:,}")
+        if self.window_ms is not None and not 1 <= self.window_ms <= MAX_TIME_MS:
+            raise OptionError("window_ms", f"is {self.window_ms}; from 1 to {MAX_TIME_MS:,} ms")
         if self.migration != "none" and self.phases != "compact":
             raise OptionError("migration", "goes with all phases; leave phases out")
 
@@ -123,6 +129,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
             migrates_to_fill=self.migration != "none",
             migration_ms=self.migration_ms,
             max_tasks=MAX_WIDTH * MAX_ROWS if self.max_tasks is None else self.max_tasks,
+            window_ms=self.window_ms or 0,
         )
 
 

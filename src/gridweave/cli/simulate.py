@@ -33,7 +33,7 @@ from gridweave.cli.output import (
     say,
 )
 from gridweave.errors import InputError, OptionError
-from gridweave.site.times import span_text
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,6 +127,14 @@ Estimates = Annotated[
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what omega, phi and a mix of resources draw.")]
+ShowMatrix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="For gang: print who has which nodes in which time slice at an instant, such as 10d; times count from the "
+        "begin of the trace.",
+    ),
+]
 Out = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder."),
@@ -159,6 +167,7 @@ def simulate(
     seed: Seed = 1,
     out: Out = None,
     plots: Plots = True,
+    show_matrix: ShowMatrix = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
@@ -197,6 +206,7 @@ def simulate(
         # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
+        matrix_ms = _check_matrix_option(show_matrix, named)
         events = read_node_events(node_events) if node_events is not None else []
         rng = np.random.default_rng(seed)
         columns = _columns_for(trace, named, all_of_them=needs is not None)
@@ -218,6 +228,8 @@ def simulate(
         print_json([_as_json(result) for result in results])
     else:
         _print(results)
+        if matrix_ms is not None:
+            _print_matrices(workload, nodes, chosen, matrix_ms)
     if out is not None:
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
@@ -331,6 +343,38 @@ def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
     if len(results) == 1:
         return len(write_result(results[0], Path(out), plots=plots))
     return len(write_comparison(results, Path(out), plots=plots))
+
+
+def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
+    """Return the instant for which the matrix is asked; None if it is not.
+
+    Raises
+    ------
+    OptionError
+        If the text is not a time, or a policy has no matrix.
+    """
+    from gridweave.site.disciplines.gang.policy import NAME
+
+    if text is None:
+        return None
+    if any(policy.discipline != NAME for policy in chosen):
+        raise OptionError("--show-matrix", f"goes with --discipline {NAME}; no other has a matrix")
+    return parse_time_ms("--show-matrix", text)
+
+
+def _print_matrices(workload: Workload, nodes: int | None, chosen: list[Policy], at_ms: int) -> None:
+    """Print the matrix of each policy at an instant; the slice that goes on is marked."""
+    from gridweave.scenarios.batch.gang import matrix_at
+    from gridweave.site.disciplines.gang.matrix import matrix_rows
+    from gridweave.site.disciplines.gang.policy import GangPolicy
+
+    for policy in chosen:
+        assert isinstance(policy, GangPolicy), "it was checked that there is a matrix"
+        headings, rows = matrix_rows(*matrix_at(workload, nodes or workload.nodes or 1, policy, at_ms))
+        typer.echo("")
+        print_table(
+            rows, headings=headings, title=f"{policy.label} at {span_text(at_ms)} (*: the slice that goes on)", left=1
+        )
 
 
 FirstJobs = Annotated[

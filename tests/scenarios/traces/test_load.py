@@ -40,9 +40,9 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 @pytest.mark.parametrize(
     ("text", "columns"),
     [
-        (SWF, 4),
-        (f"\n\n  {SWF}", 4),
-        (RECORD, 4),
+        (SWF, 6),
+        (f"\n\n  {SWF}", 6),
+        (RECORD, 6),
         (MUPSIE, 0),
         (f"\n{MUPSIE}", 0),
         ("1 0 2 10 20\n", 0),

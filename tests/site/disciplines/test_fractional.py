@@ -55,6 +55,7 @@ def played_slowly(workload: Workload, nodes: int, policy: FractionalPolicy) -> l
         min_virtual_ms=1000 * how.min_virtual_s,
         period_ms=policy.period_ms,
         penalty_ms=policy.penalty_ms,
+        long_ms=policy.long_ms,
     )
     columns = workload.columns
     jobs = [
@@ -65,7 +66,7 @@ def played_slowly(workload: Workload, nodes: int, policy: FractionalPolicy) -> l
             tasks=int(workload.width[row]),
             need=round(1e6 * columns["cpu_need"][row]),
             memory=round(1e6 * columns["memory_fraction"][row]),
-            share=Fraction(float(columns["weight"][row])),
+            weight=Fraction(float(columns["weight"][row])),
         )
         for row in range(len(workload))
     ]
@@ -80,10 +81,10 @@ NAMES = [name for name, one in ALGORITHMS.items() if one.optimise != "AVG"]
 def test_the_kernels_do_as_the_reference(name: str) -> None:
     """Of every algorithm without a linear program, on random workloads: the same starts, ends, pauses and moves."""
     rng = np.random.default_rng(NAMES.index(name))
-    for penalty_ms in (300_000, 0):
+    for penalty_ms, long_ms in ((300_000, 0), (0, 600_000)):
         nodes = int(rng.integers(1, 7))
         workload = random_workload(rng, int(rng.integers(5, 20)), nodes)
-        policy = FractionalPolicy(algorithm=name, penalty_ms=penalty_ms)
+        policy = FractionalPolicy(algorithm=name, penalty_ms=penalty_ms, long_ms=long_ms)
         result = simulate(workload, nodes, policy)
         slow = played_slowly(workload, nodes, policy)
         assert result.start_ms.tolist() == [job.start_ms for job in slow]

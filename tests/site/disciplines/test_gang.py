@@ -51,6 +51,7 @@ def drawn(seed: int) -> tuple[Workload, int, GangPolicy]:
         migration=str(migration),
         migration_ms=int(rng.integers(0, 50)),
         max_tasks=int(rng.integers(0, 20)) if rng.random() < 0.5 else None,
+        window_ms=int(rng.integers(1, 3000)) if rng.random() < 0.3 else None,
     )
     return workload, nodes, policy
 
@@ -74,6 +75,7 @@ def test_loop_and_reference_agree(first: int) -> None:
         assert (counters["lost"], counters["lost_any"]) == (want.lost, want.lost_any), (seed, policy)
         moved = counters["migrations"], counters["tasks_migrated"]
         assert moved == (want.migrations, want.tasks_migrated), (seed, policy)
+        assert (counters["changes"], counters["switched"]) == (want.changes, want.switched), (seed, policy)
 
 
 def test_stepped_core_and_loop_agree() -> None:
@@ -207,6 +209,7 @@ def test_a_moved_job_is_told() -> None:
         ({"slice_ms": 100, "switch_ms": 100}, "switch_ms: is 100; from 0 to less than the slice of 100 ms"),
         ({"migration_ms": -1}, "migration_ms: is -1; from 0"),
         ({"max_tasks": -1}, "max_tasks: is -1; from 0"),
+        ({"window_ms": 0}, "window_ms: is 0; from 1"),
         ({"migration": "all", "phases": "clean"}, "migration: goes with all phases"),
         ({"scheduling": "sometimes"}, "scheduling: 'sometimes' is not known; one of continuous, discrete"),
     ],

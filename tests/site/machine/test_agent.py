@@ -34,6 +34,9 @@ class NoProcesses:
     def __init__(self, root: Path, environment: object = None) -> None:
         self.root, self.started, self.cancelled, self.forgotten = root, [], [], []  # type: ignore[var-annotated]
         self.here: set[tuple[int, int]] = set()
+        self.at_gate: set[tuple[int, int]] = set()
+        self.opened: list[tuple[int, int]] = []
+        self.known_there: list[tuple[int, int]] = []
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
         self.problem: str | None = None
 
@@ -53,7 +56,19 @@ class NoProcesses:
         """Return why there is no room, as a machine that tries sees it."""
         return self.problem if trial else None
 
-    async def cancel(self, job_id: int, attempt: int, reason: str) -> None:
+    async def open_gate(self, job_id: int, attempt: int) -> None:
+        """Keep whose gate was opened."""
+        self.opened.append((job_id, attempt))
+
+    def heard(self, job_id: int, attempt: int) -> None:
+        """Keep of whose start the site knows."""
+        self.known_there.append((job_id, attempt))
+
+    def is_at_gate(self, job_id: int, attempt: int) -> bool:
+        """Return whether a piece waits at its gate."""
+        return (job_id, attempt) in self.at_gate
+
+    async def cancel(self, job_id: int, attempt: int, reason: str, *, at_once: bool = False) -> None:
         """Keep a wish to end."""
         self.cancelled.append((job_id, attempt, reason))
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import PieceStarted, Rank
+from gridweave.site.launch import PieceReady, PieceStarted, Rank
 from gridweave.site.machine.runner import Runner
 
 if TYPE_CHECKING:
@@ -62,6 +62,51 @@ async def test_what_ranks_used_is_recorded(machine: Machine) -> None:
     assert usage.written_bytes >= 8 << 20
     assert usage.wall_s >= 0.3
     assert ended.usage == usage
+
+
+@pytest.mark.asyncio
+async def test_ranks_wait_at_their_gate_until_it_is_opened(machine: Machine) -> None:
+    """They are ready, and do nothing, also when their runner was replaced; then they run, and somebody knows of it."""
+    launch = machine.launch("sh", "-c", "echo ran >> ran; sleep 1", ranks=2, alone_ms=300)
+    async with machine.runner() as runner:
+        await runner.start(launch)
+        await machine.event(runner, PieceReady)
+        assert runner.is_at_gate(1, 0)
+    async with machine.runner() as runner:
+        await runner.adopt()
+        await machine.event(runner, PieceReady)
+        assert not (machine.scratch / "ran").exists()
+        await runner.open_gate(1, 0)
+        await machine.event(runner, PieceStarted)
+        runner.heard(1, 0)
+        assert (await machine.ended(runner)).outcome == "finished"
+    assert (machine.scratch / "ran").read_text() == "ran\nran\n"
+
+
+@pytest.mark.asyncio
+async def test_ranks_that_nobody_knows_to_run_are_ended(machine: Machine) -> None:
+    """The gate was opened, and whoever did so hangs: within the time that the launch says nothing of it is left."""
+    async with machine.runner() as runner:
+        await runner.start(machine.launch("sleep", "60", alone_ms=300, grace_ms=60_000))
+        await machine.event(runner, PieceReady)
+        await runner.open_gate(1, 0)
+        ended = await machine.ended(runner)
+        assert (ended.outcome, ended.reason) == ("lost", "nobody took note in time that it had begun")
+        assert ended.usage.wall_s < 5
+
+
+@pytest.mark.asyncio
+async def test_a_piece_is_ended_at_once_though_it_was_given_time(machine: Machine, post: Post) -> None:
+    """Whoever was told to end, and takes its time, gets no more of it when somebody says so."""
+    async with machine.runner() as runner:
+        stubborn = machine.python(f"{STUBBORN}; signal.pause()")
+        await runner.start(machine.launch(*stubborn, grace_ms=60_000, environment={"POST": str(post.path)}))
+        os.close(await post.pid())
+        await runner.cancel(1, 0, "please")
+        await runner.cancel(1, 0, "now", at_once=True)
+        ended = await machine.ended(runner)
+    assert (ended.outcome, ended.reason, ended.ranks[0].signal) == ("cancelled", "please", 9)
+    assert ended.usage.wall_s < 30
 
 
 @pytest.mark.asyncio

@@ -39,7 +39,7 @@ class FractionalCodes(NamedTuple):
         1 if jobs are also scheduled when one has ended.
     min_flow_ms, min_virtual : int
         MINFT, and MINVT as work; 0 if not set.
-    period_ms, penalty_ms : int
+    period_ms, penalty_ms, long_ms : int
     """
 
     on_submit: Int
@@ -50,6 +50,7 @@ class FractionalCodes(NamedTuple):
     min_virtual: Int
     period_ms: Int
     penalty_ms: Int
+    long_ms: Int
 
 
 @kernel
@@ -84,7 +85,7 @@ def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bo
     places all jobs; then come the ends, with the jobs that had been submitted before, and then the new jobs.
     """
     counters = state.counters[0]
-    advance(state, now_ms)
+    advance(state, codes.long_ms, now_ms)
     due = counters.next_period_ms <= now_ms and counters.n_here > counters.n_new
     if not (due or counters.ended == 1 or counters.n_new > 0):
         counters.n_started = 0

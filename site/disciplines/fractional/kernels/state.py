@@ -30,7 +30,7 @@ ABSENT, WAITS, RUNS, PAUSED = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
 FRACTIONAL_JOB = np.dtype(
     [
         *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
-        *((name, np.int64) for name in ("need", "memory", "share", "first")),
+        *((name, np.int64) for name in ("need", "memory", "weight", "share", "first")),
         *((name, np.int64) for name in ("status", "virtual", "since_ms", "yield_", "rate", "pays_until_ms")),
         *((name, np.int64) for name in ("start_ms", "preempted", "migrated", "moved")),
         # Of the pass that goes on.
@@ -41,7 +41,8 @@ FRACTIONAL_JOB = np.dtype(
 )
 """What a site knows of a job.
 
-``need`` and ``memory`` are of one task, in millionths of a node; ``first`` is where its tasks begin in the pools of
+``need`` and ``memory`` are of one task, in millionths of a node; ``share`` of the CPU is its ``weight``, in
+thousandths, or less if the job has run for long; ``first`` is where its tasks begin in the pools of
 tasks. ``virtual`` is its virtual time as work done (work.py), as of ``since_ms``, since when it runs at ``rate``: its
 ``yield_``, or 0 while it pays for having been paused or moved, ``pays_until_ms``. ``moved`` is the memory of tasks
 that were moved, saved or brought back.
@@ -210,15 +211,19 @@ def put_on(state: FractionalSite, slot: Int) -> None:
 
 
 @kernel
-def advance(state: FractionalSite, now_ms: Int) -> None:
+def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
     """Count the virtual time of all jobs until now, and find their priorities: flow time / (virtual time)^2.
 
-    Source: Stillwell, section 4.1. A job without virtual time has an infinite priority.
+    Source: Stillwell, section 4.1. A job without virtual time has an infinite priority. The share of one with more
+    virtual time than ``long_ms`` falls as its inverse; 0 is no such bound (section 6 asks for one).
     """
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
         job.virtual += job.rate * (now_ms - job.since_ms)
         job.since_ms = now_ms
+        job.share = job.weight
+        if long_ms > 0 and job.virtual >> 16 > long_ms:
+            job.share = max(1, job.weight * long_ms // (job.virtual >> 16))
         if job.virtual == 0:
             job.priority = np.inf
         else:

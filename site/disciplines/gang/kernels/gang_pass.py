@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gridweave.jit import Int, Record, kernel, kernel_part
+from gridweave.site.disciplines.gang.kernels.adaptive import adapt
 from gridweave.site.disciplines.gang.kernels.compact import compact
 from gridweave.site.disciplines.gang.kernels.fill import clean, fill
 from gridweave.site.disciplines.gang.kernels.schedule import schedule
@@ -42,6 +43,8 @@ def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
         clean(state)
     if codes.compacts:
         compact(state, codes, now_ms, False)
+    if codes.window_ms > 0:
+        adapt(state, codes, now_ms)
     schedule(state, codes, now_ms)
     if codes.migrates_to_compact and compact(state, codes, now_ms, True):
         schedule(state, codes, now_ms)
@@ -92,7 +95,7 @@ def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
             turns += 1
     counters.n_turns = turns
     counters.since_ms = now_ms
-    counters.lost_before = 0.0
+    counters.lost_before = counters.switched_before = 0.0
     cycle = cycle_of(state, codes)
     for i in range(counters.n_placed):
         _take_turns(state, state.jobs[state.placed[i]], cycle, now_ms)

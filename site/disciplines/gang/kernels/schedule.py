@@ -87,8 +87,8 @@ def _most_free(state: GangSite) -> Int:
 
 @kernel_part
 def _is_open(state: GangSite, row: Int) -> bool:
-    """Whether jobs may be put into a row: while space is shared, into the first so many alone."""
-    return row < state.counters[0].open_rows
+    """Whether jobs may be put into a row."""
+    return (state.counters[0].open_rows >> row) & 1 == 1
 
 
 @kernel_part

@@ -54,11 +54,15 @@ GANG_COUNTERS = np.dtype(
         *((name, np.int64) for name in ("is_stirred", "due_ms", "decisions", "has_profiles")),
         # Tasks that may still be moved in this decision; what was moved in all.
         *((name, np.int64) for name in ("tasks_left", "migrations", "tasks_migrated")),
-        # Rows into which jobs may be put now: fewer than the matrix has while space is shared (adaptive.py).
-        ("open_rows", np.int64),
+        # The rows into which jobs may be put, as bits; whether space is shared, and how often that began (adaptive.py).
+        *((name, np.int64) for name in ("open_rows", "shares_space", "changes", "measured_ms")),
+        *((name, np.float64) for name in ("utilisation", "switch_part", "lost_measured", "switched_measured")),
         # Node milliseconds: up to ``counted_ms``; while jobs waited, and in all.
         ("counted_ms", np.int64),
-        *((name, np.float64) for name in ("lost", "lost_any", "lost_before", "switched", "migrated")),
+        *(
+            (name, np.float64)
+            for name in ("lost", "lost_any", "lost_before", "switched", "switched_before", "migrated")
+        ),
     ],
     align=True,
 )
@@ -134,6 +138,8 @@ class GangCodes(NamedTuple):
         What moving a job costs it: half to save it, half to start it anew.
     max_tasks : int
         Tasks that may be moved in one decision.
+    window_ms : int
+        Over which utilisation is measured, for the adaptive switch; 0 if time is always shared.
     """
 
     slice_ms: Int
@@ -147,6 +153,7 @@ class GangCodes(NamedTuple):
     migrates_to_fill: bool
     migration_ms: Int
     max_tasks: Int
+    window_ms: Int
 
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
@@ -193,8 +200,8 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
     state.taken[:] = _beyond(nodes)
     state.jobs["home"] = NO_ROW
     counters = state.counters[0]
-    counters["nodes"], counters["rows"], counters["open_rows"], counters["n_vacant"] = nodes, rows, rows, room
-    counters["last_row"] = NO_ROW
+    counters["nodes"], counters["rows"], counters["n_vacant"] = nodes, rows, room
+    counters["last_row"], counters["open_rows"] = NO_ROW, all_rows(state)
     counters["first_new"] = counters["narrowest"] = counters["due_ms"] = counters["counted_ms"] = NEVER_MS
     return state
 
@@ -205,6 +212,12 @@ def _beyond(nodes: int) -> npt.NDArray[np.int64]:
     spare = len(beyond) * WORD_BITS - nodes
     beyond[-1] = ((1 << spare) - 1) << (WORD_BITS - spare)
     return beyond
+
+
+@kernel_part
+def all_rows(state: GangSite) -> Int:
+    """Return all rows of the matrix, as bits."""
+    return (1 << state.counters[0].rows) - 1
 
 
 @kernel_part
@@ -387,7 +400,7 @@ def count_loss(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
     counters = state.counters[0]
     if counters.counted_ms == NEVER_MS:
         # Nothing was ever here: the time begins.
-        counters.since_ms = counters.counted_ms = now_ms
+        counters.since_ms = counters.counted_ms = counters.measured_ms = now_ms
     if now_ms == counters.counted_ms:
         return
     elapsed_ms, lost, switched = now_ms - counters.since_ms, 0.0, 0.0
@@ -406,4 +419,6 @@ def count_loss(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
     if counters.n_waiting > 0:
         counters.lost += new
     counters.lost_before = lost
+    counters.switched += switched - counters.switched_before
+    counters.switched_before = switched
     counters.counted_ms = now_ms
