@@ -112,8 +112,8 @@ def bits_of(intervals: Iterable[Interval]) -> int:
 
 
 def intervals_of(bits: int) -> tuple[Interval, ...]:
-    """Return nodes that are the bits of one whole number, at least one, as maximal intervals in ascending order."""
-    return _lowest(bits, bits.bit_count())[0]
+    """Return nodes that are the bits of one whole number as maximal intervals in ascending order."""
+    return _lowest(bits, bits.bit_count())[0] if bits else ()
 
 
 def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:

@@ -436,7 +436,7 @@ class ContractCore:
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
         elif start_ms < self._now_ms:
-            reason = f"the agreed start, {request.start_ms} ms, has passed"
+            reason = f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
         if reason is not None:
             self._answer(Refused(job_id, request.attempt, reason))
             return ()

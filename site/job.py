@@ -147,6 +147,21 @@ Where = Literal["each-node", "first-node"]
 OWN_IDS = 10**12
 """A site numbers the jobs of its own users from so much times its place, counted from 1; the grid's stay below."""
 
+MOST_GRACE_MS = 300_000
+"""So long may a job take at most to end by itself once it was told to."""
+
+MOST_OUTPUT_BYTES = 1 << 30
+"""So much may be kept of the output of a rank at most."""
+
+MOST_PRIORITY = 1_000_000_000
+"""The highest priority of a job of a live grid; the lowest is as far below 0."""
+
+MOST_TEXT_BYTES = (128 << 10) - 1
+"""The longest argument or ``NAME=value`` that Linux hands to a program (execve(2), MAX_ARG_STRLEN)."""
+
+MOST_TEXTS_BYTES = 1 << 20
+"""Command and environment of a job together; Linux takes 2 MiB, with what the machine adds."""
+
 MOST_AFTER = 1_000
 """A job waits for so many others at most."""
 
@@ -441,19 +456,45 @@ def request_problem(request: JobRequest) -> str | None:
     if not 0 <= request.sensitivity <= 1e6:
         return f"sensitivity is {request.sensitivity}; a number from 0 to 1e6"
     program = request.program
-    return _order_problem(request) or launch_problem(
-        Launch(
-            job_id=0,
-            attempt=0,
-            ranks=(Rank(0),),
-            argv=program.argv,
-            call=program.call,
-            environment=program.environment,
-            working_directory=program.working_directory,
-            grace_ms=program.grace_ms,
-            output_limit_bytes=program.output_limit_bytes,
+    return (
+        _bound_problem(request)
+        or _order_problem(request)
+        or launch_problem(
+            Launch(
+                job_id=0,
+                attempt=0,
+                ranks=(Rank(0),),
+                argv=program.argv,
+                call=program.call,
+                environment=program.environment,
+                working_directory=program.working_directory,
+                grace_ms=program.grace_ms,
+                output_limit_bytes=program.output_limit_bytes,
+            )
         )
     )
+
+
+def _bound_problem(request: JobRequest) -> str | None:
+    """Return which number or text of a request is beyond what a machine takes or an operator can wait for."""
+    program = request.program
+    if program.grace_ms > MOST_GRACE_MS:
+        return f"grace_ms is {program.grace_ms}; at most {MOST_GRACE_MS}: so long may a job go on that is to end"
+    if program.output_limit_bytes > MOST_OUTPUT_BYTES:
+        return f"output_limit_bytes is {program.output_limit_bytes}; at most {MOST_OUTPUT_BYTES} for each rank"
+    if abs(request.priority) > MOST_PRIORITY:
+        return f"priority is {request.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+    texts = {f"environment: {name[:100]}": f"{name}={value}" for name, value in program.environment.items()}
+    texts |= {f"argument {number} of the command": text for number, text in enumerate(program.argv)}
+    total = 0
+    for what, text in texts.items():
+        size = len(text.encode(errors="surrogatepass"))
+        total += size
+        if size > MOST_TEXT_BYTES:
+            return f"{what} has {size} bytes; Linux starts no program with more than {MOST_TEXT_BYTES} in one string"
+    if total > MOST_TEXTS_BYTES:
+        return f"command and environment have {total} bytes; at most {MOST_TEXTS_BYTES}: hand large data over in a file"
+    return None
 
 
 def _order_problem(request: JobRequest) -> str | None:

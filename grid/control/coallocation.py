@@ -29,6 +29,9 @@ Fragments = tuple[tuple[int, int], ...]
 """(site, width) of each fragment."""
 
 ASKED, COMMITTED, OVER = "asked", "committed", "over"
+MOST_MARGINS = 16
+"""The margin grows to so many times the least one."""
+
 REFUSED, MOVED, ENDED, FAILED = "refused", "moved", "ended", "failed"
 
 
@@ -102,6 +105,7 @@ class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     attempts: list[Attempt]
     asking: list[int]
+    margin_ms: int | None = None  # the present one; None: the least
 
 
 class CoAllocator:
@@ -110,12 +114,14 @@ class CoAllocator:
     Parameters
     ----------
     margin_ms : int
-        How far ahead the start of a job with several fragments is agreed: long enough for a request, its answer and the
-        commitment to travel, with what may be lost on the way.
+        How far ahead the start of a job with several fragments is agreed at least: long enough for a request, its
+        answer and the commitment to travel, with what may be lost on the way.
 
     Attributes
     ----------
     margin_ms : int
+        The present margin. It is doubled when an agreed start comes too soon, to `MOST_MARGINS` times the least one,
+        and shrinks by a quarter when all sites have granted one in time.
     attempts : dict from int to Attempt
         By job.
     asking : dict from int to Attempt
@@ -123,22 +129,24 @@ class CoAllocator:
     """
 
     def __init__(self, margin_ms: int) -> None:
-        self.margin_ms = margin_ms
+        self.margin_ms = self._least_margin_ms = margin_ms
         self.attempts: dict[int, Attempt] = {}
         self.asking: dict[int, Attempt] = {}
 
     def state(self) -> AttemptsState:
         """Return the attempts that are under way."""
-        return AttemptsState(list(self.attempts.values()), list(self.asking))
+        return AttemptsState(list(self.attempts.values()), list(self.asking), self.margin_ms)
 
     def restore(self, state: AttemptsState) -> None:
         """Take in the attempts that were under way."""
         self.attempts = {attempt.job.job_id: attempt for attempt in state.attempts}
         self.asking = {job_id: self.attempts[job_id] for job_id in state.asking}
+        self.margin_ms = self._least_margin_ms if state.margin_ms is None else state.margin_ms
 
     def copy(self) -> CoAllocator:
         """Return the same attempts, apart from these."""
-        twin = CoAllocator(self.margin_ms)
+        twin = CoAllocator(self._least_margin_ms)
+        twin.margin_ms = self.margin_ms
         for job_id, attempt in self.attempts.items():
             sets = {"missing": set(attempt.missing), "ended": dict(attempt.ended)}
             twin.attempts[job_id] = msgspec.structs.replace(attempt, **sets)
@@ -190,12 +198,16 @@ class CoAllocator:
             case Reserved():
                 return self._held(now_ms, site, attempt), None
             case Refused():
+                if len(attempt.fragments) > 1 and now_ms >= attempt.start_ms:
+                    self._came_too_soon()
                 return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,))
             case LeaseEnded():
                 if attempt.state == ASKED:
                     # A lease ends at the instant at which the attempt expires; then the silent sites are to blame.
                     silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
                     return self._give_up(attempt, site), AttemptChange(FAILED, attempt, silent)
+                if not attempt.ending:
+                    self._came_too_soon()
                 return self._over(attempt, site, "lease-ended")
             case _:
                 return [], None
@@ -205,8 +217,13 @@ class CoAllocator:
         if attempt.missing or attempt.state != ASKED or now_ms > attempt.start_ms:
             return []
         attempt.state = COMMITTED
+        self.margin_ms = max(self._least_margin_ms, self.margin_ms * 3 // 4)
         del self.asking[attempt.job.job_id]
         return [ToSite(s, CommitNodes(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
+
+    def _came_too_soon(self) -> None:
+        """Agree on later starts from now on: messages take longer than thought."""
+        self.margin_ms = min(2 * self.margin_ms, MOST_MARGINS * self._least_margin_ms)
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
         """Release what other sites have reserved, or will have when the request reaches them; nothing has started."""
@@ -247,6 +264,7 @@ class CoAllocator:
         changes: list[AttemptChange] = []
         for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):
             attempt = self.asking[job_id]
+            self._came_too_soon()
             requests += self._give_up(attempt, None)
             changes.append(AttemptChange(FAILED, attempt, tuple(sorted(attempt.missing))))
         return requests, changes

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.published.dfrs import DfrsRuns
     from gridweave.scenarios.published.lomarc import LomarcRuns
     from gridweave.scenarios.published.network import NetworkRuns
+    from gridweave.scenarios.published.streit_dynp import TuningRuns
     from gridweave.scenarios.published.streit_grid import GridRuns
     from gridweave.scenarios.published.zhang import ZhangRuns
     from gridweave.scenarios.published.zhang_gang_curves import GangRuns
@@ -52,6 +53,13 @@ class Bench:
         if self._ctc is None:
             return None
         return ZhangRuns(learn_model(self._ctc), seeds=self._seeds, progress=self._progress)
+
+    @cached_property
+    def tuning(self) -> TuningRuns:
+        """The simulations of Streit's chapter 5."""
+        from gridweave.scenarios.published.streit_dynp import TuningRuns
+
+        return TuningRuns(self.thesis)
 
     @cached_property
     def zhang_gang(self) -> GangRuns | None:
@@ -117,7 +125,7 @@ class PublishedTable(msgspec.Struct, frozen=True):
     @property
     def traces(self) -> tuple[str, ...]:
         """Names of the traces that it needs; what needs one that is not at hand is left out."""
-        return {"thesis": _ALL_FOUR, "lomarc": (), "dfrs": ()}.get(self.runs, (_CTC,))
+        return {"thesis": _ALL_FOUR, "tuning": _ALL_FOUR, "lomarc": (), "dfrs": ()}.get(self.runs, (_CTC,))
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
@@ -133,7 +141,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
     "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
     "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
-    "beyond": ("reserved-starts", "control-levels", "network"),
+    "beyond": ("self-tuning", "reserved-starts", "control-levels", "network"),
     "all": tuple(TABLES),
 }
 """Name to the ids that it stands for."""

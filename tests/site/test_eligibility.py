@@ -259,3 +259,27 @@ def test_nobody_is_kept_for_nothing_and_nobody_goes_too_early(wanted: list[tuple
         for most in (1, 2):
             mine = request(array=(f"a{most}", most)).array
             assert sum(keeper.requests[each].array == mine for each in keeper.inside) <= most
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"grace_ms": 300_001}, "grace_ms is 300001; at most 300000"),
+        ({"output_limit_bytes": (1 << 30) + 1}, "output_limit_bytes is 1073741825; at most 1073741824"),
+        ({"environment": {"A": "x" * (128 << 10)}}, "environment: A has 131074 bytes; Linux starts no program"),
+        ({"argv": ("true", "\u00e9" * (64 << 10))}, "argument 1 of the command has 131072 bytes"),
+        ({"environment": {f"A{n}": "x" * 130_000 for n in range(9)}}, "command and environment have 11700"),
+    ],
+)
+def test_nothing_of_a_program_is_without_a_bound(wrong: dict[str, Any], why: str) -> None:
+    """What no machine could start, or would keep its nodes or fill its disk, is refused at once."""
+    program = Program(**{"argv": ("true",), **wrong})
+    assert (request_problem(JobRequest(program=program, limit_ms=1000)) or "").startswith(why)
+
+
+def test_a_priority_has_a_bound_and_what_is_within_all_bounds_is_taken() -> None:
+    """A number that swallows all others cannot be given."""
+    program = Program(argv=("true",), grace_ms=300_000, output_limit_bytes=1 << 30, environment={"A": "x" * 131_069})
+    assert request_problem(JobRequest(program=program, limit_ms=1000, priority=1e9)) is None
+    problem = request_problem(JobRequest(program=program, limit_ms=1000, priority=-1.1e9)) or ""
+    assert problem.startswith("priority is -1100000000.0; a number from -1000000000")

@@ -46,7 +46,9 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
     _SIMULATION: (
         ("simulate", "simulate"),
         ("coschedule", "coschedule"),
+        ("simulate", "bound"),
         ("sweep", "sweep"),
+        ("optimum", "optimum"),
         ("reproduce", "reproduce"),
         ("run", "run"),
         ("trace", "trace"),

@@ -199,3 +199,34 @@ def test_what_is_said_of_another_attempt_is_passed_over() -> None:
         assert allocator.answered(20, 0, answer) == ([], None)
     assert allocator.answered(20, 0, Enqueued(7, 1)) == ([], None)
     assert allocator.attempts[7].missing == {0, 1, 2}
+
+
+def test_the_margin_grows_when_a_start_comes_too_soon_and_shrinks_again() -> None:
+    """Refused after the start, or not granted by it: twice as long, to a bound; granted by all: a quarter less."""
+    allocator = CoAllocator(100)
+    job, now_ms = Job(job_id=1, width=4, estimate_ms=50), 0
+    for number, margin_ms in enumerate((100, 200, 400, 800, 1600, 1600), start=1):
+        allocator.begin(now_ms, job, number, ((0, 2), (1, 2)), 50)
+        assert allocator.attempts[1].start_ms == now_ms + margin_ms
+        now_ms += margin_ms + 1
+        if number % 2:
+            allocator.answered(now_ms, 0, Refused(1, number, "too late"))
+        else:
+            allocator.expire(now_ms)
+    again = CoAllocator(100)
+    again.restore(allocator.state())
+    for number, margin_ms in enumerate((1600, 1200, 900, 675, 506, 379, 284, 213, 159, 119, 100, 100), start=7):
+        assert again.margin_ms == margin_ms
+        again.begin(now_ms, job, number, ((0, 2), (1, 2)), 50)
+        for site in (0, 1):
+            again.answered(now_ms, site, Reserved(1, number))
+        again.answered(now_ms, 0, Ended(1, number, now_ms, "lost"))
+        again.answered(now_ms, 1, Ended(1, number, now_ms, "cancelled"))
+
+
+def test_a_refusal_in_time_leaves_the_margin_as_it_is() -> None:
+    """That a site has no nodes says nothing of how long messages take."""
+    allocator = CoAllocator(100)
+    allocator.begin(0, Job(job_id=1, width=4, estimate_ms=50), 1, ((0, 2), (1, 2)), 50)
+    allocator.answered(20, 0, Refused(1, 1, "busy"))
+    assert allocator.margin_ms == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ from gridweave.errors import InputError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.bound import stretch_bound
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.fractional.averages import average_yields
 from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.kernels.allocation import fair_yields, level_yields, stretch_yields
@@ -22,6 +24,7 @@ from gridweave.site.disciplines.fractional.kernels.state import UNIT, Fractional
 from gridweave.site.disciplines.fractional.policy import ALGORITHMS, FractionalPolicy, algorithm_named
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.messages import JobSubmitted
 from reference import fractional as reference
 
 MEMORIES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -308,3 +311,37 @@ def test_a_job_with_more_tasks_than_the_memory_holds_is_refused() -> None:
         result = simulate(wide, 2, FractionalPolicy(), driver=driver)
         assert tuple(result.refused) == refused
         assert result.end_ms.tolist() == [-1, 9]
+
+
+def test_what_a_site_says_of_its_jobs() -> None:
+    """A job that runs has its yield, one that waits hears why, one not handed in at which slowdown it could run."""
+    core = SiteCore(1, FractionalPolicy(algorithm="Greedy*/OPT=MIN"))
+    large, small = Resources(cpu_need=1.0, memory=0.6), Resources(cpu_need=1.0, memory=0.4)
+    core.handle(0, JobSubmitted(Job(job_id=1, width=1, estimate_ms=60_000, resources=large)))
+    core.handle(1_000, JobSubmitted(Job(job_id=2, width=1, estimate_ms=60_000, resources=large)))
+    why = core.explain(1_000, 2)
+    assert (why.ahead, why.start_ms) == (0, None)
+    assert "1 task that needs 60% of a node's memory, and there is room for 0 such tasks" in why.reason
+    third = Job(job_id=3, width=1, estimate_ms=60_000, resources=small)
+    assert core.slowdown_offered(1_000, third) == 2.0
+    assert core.slowdown_offered(1_000, Job(job_id=3, width=1, estimate_ms=60_000, resources=large)) is None
+    core.handle(1_000, JobSubmitted(third))
+    discipline = core._discipline
+    assert isinstance(discipline, Fractional)
+    assert discipline.yield_of(3_000, 1) == (0.5, pytest.approx((1_000 + 1_000) / 3_000))
+
+
+def test_a_site_goes_on_where_it_stood() -> None:
+    """What another takes in of a site's state decides as that one does."""
+    rng = np.random.default_rng(12)
+    policy = FractionalPolicy(algorithm="MCB8*/per/OPT=MIN")
+    one = SiteCore(3, policy)
+    for job_id in range(80):
+        needs = Resources(cpu_need=1.0, memory=float(rng.choice(MEMORIES[:4])))
+        job = Job(job_id=job_id, width=int(rng.integers(1, 4)), estimate_ms=600_000, resources=needs)
+        one.handle(1_000 * job_id, JobSubmitted(job))
+    other = SiteCore(3, policy)
+    other.restore(copy.deepcopy(one.state()))  # a state may share parts with its core
+    other.check_invariants()
+    for now_ms in (300_000, 600_000, 1_200_000):
+        assert one.handle(now_ms) == other.handle(now_ms)

@@ -1,0 +1,52 @@
+"""Speed of full self-tuning beside plain planning, on one trace in one run: jobs a second of each, and their ratio.
+
+    python benchmarks/self_tuning.py [TRACE] [NODES]
+
+A tuning step plans for every candidate, so the speed of planning divided by their number is what to compare with.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.dynp.policy import THREE, DynPPolicy
+from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.policy import SitePolicy
+
+WANTED = 0.25
+"""Part of planning's speed, divided by the candidates, that full tuning is to have."""
+
+
+def jobs_per_s(workload: Workload, nodes: int, policy: Policy, *, rounds: int = 3) -> float:
+    """Return the speed of the fastest of some rounds, after one in which kernels are compiled."""
+    simulate(workload.take(range(min(1_000, len(workload)))), nodes, policy)
+    spans_s = []
+    for _ in range(rounds):
+        began_s = time.perf_counter()
+        simulate(workload, nodes, policy)
+        spans_s.append(time.perf_counter() - began_s)
+    return len(workload) / min(spans_s)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, and print a line for each policy."""
+    trace, nodes = (*arguments, "CTC-SP2-1996-3.1-cln", "430")[:2] if len(arguments) < 2 else arguments[:2]
+    workload, _ = load_workload(trace, nodes=int(nodes))
+    plain = {order: jobs_per_s(workload, int(nodes), SitePolicy(discipline="planning", order=order)) for order in THREE}
+    for order, speed in plain.items():
+        print(f"planning {order:<20} {speed:>10,.0f} jobs/s")
+    slowest = min(plain.values())
+    for options in ({}, {"decider": "simple"}, {"tuning": "half"}):
+        policy = DynPPolicy(**options)
+        speed = jobs_per_s(workload, int(nodes), policy)
+        share = speed * len(policy.policies) / slowest
+        print(f"{policy.label:<29} {speed:>10,.0f} jobs/s, {share:.2f} of planning a candidate (wanted: {WANTED})")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

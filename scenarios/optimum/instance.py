@@ -1,0 +1,134 @@
+"""The plan of an instant as a problem: the jobs that wait, and the nodes that are left them (Streit, section 4.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.site.kernels.order import order_keys
+from gridweave.site.kernels.profile import clear, earliest_fit, occupy
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+METRICS = ("artww", "art", "artwa", "sld", "sldww")
+"""The self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Instance:
+    """The jobs that wait at an instant, in the order of submission, and what is free from then on.
+
+    Attributes
+    ----------
+    now_ms : int
+    job_id, submit_ms, width, estimate_ms : numpy.ndarray of int64, shape (n,)
+    step_ms, step_free : numpy.ndarray of int64, shape (steps,)
+        The free nodes from each instant until the next, the first of them now; the last holds for ever.
+    """
+
+    now_ms: int
+    job_id: IntArray
+    submit_ms: IntArray
+    width: IntArray
+    estimate_ms: IntArray
+    step_ms: IntArray
+    step_free: IntArray
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    def weights(self, metric: str) -> FloatArray:
+        """Return what a millisecond of each job's response counts in the metric, shape (n,).
+
+        Raises
+        ------
+        OptionError
+            If the metric is not known, or no weighted sum.
+        """
+        if metric not in METRICS:
+            raise OptionError("metric", f"{metric!r} is no weighted sum of response times; one of {', '.join(METRICS)}")
+        width, estimate_ms = self.width.astype(np.float64), self.estimate_ms.astype(np.float64)
+        weight = {"artww": width, "art": np.ones(len(self)), "artwa": width * estimate_ms}.get(metric)
+        if weight is not None:
+            return np.asarray(weight / weight.sum())
+        weight = width if metric == "sldww" else np.ones(len(self))
+        return np.asarray(weight / estimate_ms / weight.sum())
+
+    def worth(self, start_ms: npt.ArrayLike, metric: str = "artww") -> float:
+        """Return the metric of a plan; less is better."""
+        response_ms = np.asarray(start_ms, np.int64) + self.estimate_ms - self.submit_ms
+        return float((self.weights(metric) * response_ms).sum())
+
+    def listed(self, rows: Sequence[int] | IntArray) -> IntArray:
+        """Return the starts of a plan in which jobs are placed in this order, each as early as it fits, shape (n,)."""
+        room = len(self.step_ms) + 2 * len(self) + 2
+        step_ms, step_free = np.zeros((2, room), np.int64)
+        n_steps = len(self.step_ms)
+        clear(step_ms, step_free, np.int64(self.now_ms), np.int64(0))
+        step_ms[:n_steps], step_free[:n_steps] = self.step_ms, self.step_free
+        start_ms = np.zeros(len(self), np.int64)
+        for row in rows:
+            width, length_ms = self.width[row], self.estimate_ms[row]
+            found = np.int64(earliest_fit(step_ms, step_free, n_steps, np.int64(self.now_ms), width, length_ms))
+            start_ms[row] = found
+            n_steps = int(occupy(step_ms, step_free, n_steps, found, found + length_ms, width))
+        return start_ms
+
+    def planned(self, order: str) -> IntArray:
+        """Return the starts of the plan that a planning site makes in an order, shape (n,)."""
+        keys = order_keys(order, submit_ms=self.submit_ms, width=self.width, estimate_ms=self.estimate_ms)
+        return self.listed(np.lexsort((self.job_id, self.submit_ms, keys)))
+
+    def best_policy(self, policies: Sequence[str], metric: str) -> tuple[str, IntArray]:
+        """Return the policy whose plan is the best, the first of several, and the starts of that plan."""
+        plans = {policy: self.planned(policy) for policy in policies}
+        best = min(plans, key=lambda policy: self.worth(plans[policy], metric))
+        return best, plans[best]
+
+    def is_plan(self, start_ms: IntArray) -> bool:
+        """Whether nobody starts before now, and at no time more nodes are taken than there are."""
+        if (start_ms < self.now_ms).any():
+            return False
+        ends_ms = start_ms + self.estimate_ms
+        for when_ms in np.unique(np.concatenate([start_ms, self.step_ms])):
+            taken = int(self.width[(start_ms <= when_ms) & (when_ms < ends_ms)].sum())
+            if taken > self.step_free[np.searchsorted(self.step_ms, when_ms, side="right") - 1]:
+                return False
+        return True
+
+
+def instance_at(result: SimulationResult, now_ms: int) -> Instance:
+    """Return what a site had to plan at an instant of a schedule: after its events, before anything started.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        Of one site.
+    now_ms : int
+
+    Raises
+    ------
+    OptionError
+        If the instant lies outside of the schedule, or nobody waits then.
+    """
+    jobs = result.workload
+    begin_ms, until_ms = int(jobs.submit_ms.min(initial=0)), int(result.end_ms.max(initial=0))
+    if not begin_ms <= now_ms <= until_ms:
+        span = f"from {begin_ms / 1000:,.15g} to {until_ms / 1000:,.15g} s"
+        raise OptionError("at", f"{now_ms / 1000:,.15g} s is outside of the schedule, which is {span}")
+    ran = result.start_ms != NEVER
+    waits = np.flatnonzero(ran & (jobs.submit_ms <= now_ms) & (result.start_ms >= now_ms))
+    runs = np.flatnonzero(ran & (result.start_ms < now_ms) & (result.end_ms > now_ms))
+    if not len(waits):
+        raise OptionError("at", f"{now_ms / 1000:,.15g} s: no job waits then; choose an instant of a submission")
+    ends_ms = result.start_ms[runs] + jobs.estimate_ms[runs]
+    step_ms = np.unique(np.concatenate([[now_ms], ends_ms]))
+    taken = (jobs.width[runs][None, :] * (ends_ms[None, :] > step_ms[:, None])).sum(axis=1)
+    columns = {name: getattr(jobs, name)[waits] for name in ("job_id", "submit_ms", "width", "estimate_ms")}
+    return Instance(now_ms=now_ms, **columns, step_ms=step_ms, step_free=result.nodes - taken)

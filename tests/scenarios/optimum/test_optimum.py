@@ -1,0 +1,135 @@
+"""The best plan of an instant: both solvers against brute force, the repair, the bound, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+
+from builders import random_jobs, to_workload
+from gridweave.errors import OptionError, UnavailableError
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.optimum.instance import METRICS, Instance, instance_at
+from gridweave.scenarios.optimum.solvers import solve, solve_intervals, solve_time_indexed, time_scale_s
+from gridweave.scenarios.optimum.table import instants_of, lines_of
+from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.policy import SitePolicy
+
+THREE = ("fcfs", "sjf", "ljf")
+S_MS = 1000
+
+
+def random_instance(rng: np.random.Generator, count: int) -> Instance:
+    """Return an instance with times in full seconds; some nodes are taken at first."""
+    nodes = int(rng.integers(2, 9))
+    ends = np.sort(rng.choice(np.arange(1, 30), size=int(rng.integers(0, 4)), replace=False))
+    free = np.sort(rng.integers(0, nodes + 1, len(ends)))
+    return Instance(
+        now_ms=50 * S_MS,
+        job_id=np.arange(1, count + 1),
+        submit_ms=np.sort(rng.integers(0, 51, count)) * S_MS,
+        width=rng.integers(1, nodes + 1, count),
+        estimate_ms=rng.integers(1, 20, count) * S_MS,
+        step_ms=(50 + np.concatenate([[0], ends])) * S_MS,
+        step_free=np.concatenate([free, [nodes]]),
+    )
+
+
+def brute_force(instance: Instance, metric: str) -> float:
+    """Return what the best plan is worth: the best of the lists in every order, which hold an optimum."""
+    orders = itertools.permutations(range(len(instance)))
+    return min(instance.worth(instance.listed(list(order)), metric) for order in orders)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_intervals_find_the_optimum(metric: str) -> None:
+    """CP-SAT finds what brute force over all orders finds, and proves it."""
+    rng = np.random.default_rng([METRICS.index(metric), 46])
+    for _ in range(6):
+        instance = random_instance(rng, int(rng.integers(1, 7)))
+        found = solve_intervals(instance, metric=metric)
+        assert instance.is_plan(found.start_ms)
+        # Weights that are no whole numbers are rounded to one part in 2^20.
+        assert found.worth == pytest.approx(brute_force(instance, metric), rel=1e-5)
+        assert found.bound == found.worth <= found.policy_worth
+        assert found.gap_pct == 0
+
+
+def test_the_integer_program_finds_the_optimum() -> None:
+    """On a time scale that divides all times, the thesis's program solved with HiGHS is exact."""
+    rng = np.random.default_rng(7)
+    for _ in range(4):
+        instance = random_instance(rng, int(rng.integers(2, 6)))
+        found = solve_time_indexed(instance, scale_s=1)
+        assert instance.is_plan(found.start_ms)
+        assert found.worth == pytest.approx(brute_force(instance, "artww"))
+
+
+def test_a_time_scale_may_lose_what_the_repair_does_not_bring_back() -> None:
+    """On a coarse scale the repaired plan is a plan, is no better than the optimum, and says its scale."""
+    rng = np.random.default_rng(8)
+    for _ in range(4):
+        instance = random_instance(rng, 5)
+        found = solve_time_indexed(instance, scale_s=7)
+        assert instance.is_plan(found.start_ms)
+        assert found.worth >= solve_intervals(instance).worth - 1e-6
+        assert found.scale_s == 7
+
+
+def test_the_time_scale_is_that_of_the_thesis() -> None:
+    """The time scale follows equation 4.7, rounded up to full minutes; less memory makes it coarser."""
+    # Ten equal jobs that all start at once.
+    run_s = 1_862_437
+    lengths = np.full(10, run_s * S_MS // 10)
+    instance = Instance(
+        now_ms=0, job_id=np.arange(10), submit_ms=np.zeros(10, np.int64), width=np.ones(10, np.int64),
+        estimate_ms=lengths, step_ms=np.zeros(1, np.int64), step_free=np.full(1, 10),
+    )  # fmt: skip
+    # sqrt(186,243.7 s x 1,862,437 s / 2,000,000) = 416.5 s.
+    assert time_scale_s(instance) == 7 * 60
+    assert time_scale_s(instance, memory_kb=20_000.0) == 22 * 60
+
+
+def test_an_instant_of_a_schedule_is_planned_as_the_site_did() -> None:
+    """What waits at an instant, planned in the order in force, starts now what the schedule has started."""
+    workload = to_workload(random_jobs(np.random.default_rng(3), 120, 10, load=1.3, tick=S_MS))
+    result = simulate(workload, 10, SitePolicy(discipline="planning", order="sjf"))
+    met = 0
+    for when_ms in instants_of(result, 1):
+        instance = instance_at(result, when_ms)
+        started = result.workload.job_id[result.start_ms == when_ms]
+        assert set(instance.job_id[instance.planned("sjf") == when_ms]) == set(started)
+        met += len(started)
+    assert met > 10
+
+
+def test_lines_tell_what_is_lost() -> None:
+    """Over the instants of a run no exact plan is worse than the best policy, and some are better."""
+    workload = to_workload(random_jobs(np.random.default_rng(5), 60, 8, load=1.3, tick=S_MS))
+    result = simulate(workload, 8, DynPPolicy())
+    lines = list(lines_of(result, instants_of(result, 3, most=8), limit_s=20.0))
+    assert len(lines) > 4
+    assert min(line.loss_pct for line in lines) > -1e-9
+    assert max(line.loss_pct for line in lines) > 0.1
+    assert all(line.gap_pct == 0 for line in lines)
+
+
+def test_impossible_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instant outside of the schedule, an unknown metric or solver, and no OR-Tools: each is said in a line."""
+    workload = to_workload(random_jobs(np.random.default_rng(5), 20, 8, tick=S_MS))
+    result = simulate(workload, 8, DynPPolicy())
+    with pytest.raises(OptionError, match=r"at: .* s is outside of the schedule, which is from 0 to"):
+        instance_at(result, 10**12)
+    instance = random_instance(np.random.default_rng(1), 3)
+    with pytest.raises(OptionError, match="metric: 'makespan' is no weighted sum of response times; one of artww"):
+        solve(instance, metric="makespan")
+    with pytest.raises(OptionError, match="solver: 'cplex' is not known; one of cp-sat, highs"):
+        solve(instance, "cplex")
+    with pytest.raises(OptionError, match="every: is 0; at least 1"):
+        instants_of(result, 0)
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    with pytest.raises(UnavailableError, match="the best plan needs OR-Tools: pip install"):
+        solve_intervals(instance)
