@@ -41,6 +41,8 @@ from gridweave.errors import GridweaveError, UnavailableError
 
 RESULTS = Path(__file__).parent / "results" / "live_baselines.json"
 CPUS = 2
+SLOTS = 18
+"""Tasks of HyperQueue that run at one time: as many as the grid of `gridweave up` has nodes."""
 JOBS = 500
 RAY_JOBS = 5
 LONGEST_S = 600
@@ -229,9 +231,9 @@ def _measure_hyperqueue(jobs: int) -> float:
     from hyperqueue.cluster import WorkerConfig
 
     looks: list[tuple[float, int]] = []
-    with LocalCluster(server_dir=f"{os.getcwd()}/hq", worker_config=WorkerConfig(cores=CPUS)) as cluster:
+    with LocalCluster(server_dir=f"{os.getcwd()}/hq", worker_config=WorkerConfig(cores=SLOTS)) as cluster:
         client = cluster.client()
-        _run_array(client, Job(max_fails=0), 20 * CPUS, [])
+        _run_array(client, Job(max_fails=0), 20 * SLOTS, [])
         while len(looks) < 2:
             looks.clear()
             began = time.perf_counter()

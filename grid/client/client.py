@@ -306,6 +306,8 @@ class Client:
         What waits between tries.
     connection : Connection, optional
         In place of all that says how the gateway is reached.
+    transport : type, optional
+        What asks it.
 
     Raises
     ------
@@ -334,18 +336,20 @@ class Client:
         rng: np.random.Generator | None = None,
         sleep: Sleep = asyncio.sleep,
         connection: Connection | None = None,
+        transport: type[Transport] = Transport,
     ) -> None:
         self.connection = connection or configured(
             url, token, ca=ca, site=site, plain_http=plain_http, profile=profile, grid=grid
         )
-        self._made_with: dict[str, Any] = {"patience": patience, "rng": rng, "sleep": sleep}
+        self._made_with: dict[str, Any] = {"patience": patience, "rng": rng, "sleep": sleep, "transport": transport}
         self._at_sites: dict[str, Client] = {}
         self._pauses = Pauses(patience or Patience(), rng, sleep)
+        self._kind = transport
         self._transport: Transport | None = None
         self._ends = EndWatch(self._follow, self.record)
 
     async def __aenter__(self) -> Self:
-        self._transport = Transport(self.connection, self._pauses)
+        self._transport = self._kind(self.connection, self._pauses)
         return self
 
     async def __aexit__(

@@ -17,7 +17,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.api import JobEvent
-from gridweave.grid.client.transport import CUT, Transport
+from gridweave.grid.client.transport import Transport, cut_errors
 from gridweave.site.job import OVER, OWN_IDS, JobRecord
 
 Stream = Literal["out", "err", "result"]
@@ -97,7 +97,7 @@ async def events(
                             yield event
                     elif not line.strip() and lines.last_id.isdecimal():
                         last = max(last if last is not None else 0, int(lines.last_id))
-            except CUT:
+            except cut_errors():
                 pass  # however it ended, it is opened again
         connected(False)
         cuts += 1
@@ -138,7 +138,7 @@ async def output(
                     offset += len(data)
                     yield data
                 is_whole = True
-            except CUT:
+            except cut_errors():
                 pass
         if is_whole and (follow or is_last or offset == began):
             return

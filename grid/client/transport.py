@@ -13,9 +13,9 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from gridweave.errors import (
@@ -31,6 +31,7 @@ from gridweave.grid.client.configuration import Connection
 from gridweave.version import __version__
 
 if TYPE_CHECKING:
+    import aiohttp
     import numpy as np
 
 
@@ -110,8 +111,27 @@ _ACCEPT = f"{MSGPACK}, {PROBLEM_MSGPACK}"
 _CONNECTIONS = 32
 """For requests; streams have as many as there are, or whoever reads many of them could ask nothing more."""
 
-CUT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, ConnectionError)
-"""How a request, or a stream, ends that another try may do better."""
+
+def cut_errors() -> tuple[type[BaseException], ...]:
+    """Return how a request, or a stream, ends that another try may do better."""
+    import aiohttp
+
+    return aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, ConnectionError
+
+
+class GatewayAnswer(NamedTuple):
+    """What the gateway, or whoever is there, has answered."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    data: bytes
+
+    @property
+    def kind(self) -> str:
+        """The type of its content."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
 
 Query = Mapping[str, str] | list[tuple[str, str]]
 
@@ -132,19 +152,25 @@ class Transport:
 
     def __init__(self, connection: Connection, pauses: Pauses) -> None:
         self.connection, self.pauses, self.patience = connection, pauses, pauses.patience
-        headers = {"User-Agent": f"gridweave/{__version__}"}
+        self.headers = {"User-Agent": f"gridweave/{__version__}"}
         if connection.token is not None:
-            headers["Authorization"] = f"Bearer {connection.token}"
-        trusted = _trusted(connection)
-        self._session, self._streams = (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit, ssl=trusted), headers=headers)
-            for limit in (_CONNECTIONS, 0)
-        )
+            self.headers["Authorization"] = f"Bearer {connection.token}"
+        self.trusted = _trusted(connection)
+        self._sessions: dict[int, aiohttp.ClientSession] = {}
+
+    def _session(self, connections: int) -> aiohttp.ClientSession:
+        """Return the session with so many connections at most (0: as many as there are), made when it is first used."""
+        if connections not in self._sessions:
+            import aiohttp  # a command that asks one question does without (`gridweave.grid.client.brief`)
+
+            connector = aiohttp.TCPConnector(limit=connections, ssl=self.trusted)
+            self._sessions[connections] = aiohttp.ClientSession(connector=connector, headers=self.headers)
+        return self._sessions[connections]
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._session.close()
-        await self._streams.close()
+        for session in self._sessions.values():
+            await session.close()
 
     async def call(
         self,
@@ -163,30 +189,44 @@ class Transport:
 
         async def once() -> T:
             headers = {"Accept": _ACCEPT} | ({"Content-Type": MSGPACK} if data is not None else {})
-            limit = aiohttp.ClientTimeout(total=self.patience.try_s)
-            async with self._session.request(
-                method, self._url(path), params=query, data=data, headers=headers, timeout=limit, allow_redirects=False
-            ) as response:
-                if response.status != 200:
-                    raise await _problem(response)
-                return _decoded(response.content_type, await response.read(), answer, self.connection.url)
+            answered = await self.exchange(method, path, query or {}, data, headers)
+            if answered.status != 200:
+                raise _problem(answered, self.connection.url)
+            return _decoded(answered.kind, answered.data, answer, self.connection.url)
 
         return await self._again(once)
+
+    async def exchange(
+        self, method: str, path: str, query: Query, data: bytes | None, headers: Mapping[str, str]
+    ) -> GatewayAnswer:
+        """Ask once, and return what was answered; raise one of `errors` if nothing was."""
+        import aiohttp
+
+        limit = aiohttp.ClientTimeout(total=self.patience.try_s)
+        async with self._session(_CONNECTIONS).request(
+            method, self._url(path), params=query, data=data, headers=headers, timeout=limit, allow_redirects=False
+        ) as response:
+            return GatewayAnswer(response.status, response.reason or "", response.headers, await response.read())
 
     @contextlib.asynccontextmanager
     async def stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open a stream of whatever length; what cuts it later is one of `CUT`, to be mended by who reads it."""
+        import aiohttp
+
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.patience.try_s, sock_read=self.patience.silence_s)
 
         async def once() -> aiohttp.ClientResponse:
-            response = await self._streams.get(
+            response = await self._session(0).get(
                 self._url(path), params=query, headers=headers, timeout=limit, allow_redirects=False
             )
             if response.status != 200:
                 async with response:
-                    raise await _problem(response)
+                    answered = GatewayAnswer(
+                        response.status, response.reason or "", response.headers, await response.read()
+                    )
+                    raise _problem(answered, self.connection.url)
             return response
 
         response = await self._again(once)
@@ -205,10 +245,11 @@ class Transport:
                 return await once()
             except TryAgain as failed:
                 last = failed
-            except CUT as error:
+            except cut_errors() as error:
                 last = self._cut(error)
             was_reached = was_reached or last.was_reached
-            pause_s = max(last.after_s, self.pauses.length_s(tries))
+            # Whoever says when to come back is believed: it spreads its clients itself.
+            pause_s = last.after_s or self.pauses.length_s(tries)
             # Pauses are counted as they were meant, whatever waits.
             spent_s = max(loop.time() - began_s, slept_s) + pause_s
             most_s = self.patience.total_s if was_reached else min(self.patience.connect_s, self.patience.total_s)
@@ -219,27 +260,47 @@ class Transport:
 
     def _cut(self, error: BaseException) -> TryAgain:
         """Return what a failed connection means."""
+        import aiohttp
+
         url = self.connection.url
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
-            raise UnavailableError(
-                f"{url}: its certificate is not trusted ({why}); name a file with its authority: GRIDWEAVE_CA"
-            ) from None
+            raise untrusted(url, why) from None
         if isinstance(error, aiohttp.ClientConnectorSSLError):
-            raise UnavailableError(
-                f"{url}: does not speak TLS ({error.strerror}); is it http in place of https?"
-            ) from None
+            raise not_tls(url, error.strerror) from None
         if isinstance(error, aiohttp.ClientConnectorError):
             # asyncio puts the address where the words of the error belong.
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.os_error)
-            right = "start a grid with `gridweave up`, or name the one that runs with --url or GRIDWEAVE_URL"
-            return TryAgain(UnavailableError(f"no gateway answers at {url}: {why}; {right}"), was_reached=False)
-        if isinstance(error, asyncio.TimeoutError):
-            return TryAgain(UnavailableError(f"the gateway at {url} does not answer in time"))
-        return TryAgain(UnavailableError(f"the gateway at {url} was cut off: {str(error) or type(error).__name__}"))
+            return nobody_there(url, why)
+        return broken_off(url, error)
 
     def _url(self, path: str) -> str:
         return self.connection.url + path
+
+
+def untrusted(url: str, why: str) -> UnavailableError:
+    """Return that a certificate is not trusted."""
+    return UnavailableError(
+        f"{url}: its certificate is not trusted ({why}); name a file with its authority: GRIDWEAVE_CA"
+    )
+
+
+def not_tls(url: str, why: str | None) -> UnavailableError:
+    """Return that whoever is there speaks no TLS."""
+    return UnavailableError(f"{url}: does not speak TLS ({why}); is it http in place of https?")
+
+
+def nobody_there(url: str, why: str) -> TryAgain:
+    """Return that no connection could be made."""
+    right = "start a grid with `gridweave up`, or name the one that runs with --url or GRIDWEAVE_URL"
+    return TryAgain(UnavailableError(f"no gateway answers at {url}: {why}; {right}"), was_reached=False)
+
+
+def broken_off(url: str, error: BaseException) -> TryAgain:
+    """Return that an answer did not come in time, or not whole."""
+    if isinstance(error, TimeoutError):
+        return TryAgain(UnavailableError(f"the gateway at {url} does not answer in time"))
+    return TryAgain(UnavailableError(f"the gateway at {url} was cut off: {str(error) or type(error).__name__}"))
 
 
 def _trusted(connection: Connection) -> ssl.SSLContext | bool:
@@ -268,9 +329,9 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
     raise UnavailableError(f"{url}: answers with {kind}, so it is not a gateway of gridweave; check the address")
 
 
-async def _problem(response: aiohttp.ClientResponse) -> Exception:
+def _problem(answered: GatewayAnswer, url: str) -> Exception:
     """Return what a refusal means: an error, or that another try may do better."""
-    problem = _read_problem(response, await response.read())
+    problem = _read_problem(answered, url)
     said: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
     detail = "; ".join([problem.detail, *(f"{error.where}: {error.detail}" for error in problem.errors[:5])])
     match problem.status:
@@ -280,7 +341,7 @@ async def _problem(response: aiohttp.ClientResponse) -> Exception:
             return NotFoundError(detail, **said)
         case 429 | 502 | 503 | 504:
             now = datetime.datetime.now(datetime.UTC)
-            after_s = problem.retry_after_s or seconds_to_wait(response.headers.get("Retry-After"), now) or 0.0
+            after_s = problem.retry_after_s or seconds_to_wait(answered.headers.get("Retry-After"), now) or 0.0
             return TryAgain(UnavailableError(detail), after_s=after_s)
         case status if status >= 500:
             named = f" (request {problem.instance})" if problem.instance else ""
@@ -288,20 +349,21 @@ async def _problem(response: aiohttp.ClientResponse) -> Exception:
     return RefusedError(detail, **said)
 
 
-def _read_problem(response: aiohttp.ClientResponse, data: bytes) -> Problem:
+def _read_problem(answered: GatewayAnswer, url: str) -> Problem:
     """Return the problem document, or one made of the status, as of a proxy that knows of none."""
     with contextlib.suppress(msgspec.MsgspecError):
-        if response.content_type == PROBLEM_MSGPACK:
-            return msgspec.msgpack.decode(data, type=Problem)
-        if response.content_type == "application/problem+json":
-            return msgspec.json.decode(data, type=Problem)
-    reason = response.reason or "no reason given"
-    what = "sends elsewhere" if 300 <= response.status < 400 else "answers"
-    if where := response.headers.get("Location"):
+        if answered.kind == PROBLEM_MSGPACK:
+            return msgspec.msgpack.decode(answered.data, type=Problem)
+        if answered.kind == "application/problem+json":
+            return msgspec.json.decode(answered.data, type=Problem)
+    reason = answered.reason or "no reason given"
+    what = "sends elsewhere" if 300 <= answered.status < 400 else "answers"
+    if where := answered.headers.get("Location"):
         reason += f", to {where}"
+    origin = "{0.scheme}://{0.netloc}".format(urlsplit(url))
     return Problem(
         type="about:blank",
         title=reason,
-        status=response.status,
-        detail=f"{response.url.origin()} {what} with {response.status} ({reason}); is that the address of a gateway?",
+        status=answered.status,
+        detail=f"{origin} {what} with {answered.status} ({reason}); is that the address of a gateway?",
     )

@@ -162,7 +162,7 @@ class JobFailedError(GridweaveError):
         The end of what that rank wrote to standard error.
     """
 
-    exit_status = 4
+    exit_status: int = 4
 
     def __init__(
         self, job_id: int, outcome: str, reason: str = "", *, exit_code: int | None = None, stderr_tail: str = ""

@@ -160,24 +160,43 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
     assert shell("hold", 1, "3-4")[1] == "held: 1 3-4\n"
     assert shell("release", "1-9")[1:] == (
         "released: 1 3-4\n",
-        "2 5-9: was not held, or there is no such job of yours\n",
+        "gridweave: 2 5-9: was not held, or there is no such job of yours\n",
     )
     here.call(here.grid.end, 5)
-    assert shell("cancel", 1, 5)[1:] == ("cancelled: 1\n", "5: had ended, or there is no such job of yours\n")
+    assert shell("cancel", 1, 5)[1:] == (
+        "cancelled: 1\n",
+        "gridweave: 5: had ended, or there is no such job of yours\n",
+    )
     assert shell("cancel", "sweep-k")[1:] == ("cancelled: 2-4\n", "")
     assert json.loads(shell("cancel", "1-5", "--json")[1]) == {"job_ids": []}
     for _ in range(2):
         shell("submit", "--", "true")
     assert shell("cancel", "--all", "--user", "berta")[1:] == ("", "there are no such jobs\n")
-    assert shell("cancel", "--all")[1] == "cancelled: 6-7\n"
+    status, out, err = shell("cancel", "--all")
+    assert (status, out) == (2, "")
+    assert "would cancel 2 jobs; if that is meant, add --yes" in err
+    assert shell("cancel", "--all", "--yes")[1] == "cancelled: 6-7\n"
+    status, out, err = shell("cancel", 77)
+    assert (status, out, err) == (2, "", "gridweave: 77: had ended, or there is no such job of yours\n")
+
+
+def test_jobs_are_cancelled_by_what_is_known_of_them(here: Elsewhere, shell: Shell) -> None:
+    """Name, user and state choose the jobs; those that have ended are left alone."""
+    for name in ("solver", "other", "solver"):
+        shell("submit", "--name", name, "--", "true")
+    here.call(here.grid.start, 1)
+    assert shell("cancel", "--name", "solver", "--state", "waiting")[1] == "cancelled: 3\n"
+    assert shell("cancel", "--name", "solver")[1] == "cancelled: 1\n"
+    assert shell("cancel", "--user", "anna")[1] == "cancelled: 2\n"
+    assert "one of held, waiting" in shell("cancel", "--state", "ended")[2]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["cancel"], "JOB: name the jobs, or give --all"),
-        (["cancel", "1", "--all"], "JOB: are named, and --all is given as well"),
-        (["cancel", "1", "--user", "anna"], "--user: goes with --all"),
+        (["cancel", "1", "--all"], "JOB: are named, and options that choose jobs as well"),
+        (["cancel", "1", "--user", "anna"], "JOB: are named, and options that choose jobs as well"),
         (["cancel", "nothing-such"], "there is no array 'nothing-such'; name jobs as 17, 3-9"),
         (["hold", "9-3"], "JOB: '9-3' names no jobs; write 17 or 3-9"),
         (["hold", "0"], "JOB: '0' names no jobs"),
@@ -329,3 +348,12 @@ def test_records_hold_what_is_shown(here: Elsewhere, shell: Shell) -> None:
     record.start_ms = 1_700_000_060_000 - 7_500_000
     (row,) = rows(shell("jobs")[1])[1:]
     assert (row[1], row[7]) == ("n" * 23 + "…", "2h5m")
+
+
+def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere) -> None:
+    """It needs neither aiohttp nor numpy, nor the other commands."""
+    code = "import sys; from gridweave.cli import main\ntry: main.run()\nfinally: print(*sys.modules)"
+    command = [sys.executable, "-c", code, "jobs"]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert "gridweave.cli.job_commands" in done.stdout
+    assert not {"aiohttp", "numpy", "ray", "gridweave.cli.up", "gridweave.cli.simulate"} & set(done.stdout.split())

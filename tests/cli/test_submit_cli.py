@@ -146,6 +146,7 @@ def ended(here: Elsewhere, **ends: str) -> None:
         outcome = ends[record.request.name]
         if outcome != "finished":
             record.reason = "rank 0 ended with exit code 3"
+            record.exit_codes = ((0, 3, None),) if outcome == "failed" else ()
             here.grid.write(record.job_id, b"out of luck\n", stream="err")
         here.grid.end(record.job_id, outcome)
 
@@ -153,17 +154,19 @@ def ended(here: Elsewhere, **ends: str) -> None:
 
 
 def test_waiting(here: Elsewhere, shell: Shell) -> None:
-    """With --wait the command ends when the job does: with 0, or 4 and what it wrote to standard error."""
+    """With --wait the command ends when the job does and says how: with its exit code, or 4, and its last words."""
     ended(here, good="finished", bad="failed", late="limit")
-    assert shell("submit", "--wait", "--", "good")[:2] == (0, "1\n")
+    status, out, err = shell("submit", "--wait", "--", "good")
+    assert (status, out) == (0, "1\n")
+    assert err.splitlines()[1].startswith("job 1 has finished after ")
     status, out, err = shell("submit", "--wait", "--", "bad")
-    assert (status, out) == (4, "2\n")
+    assert (status, out) == (3, "2\n")
     assert err.splitlines()[1:] == ["out of luck", "gridweave: job 2 has failed: rank 0 ended with exit code 3"]
     status, out, err = shell("submit", "--wait", "--array", "1-3", "--", "late")
     assert status == 4
     assert "3 of 3 jobs did not end well: 3-5" in err
     status, out, _ = shell("submit", "--wait", "--json", "--", "bad")
-    assert (status, [record["outcome"] for record in json.loads(out)]) == (4, ["failed"])
+    assert (status, [record["outcome"] for record in json.loads(out)]) == (3, ["failed"])
 
 
 def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:

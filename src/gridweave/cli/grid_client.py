@@ -62,6 +62,7 @@ class Reach:
         import asyncio
 
         from gridweave.cli.options import named_as_typed
+        from gridweave.grid.client.brief import BriefTransport
         from gridweave.grid.client.client import Client
         from gridweave.grid.client.transport import Patience
 
@@ -72,7 +73,7 @@ class Reach:
         typed = {"url": "--url", "grid": "--grid", "profile": "--profile"}
         with named_as_typed(**typed, token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
             patience = Patience(total_s=_TRY_S, connect_s=_CONNECT_S)
-            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience)
+            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience, transport=BriefTransport)
             for warning in client.connection.warnings:
                 say(f"warning: {warning}")
             return asyncio.run(run())

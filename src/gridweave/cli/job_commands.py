@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -29,8 +29,8 @@ from gridweave.cli.grid_client import (
     relative,
     rounded,
 )
-from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import OptionError
+from gridweave.cli.output import counted, print_json, print_table, say
+from gridweave.errors import InputError, OptionError
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
@@ -271,15 +271,23 @@ def cancel(
         list[str] | None, typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")
     ] = None,
     all_jobs: All = False,
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="NAME", help="With --all: only jobs of this user.")
-    ] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="All jobs of this user.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="All jobs with this name.")] = None,
+    state: _States = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
 ) -> None:
-    """Cancel jobs, whether they wait or run.
+    """Cancel jobs, whether they wait or run: those named, or all that the options say, of those that have not ended.
 
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
+
+    Example: gridweave cancel --name solver --state waiting
     """
-    _wish("cancel", job, reach, all_jobs=all_jobs, user=user)
+    from gridweave.site.job import OPEN
+
+    states = _checked("--state", state, OPEN)
+    query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
+    wanted = all_jobs or bool(user or name or states)
+    _wish("cancel", job, reach, query=query if wanted else None, ask=all_jobs and not yes)
 
 
 @at_grid
@@ -309,20 +317,24 @@ _NOT_DONE = {
 
 
 def _wish(
-    kind: WishKind, texts: Sequence[str] | None, reach: Reach, *, all_jobs: bool = False, user: str | None = None
+    kind: WishKind,
+    texts: Sequence[str] | None,
+    reach: Reach,
+    *,
+    query: Mapping[str, Any] | None = None,
+    ask: bool = False,
 ) -> None:
-    from gridweave.site.job import OPEN
-
-    if bool(texts) == all_jobs:
+    """Do what is wanted of jobs that are named, or of all that a query finds, once the user has agreed."""
+    if bool(texts) == (query is not None):
         raise OptionError(
-            "JOB", "name the jobs, or give --all" if not texts else "are named, and --all is given as well"
+            "JOB", "name the jobs, or give --all" if not texts else "are named, and options that choose jobs as well"
         )
-    if user is not None and not all_jobs:
-        raise OptionError("--user", "goes with --all")
 
     async def work(grid: Client) -> tuple[list[int], list[int]]:
-        if all_jobs:
-            wanted = [record.job_id async for record in grid.jobs(state=OPEN, user=user)]
+        if query is not None:
+            wanted = [record.job_id async for record in grid.jobs(**query)]
+            if ask and wanted:
+                _agreed(wanted)
         else:
             wanted = await named_jobs(grid, texts or (), open_only=True)
         return wanted, await grid.wish(kind, wanted) if wanted else []
@@ -334,10 +346,18 @@ def _wish(
     if done:
         typer.echo(f"{_DONE[kind]}: {ranges_text(done)}")
     left = sorted(set(wanted) - set(done))
-    if left and not all_jobs:
-        say(f"{ranges_text(left)}: {_NOT_DONE[kind]} no such job of yours")
-    elif not wanted:
+    if left and query is None:
+        raise InputError(f"{ranges_text(left)}: {_NOT_DONE[kind]} no such job of yours")
+    if not wanted:
         say("there are no such jobs")
+
+
+def _agreed(job_ids: Sequence[int]) -> None:
+    """Have the user agree that all these jobs are cancelled; a script says so with --yes."""
+    if not sys.stdin.isatty():
+        raise OptionError("--all", f"would cancel {counted(len(job_ids), 'job')}; if that is meant, add --yes")
+    if not typer.confirm(f"Cancel {counted(len(job_ids), 'job')} ({ranges_text(job_ids)})?", err=True):
+        raise InputError("nothing was cancelled")
 
 
 def logs(

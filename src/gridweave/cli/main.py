@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
-from collections.abc import Callable
+from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gridweave.cli.coschedule import coschedule
-from gridweave.cli.demo import demo
-from gridweave.cli.experience import experience
-from gridweave.cli.grid_commands import drain, queue, quote, resume, sites, whoami
-from gridweave.cli.job_commands import cancel, explain, hold, jobs, logs, release, show
-from gridweave.cli.net import app as net_app
-from gridweave.cli.optimum import optimum
-from gridweave.cli.reproduce import reproduce
-from gridweave.cli.run import run_scenario
-from gridweave.cli.scenario import app as scenario_app
-from gridweave.cli.serve import gateway, serve
-from gridweave.cli.simulate import bound, simulate
-from gridweave.cli.submit import SubmitCommand, submit
-from gridweave.cli.sweep import sweep
-from gridweave.cli.token import app as token_app
-from gridweave.cli.trace import app as trace_app
-from gridweave.cli.up import down, status, up
-from gridweave.cli.watch import watch
 from gridweave.errors import GridweaveError, InputError
 from gridweave.version import __version__
 
@@ -42,32 +25,79 @@ _PLAIN_WORDS = {
 """How typer words what is wrong with a number, and how we do; other words of its are printed as they are."""
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
-    name="gridweave",
-    help="Schedules parallel jobs over several sites as if they were one machine.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 _JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
 """Under which headings the help has the commands."""
 
-app.command("submit", cls=SubmitCommand, context_settings={"allow_interspersed_args": False}, rich_help_panel=_JOBS)(
-    submit
-)
-_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    _JOBS: (jobs, show, explain, cancel, hold, release, logs),
-    _GRID: (up, down, status, demo, serve, watch, sites, queue, quote, drain, resume, whoami, gateway, experience),
-    _SIMULATION: (simulate, coschedule, bound, sweep, optimum, reproduce),
+_FILES: dict[str, tuple[tuple[str, str], ...]] = {
+    _JOBS: (
+        ("submit", "submit"),
+        ("job_commands", "jobs show explain cancel hold release logs"),
+    ),
+    _GRID: (
+        ("up", "up down status"),
+        ("demo", "demo"),
+        ("serve", "serve"),
+        ("watch", "watch"),
+        ("grid_commands", "sites queue quote drain resume whoami"),
+        ("serve", "gateway"),
+        ("experience", "experience"),
+        ("token", "token"),
+    ),
+    _SIMULATION: (
+        ("simulate", "simulate"),
+        ("coschedule", "coschedule"),
+        ("simulate", "bound"),
+        ("sweep", "sweep"),
+        ("optimum", "optimum"),
+        ("reproduce", "reproduce"),
+        ("run", "run"),
+        ("trace", "trace"),
+        ("scenario", "scenario"),
+        ("net", "net"),
+    ),
 }
-for heading, commands in _COMMANDS.items():
-    for command in commands:
-        app.command(command.__name__, rich_help_panel=heading)(command)
-app.add_typer(token_app, name="token", rich_help_panel=_GRID)
-app.command("run", rich_help_panel=_SIMULATION)(run_scenario)
-app.add_typer(trace_app, name="trace", rich_help_panel=_SIMULATION)
-app.add_typer(scenario_app, name="scenario", rich_help_panel=_SIMULATION)
-app.add_typer(net_app, name="net", rich_help_panel=_SIMULATION)
+"""In which file of this folder each command is, by heading, in the order of the help."""
+
+_GROUPS = ("token", "trace", "scenario", "net")
+"""Commands that have commands of their own."""
+
+_NAMED_OTHERWISE = {"run": "run_scenario"}
+
+
+def make_app(only: str | None = None) -> typer.Typer:
+    """Return the command with all its commands, or with one of them alone, so that no other is loaded."""
+    app = typer.Typer(
+        name="gridweave",
+        help="Schedules parallel jobs over several sites as if they were one machine.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_main)
+    places = [
+        (heading, file, name) for heading, files in _FILES.items() for file, names in files for name in names.split()
+    ]
+    for heading, file, name in places:
+        if only is None or name == only or only not in {other for _, _, other in places}:
+            _add(app, heading, name, importlib.import_module(f"gridweave.cli.{file}"))
+    return app
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """Return the command with all its commands as ``app``, for whoever does not run one."""
+    if name != "app":
+        raise AttributeError(name)
+    return make_app()
+
+
+def _add(app: typer.Typer, heading: str, name: str, module: ModuleType) -> None:
+    if name in _GROUPS:
+        app.add_typer(module.app, name=name, rich_help_panel=heading)
+    elif name == "submit":
+        settings = {"allow_interspersed_args": False}
+        app.command(name, cls=module.SubmitCommand, context_settings=settings, rich_help_panel=heading)(module.submit)
+    else:
+        app.command(name, rich_help_panel=heading)(getattr(module, _NAMED_OTHERWISE.get(name, name)))
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,7 +106,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -93,7 +122,7 @@ def run() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has not all letters still gets the figures
     try:
-        status = app(standalone_mode=False, prog_name="gridweave")
+        status = make_app(_asked())(standalone_mode=False, prog_name="gridweave")
     except GridweaveError as error:
         _end(str(error), error.exit_status)
     except _UsageError as error:
@@ -111,6 +140,12 @@ def run() -> None:
     if status == INTERRUPTED_STATUS:  # typer makes this of Ctrl-C
         _end_interrupted()
     sys.exit(status)
+
+
+def _asked() -> str | None:
+    """Return which command is asked for; None if that is not plain: then all are loaded."""
+    is_plain = len(sys.argv) > 1 and "_GRIDWEAVE_COMPLETE" not in os.environ
+    return sys.argv[1] if is_plain else None
 
 
 def _usage_line(error: Any) -> str:

@@ -15,8 +15,10 @@ from gridweave.cli.grid_client import (
     at_grid,
     complete_sites,
     named_jobs,
+    places_text,
     plain,
     ranges_text,
+    rounded,
 )
 from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
@@ -129,7 +131,12 @@ _Key = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
 ]
-_Wait = Annotated[bool, typer.Option("--wait", "-W", help="Wait until the job ends; exit with status 4 if it fails.")]
+_Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait", "-W", help="Wait until the job ends; exit with its exit code, or with status 4 if there is none."
+    ),
+]
 _IgnoreUnsupported = Annotated[
     bool,
     typer.Option("--ignore-unsupported", help="Warn about unsupported #SBATCH options instead of refusing them."),
@@ -273,15 +280,28 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
         print_json([plain(record) for record in records])
     bad = [job for job, record in zip(jobs, records, strict=True) if record.outcome != "finished"]
     if not bad:
+        say(_ended_text(records))
         return
     try:
         await bad[0].check()
     except JobFailedError as error:
+        if len(jobs) == 1 and error.exit_code:
+            error.exit_status = error.exit_code
         if error.stderr_tail:
             say(error.stderr_tail.rstrip())
         if len(bad) > 1:
             say(f"{len(bad):,} of {len(jobs):,} jobs did not end well: {ranges_text(job.id for job in bad)}")
         raise
+
+
+def _ended_text(records: list[JobRecord]) -> str:
+    """Return that jobs have finished, and of a single one after what time and where."""
+    if len(records) > 1:
+        return f"{len(records):,} jobs have finished"
+    (record,) = records
+    ran = "" if record.start_ms is None else f" after {rounded((record.end_ms or record.start_ms) - record.start_ms)}"
+    where = f" on {places_text(record.places)}" if record.places else ""
+    return f"job {record.job_id} has finished{ran}{where}"
 
 
 # -- what is to be run
