@@ -35,7 +35,7 @@ MAX_LIMITS = 62
 """Limits that a site may have: one bit of an int64 each."""
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of every week, in the site's local time.
 
     Attributes

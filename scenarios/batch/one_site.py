@@ -91,12 +91,13 @@ def play_site(
 
 def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
     """Return the metrics that a discipline has of its own, by name, if any job ran; and how many jobs were lost."""
+    restarts = {name: value for name, value in told.totals.items() if name == "restarts"}
     ran = told.start_ms != NEVER
     if entry.metrics is None or not ran.any():
-        return {name: value for name, value in told.totals.items() if name == "restarts"}
+        return restarts
     columns = {name: values[ran] for name, values in told.columns.items()}
     times = workload.submit_ms[ran], told.start_ms[ran], told.end_ms[ran], workload.width[ran], workload.run_ms[ran]
-    return dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
+    return restarts | dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
 
 
 def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
@@ -126,7 +127,7 @@ def _played(
     start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
     columns, totals = {}, {}
     if run.outages is not None:
-        totals["restarts"] = float(run.outages.restarts.sum())
+        totals["restarts"] = int(run.outages.restarts.sum())
         columns["restarts"] = np.zeros(len(workload), np.int64)
         columns["restarts"][rows] = run.outages.restarts
         left = rows[run.waiting]

@@ -273,4 +273,5 @@ def json_schema() -> dict[str, Any]:
     for table in schema["$defs"].values():
         # An editor shows the first sentence; the rest of a docstring is for readers of the code.
         table["description"] = " ".join(table["description"].partition("\n\n")[0].split())
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A gridweave scenario", **schema}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A gridweave scenario", **schema}
+    return dict(msgspec.json.decode(msgspec.json.encode(whole)))  # a default that is a tuple becomes an array

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from gridweave.scenarios.sweep import runner, work
-from gridweave.scenarios.sweep.work import Outcome, RunTask, perform
+from gridweave.scenarios.sweep.plan import PlannedRun
+from gridweave.scenarios.sweep.work import Outcome, perform
 
 SMALL = ("two-sites", "--set", "workload.jobs=60", "--workers", "1")
 
@@ -75,8 +76,8 @@ def test_bad_input_all_at_once(shell: object, tmp_path: Path) -> None:
 def test_failed_runs_are_told(shell: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that fails is named on standard error, the status is 1, and the table has the others."""
 
-    def failing(task: RunTask) -> Outcome:
-        return Outcome(None, "is broken") if task.scenario.grid.overhead else perform(task)
+    def failing(run: PlannedRun, stamp: str) -> Outcome:
+        return Outcome(None, "is broken") if run.scenario.grid.overhead else perform(run, stamp)
 
     monkeypatch.setattr(runner, "perform", failing)
     arguments = ("--vary", "p=0,0.5", "--metric", "util", "--out", tmp_path)
@@ -90,10 +91,10 @@ def test_failed_runs_are_told(shell: object, tmp_path: Path, monkeypatch: pytest
 def test_interrupted(shell: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C the command says what is kept and how to go on, and ends with 130."""
 
-    def interrupted(task: RunTask) -> Outcome:
-        if task.scenario.grid.overhead:
+    def interrupted(run: PlannedRun, stamp: str) -> Outcome:
+        if run.scenario.grid.overhead:
             raise KeyboardInterrupt
-        return work.perform(task)
+        return work.perform(run, stamp)
 
     monkeypatch.setattr(runner, "perform", interrupted)
     status, _, said = shell("sweep", *SMALL, "--vary", "p=0,0.5", "--out", tmp_path)  # type: ignore[operator]

@@ -152,7 +152,7 @@ def test_everything_is_ended_and_known_again(world: World) -> None:
     [
         (signal.SIGINT, "Starting Ray ..."),
         (signal.SIGTERM, "Starting the sites"),
-        (signal.SIGINT, "are handed in"),
+        (signal.SIGINT, "are submitted"),
     ],
 )
 def test_an_interrupted_demonstration_leaves_nothing(own: World, number: signal.Signals, moment: str) -> None:

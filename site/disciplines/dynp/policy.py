@@ -63,7 +63,7 @@ READINGS = ("true", "thesis")
 MAX_JOBS = 10**9
 
 
-class CalendarEntry(msgspec.Struct, frozen=True, kw_only=True):
+class CalendarEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of every week, and the policy that is in force in it.
 
     Attributes

@@ -61,10 +61,7 @@ def reproduce(
         bench = Bench(seeds=seeds, full=full, progress=progress)
         reports = interruptible(lambda: [compute(table, bench) for table in ids])
     _check_something(reports)
-    if as_json:
-        print_json({"reports": [report.to_dict() for report in reports], "conclusions_that_hold": _tally(reports)})
-    else:
-        _print(reports)
+    (_print_json if as_json else _print)(reports)
     if folder is not None:
         _write(folder, reports, bench)
 
@@ -111,6 +108,10 @@ def _tally(reports: Iterable[Report]) -> dict[str, dict[str, int]]:
     from gridweave.scenarios.published.report import tally
 
     return {reading: {"hold": held, "of": judged} for reading, (held, judged) in tally(reports).items()}
+
+
+def _print_json(reports: list[Report]) -> None:
+    print_json({"reports": [report.to_dict() for report in reports], "conclusions_that_hold": _tally(reports)})
 
 
 def _print(reports: list[Report]) -> None:
