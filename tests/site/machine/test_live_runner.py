@@ -272,7 +272,7 @@ async def test_a_flood_of_output_is_cut_and_does_not_block(machine: Machine) -> 
 async def test_cancel_may_be_repeated(machine: Machine, post: Post) -> None:
     """A piece that is cancelled again and again ends once, for the first reason."""
     async with machine.runner() as runner:
-        await runner.start(machine.launch(*machine.python(f"{STUBBORN}; input(); signal.pause()"), grace_ms=100))
+        await runner.start(machine.launch(*machine.python(f"{STUBBORN}; signal.pause()"), grace_ms=100))
         os.close(await post.pid())
         for reason in ("first\nline", "second", "third"):
             await runner.cancel(1, 0, reason)
