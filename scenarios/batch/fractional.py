@@ -11,6 +11,7 @@ from gridweave.scenarios.batch.cancellations import cancellations
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.paced import Paced
 from gridweave.scenarios.batch.kernels.run import new_run
+from gridweave.scenarios.batch.pieces import in_pieces, times_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload
@@ -51,13 +52,10 @@ def play_fractional(
     state = _idle_site(workload, rows, nodes)
     run, work = new_run(workload.run_ms[rows], room=len(rows)), no_work(len(rows))
     paced, cancelled = Paced(fractional=policy.codes()), cancellations(workload, rows)
-    for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
+    for until in in_pieces(len(rows), _SLICE, report):
         run_batch(state, work, None, paced, None, None, cancelled, None, run, np.int64(until), NEVER_MS)
-        if report is not None:
-            report(until, len(rows))
     columns = {name: np.zeros(len(workload)) for name in ("preemptions", "migrations", "moved_nodes")}
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
-    start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
+    start_ms, end_ms = times_of(run.start_ms, run.end_ms, rows, len(workload))
     never = rows[(run.start_ms == NEVER) & (state.jobs["status"] != 0)]
     if len(never):
         waiting = f"{len(never)} jobs waiting on an idle site, the first job {workload.job_id[never[0]]}"

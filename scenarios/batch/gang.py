@@ -12,8 +12,8 @@ from gridweave.scenarios.batch.cancellations import cancellations
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.paced import Paced
 from gridweave.scenarios.batch.kernels.run import new_run
+from gridweave.scenarios.batch.pieces import in_pieces, times_of
 from gridweave.scenarios.batch.stepped import Stepped
-from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import IntArray, Workload, fill_jobs
 from gridweave.site.disciplines.gang.kernels.state import GangSite, empty_matrix
 from gridweave.site.disciplines.gang.matrix import (
@@ -179,11 +179,8 @@ def played_gang(
         int(workload.job_id[row]): f"it needs {workload.width[row]} nodes and the site has {nodes}" for row in wide
     }
     rows = np.flatnonzero(workload.width <= nodes)
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     run = GangRun(workload, rows, nodes, policy)
-    for until in [*range(_SLICE, len(rows), _SLICE), len(rows)] if len(rows) else []:
+    for until in in_pieces(len(rows), _SLICE, progress):
         run.play(until)
-        if progress is not None:
-            progress(until, len(rows))
-    start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
+    start_ms, end_ms = times_of(run.start_ms, run.end_ms, rows, len(workload))
     return Stepped(start_ms, end_ms, refused, (), {}, gang_totals(run.state))

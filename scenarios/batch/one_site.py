@@ -18,6 +18,7 @@ from gridweave.scenarios.batch.gang import played_gang
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.kernels.run import new_run
+from gridweave.scenarios.batch.pieces import Progress, in_pieces, times_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.batch.tuned import played_tuned
 from gridweave.scenarios.results.needs import need_metrics
@@ -36,8 +37,6 @@ from gridweave.site.kernels.work import no_work
 from gridweave.site.policy import SitePolicy
 
 DRIVERS = ("batch", "core")
-
-Progress = Callable[[int, int], None]
 
 # Jobs that are played before progress is reported: about a hundredth of a second of EASY.
 _SLICE = 20_000
@@ -119,12 +118,9 @@ def _played(
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     offset_ms = _offset_for(workload, policy)
     run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms, node_events=node_events)
-    for until in [*range(_SLICE, len(rows), _SLICE), len(rows)]:
+    for until in in_pieces(len(rows), _SLICE, progress):
         run.play(until)
-        if progress is not None:
-            progress(until, len(rows))
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
-    start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
+    start_ms, end_ms = times_of(run.start_ms, run.end_ms, rows, len(workload))
     columns, totals = {}, {}
     if run.outages is not None:
         totals["restarts"] = int(run.outages.restarts.sum())

@@ -14,7 +14,7 @@ from gridweave.scenarios.batch.cancellations import cancellations, cancelled_in
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.paced import Paced, Sharing
 from gridweave.scenarios.batch.kernels.run import new_run
-from gridweave.scenarios.batch.one_site import Progress
+from gridweave.scenarios.batch.pieces import Progress, in_pieces
 from gridweave.scenarios.results.schedule import NEVER, SharedUse, SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.table import IntArray, Workload
@@ -92,7 +92,7 @@ def play_shared(
     kinds = _kinds_of(workload, nodes, chosen)
     model = model or SlowdownModel()
     state, refused = _prepare(workload, kinds, chosen, model, cores, rows)
-    run = _Played(workload, state, refused, progress or _tell_nobody)
+    run = _Played(workload, state, refused, progress)
     run.play(model, chosen, kinds)
     names = state.searches.dtype.names or ()
     return SimulationResult(
@@ -118,7 +118,9 @@ def play_shared(
 class _Played:
     """The arrays of one simulation, and the loop over them."""
 
-    def __init__(self, workload: Workload, state: SharedSite, refused: Mapping[int, str], report: Progress) -> None:
+    def __init__(
+        self, workload: Workload, state: SharedSite, refused: Mapping[int, str], report: Progress | None
+    ) -> None:
         self._state, self._report = state, report
         self._rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
         self._cancels = cancellations(workload, self._rows)
@@ -134,16 +136,11 @@ class _Played:
         if count:
             work, paced = no_work(count), Paced(sharing=sharing)
             sharing.busy[1] = self._state.jobs["submit_ms"][0]
-            for until in [*range(_SLICE, count, _SLICE), count]:
+            for until in in_pieces(count, _SLICE, self._report):
                 last = np.int64(until)
                 run_batch(self._state, work, None, paced, None, None, self._cancels, None, self._run, last, NEVER_MS)
-                self._report(until, count)
         self.start_ms[self._rows], self.end_ms[self._rows] = self._run.start_ms, self._run.end_ms
         self.beside[self._rows], self.busy_node_ms = sharing.beside, int(sharing.busy[0])
-
-
-def _tell_nobody(done: int, total: int) -> None:
-    pass
 
 
 def _policy_of(policy: SharedPolicy) -> SharingPolicy:

@@ -13,7 +13,8 @@ from gridweave.errors import OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import play_grid
 from gridweave.scenarios.batch.grid_network import GridNet
-from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
+from gridweave.scenarios.batch.one_site import check_driver, play_site
+from gridweave.scenarios.batch.pieces import Progress
 from gridweave.scenarios.batch.shared import NodeKinds, SharedPolicy, play_shared
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload

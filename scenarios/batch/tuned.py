@@ -10,8 +10,8 @@ from gridweave.scenarios.batch.beforehand import limit_masks, refusals, week_off
 from gridweave.scenarios.batch.cancellations import cancellations
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.run import new_run
+from gridweave.scenarios.batch.pieces import in_pieces, times_of
 from gridweave.scenarios.batch.stepped import Stepped
-from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.results.tuning import tuning_use
 from gridweave.scenarios.workload.table import IntArray, Workload, fill_jobs
 from gridweave.site.disciplines.dynp.figures import COLUMNS, totals_of
@@ -82,12 +82,9 @@ def played_tuned(
     refused = refusals(workload, nodes, policy.planning)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     run = TunedRun(workload, rows, nodes, policy)
-    for until in [*range(_SLICE, len(rows), _SLICE), len(rows)] if len(rows) else []:
+    for until in in_pieces(len(rows), _SLICE, progress):
         run.play(until)
-        if progress is not None:
-            progress(until, len(rows))
-    start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
-    start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
+    start_ms, end_ms = times_of(run.start_ms, run.end_ms, rows, len(workload))
     tuning = tuning_use(policy.policies, run.memory, rows, len(workload))
     columns = dict.fromkeys(COLUMNS, np.maximum(tuning.started_by, 0).astype(np.float64))
     return Stepped(start_ms, end_ms, refused, (), columns, totals_of(policy.policies, run.memory), tuning)

@@ -383,6 +383,23 @@ def test_a_queue_keeps_no_reservations(shell: Shell, trace: Path) -> None:
     assert err == "gridweave: --reservation: goes with --discipline planning; a queue has no reservations\n"
 
 
+@pytest.mark.parametrize(
+    ("discipline", "option", "said"),
+    [
+        ("gang", "mpl=0", "gridweave: --option mpl: is 0; "),
+        ("dynp", "slackness_pct=-1", "gridweave: --option slackness_pct: is -1"),
+        ("fractional", "algorithm=GreedyPN", "gridweave: --option algorithm: 'GreedyPN' is not known; near are "),
+    ],
+)
+def test_an_option_of_a_discipline_is_named_as_typed(
+    shell: Shell, trace: Path, discipline: str, option: str, said: str
+) -> None:
+    """What is wrong with a discipline's own option is said of `--option KEY`, which is what was typed."""
+    status, _, error = shell("simulate", trace, "--needs", "whole", "--discipline", discipline, "--option", option)
+    assert status == 2
+    assert error.startswith(said)
+
+
 def test_nodes_that_fail(good: Callable[..., str], shell: Shell, trace: Path, tmp_path: Path) -> None:
     """What happens to nodes is read from a file, and the table says how many jobs were begun anew."""
     file = tmp_path / "nodes.csv"

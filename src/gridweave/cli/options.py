@@ -229,6 +229,7 @@ def policies(
         raise OptionError("--limit", "goes with --discipline planning; no other keeps limits")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
+    typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}
     found = []
     for order in split_names("--order", orders):
         for backfill in split_names("--backfill", backfills):
@@ -242,7 +243,7 @@ def policies(
                     "limits": parsed or None,
                 }
                 usual = {"order": order, "backfill": backfill}
-                with named_as_typed():
+                with named_as_typed(**typed):
                     found += [read_policy(entry.name, nodes, given | table, usual) for table in tables]
     return found
 
