@@ -71,6 +71,10 @@ class JobBook:
         """Jobs that have not ended."""
         return len(self.records) - len(self._ended)
 
+    def open_jobs(self) -> set[int]:
+        """Return the jobs that have not ended."""
+        return self.records.keys() - set(self._ended)
+
     def begin(self, now_ms: int) -> None:
         """Begin an instant."""
         self._now_ms, self.out, self._fresh = now_ms, [], {}

@@ -94,6 +94,7 @@ class GridDriver(Driver[Any]):
             answer_type=Accepted | Declined,
             identity=identity_of(settings),
             batch=0,
+            compacts=True,
         )
         super().__init__(self.grid, journal, clock, peers=self._names, incoming=SiteMessage, send=to_site)
         self.journal = journal
