@@ -24,6 +24,7 @@ from gridweave.errors import (
     NotFoundError,
     OptionError,
     RefusedError,
+    SiteAwayError,
     UnavailableError,
 )
 from gridweave.grid.api import Problem
@@ -104,6 +105,8 @@ def seconds_to_wait(text: str | None, now: datetime.datetime) -> float | None:
 
 
 T = TypeVar("T")
+
+SITE_AWAY = "urn:gridweave:problem:site-unavailable"
 
 MSGPACK = "application/msgpack"
 PROBLEM_MSGPACK = "application/problem+msgpack"
@@ -339,6 +342,8 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
             return NotAllowedError(detail, **said)
         case 404:
             return NotFoundError(detail, **said)
+        case 503 if problem.type == SITE_AWAY:
+            return SiteAwayError(detail)
         case 429 | 502 | 503 | 504:
             now = datetime.datetime.now(datetime.UTC)
             after_s = problem.retry_after_s or seconds_to_wait(answered.headers.get("Retry-After"), now) or 0.0

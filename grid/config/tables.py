@@ -5,7 +5,7 @@ Which keys count where is told by `GridFile`, `ServedGrid` and `ServedSite`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -255,6 +255,8 @@ class RayTable(Table, frozen=True, kw_only=True):
     port: _Port = 0  # of its head; 0: any that is free
     # From which on ports are kept for the ranks of jobs to meet at, 200 for each machine.
     first_port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
+    # Whether each machine of a site has a Ray node of its own, which may go without the others, or all share the head.
+    nodes: Literal["one", "machine"] = "one"
     # Memory of each of its nodes for objects; the grid itself puts none there.
     object_store_mb: Annotated[int, Meta(ge=76, le=2**20)] = 80
     address: str | None = None  # ``auto`` or HOST:PORT; a Ray of its own is started if it is left out
@@ -314,7 +316,10 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 class ServedSite(Table, frozen=True, kw_only=True):
     """A whole file of a site."""
 
-    refused: ClassVar[Refused] = {("site", "at"): "counts at the grid's side; leave it out"}
+    refused: ClassVar[Refused] = {
+        ("site", "at"): "counts at the grid's side; leave it out",
+        ("ray", "nodes"): "is not known here, but in GRID.toml: several machines have a node each; leave it out",
+    }
     replaced: ClassVar[dict[str, Any]] = {"folder": "/"}
 
     site: OwnSiteTable

@@ -16,7 +16,16 @@ from gridweave.version import __version__
 
 _REF = "#/components/schemas/{name}"
 
-_ALWAYS = ("bad-http", "not-acceptable", "too-many-requests", "too-many-at-once", "internal", "unavailable", "busy")
+_ALWAYS = (
+    "bad-http",
+    "not-acceptable",
+    "too-many-requests",
+    "too-many-at-once",
+    "internal",
+    "unavailable",
+    "busy",
+    "site-unavailable",
+)
 _WITH_TOKEN = ("unauthenticated", "forbidden", "foreign-origin", "tokens-unavailable")
 _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-media-type", "unknown-expectation")
 
