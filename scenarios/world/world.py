@@ -96,6 +96,12 @@ _MAX_ROUNDS = 10_000
 """So many times the sites and the grid may answer each other at one instant, and once more for every job."""
 
 
+def _history_of(sites: Sequence[ContractCore]) -> History:
+    """Return an empty history of these sites."""
+    lanes = [site.site.threads_per_node for site in sites]
+    return History([site.nodes for site in sites], lanes, [site.site.slices_time for site in sites])
+
+
 class World:
     """Sites, a meta-scheduler, and what is between them.
 
@@ -120,11 +126,7 @@ class World:
         self._routes, self._links = routes, links
         self._traffic = None if links is None else links.traffic
         self._faults, self._rng, self._check = faults, rng, check
-        self.history = History(
-            [site.nodes for site in sites],
-            [site.site.threads_per_node for site in sites],
-            [site.site.slices_time for site in sites],
-        )
+        self.history = _history_of(sites)
         self.works = Works(self._sites, split_length_ms, self._traffic, self.history, self._tell_site)
         # What is to happen, but for data that arrives, jobs that end, and what users hand in.
         self._heap: list[tuple[int, int, int, int, Any]] = []
