@@ -98,12 +98,49 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].shares_nodes
 
 
+LAUNCHERS = ("self", "user")
+TRUST = ("owner", "all")
+
+
+class LauncherTable(Table, frozen=True, kw_only=True):
+    """The table ``launcher`` of a live site: as whom its machines run jobs, whose, and within which limits.
+
+    Attributes
+    ----------
+    kind : str
+        ``self``: as the service itself; ``user``: as the Unix users that the launcher of the machine says.
+    trust : str
+        Whose jobs are taken under ``self``: those of the ``owner``, who starts the site, or of ``all``.
+    socket : str
+        Where the launcher listens on each machine; for ``user``.
+    memory_mb, processes : int, optional
+        What a job may use for each node: MiB of memory; processes and threads.
+    cpus : float, optional
+        Processors for each node.
+    """
+
+    kind: Annotated[str, one_of(LAUNCHERS, "As whom jobs run.")] = "self"
+    trust: Annotated[str, one_of(TRUST, "Whose jobs are run as the service itself.")] = "owner"
+    socket: str = ""
+    memory_mb: _Count | None = None
+    cpus: _Seconds | None = None
+    processes: _Count | None = None
+
+    @property
+    def words(self) -> str:
+        """What `status` says of it; nothing of a site that runs jobs of its owner alone."""
+        if self.kind == "user":
+            return "jobs run as their own users"
+        return "trust = all: jobs of all users run as the owner" if self.trust == "all" else ""
+
+
 class LiveSiteTable(Site, frozen=True, kw_only=True):
     """One of ``[[sites]]`` of GRID.toml: as in a scenario, and what only a live one has."""
 
     machines: Nodes = 1  # on how many Ray nodes it is; its nodes are divided among them
     virtual: bool = True  # whether its nodes are only counted; otherwise each has cores of its machine for itself
     journal: str = ""  # URL of its journal; a file in the folder, if left out
+    launcher: LauncherTable = LauncherTable()
 
 
 class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ The actors of a grid on the Ray cluster that this process is connected to: found
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.client.requests import login_name
 from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy
 from gridweave.grid.config.reading import ReadGrid
-from gridweave.grid.config.tables import GridFile, LiveGridTable, LiveSiteTable
+from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable, LiveSiteTable
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import NO_DATA
@@ -27,6 +29,7 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
 from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -117,6 +120,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = SitePolicy()
     owner: OwnerPolicy = OwnerPolicy()
     journal: str = ""  # URL of its journal; empty: a file in its folder
+    rules: MachineRules = ANY_JOBS  # whose jobs its machines start, as whom
 
     def __post_init__(self) -> None:
         if not 1 <= self.machines <= self.nodes:
@@ -338,6 +342,8 @@ def make_site(
         what = (site.name, each, str(folder / each.name), found.namespace, site.virtual, *probes, Clock())
         labels = _labels(place.labelled, site, each.name)
         named: dict[str, Any] = {"host": place.host} if place.host else {}
+        if site.rules != ANY_JOBS:
+            named["rules"] = site.rules
         found.make(machine, agent_actor(site.name, each.name), labels, *what, **named)
     journal = site.journal or str(folder / "site.journal")
     labels = _labels(place.labelled, site, settings.machines[0].name)
@@ -389,6 +395,18 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         policy=site_policy(site, grid),
         owner=owner_policy(site),
         journal=site.journal,
+        rules=machine_rules(site.launcher),
+    )
+
+
+def machine_rules(table: LauncherTable) -> MachineRules:
+    """Return what the machines of a site hold jobs to; the owner of the grid is who runs this process."""
+    memory = None if table.memory_mb is None else table.memory_mb << 20
+    limits = Limits(memory_bytes=memory, cpus=table.cpus, processes=table.processes)
+    return MachineRules(
+        owner=(login_name() or f"uid {os.getuid()}") if table.kind == "self" and table.trust == "owner" else "",
+        launcher=table.socket if table.kind == "user" else "",
+        limits=limits if limits.controllers else None,
     )
 
 
