@@ -35,7 +35,7 @@ class Ask(msgspec.Struct, frozen=True):
     at_once: int  # so many jobs of its array may be inside; 0: all
 
 
-class Group(msgspec.Struct):
+class JobGroup(msgspec.Struct):
     """What the jobs of a group have: those that are inside, in the queue or running, and those that were."""
 
     inside: int = 0
@@ -91,7 +91,7 @@ class LinesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who is inside and who stands in line, when all is settled."""
 
     maxima: Maxima
-    groups: list[tuple[GroupName, Group]]
+    groups: list[tuple[GroupName, JobGroup]]
     standing: list[tuple[Lane, dict[int, Ask]]]
     started: list[int]
 
@@ -114,7 +114,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.maxima = NO_MAXIMA
-        self._groups: dict[GroupName, Group] = {}
+        self._groups: dict[GroupName, JobGroup] = {}
         # Of each lane, the numbers of the jobs that stand in it, as a heap; some may have left.
         self._lanes: dict[Lane, list[int]] = {}
         self._asks: dict[int, tuple[Lane, Ask]] = {}
@@ -149,7 +149,7 @@ class Lines:
     def came(self, lane: Lane) -> None:
         """Take note of a job that was handed in."""
         for name in lane:
-            self._groups.setdefault(name, Group()).unstarted += 1
+            self._groups.setdefault(name, JobGroup()).unstarted += 1
 
     def started(self, job_id: int, lane: Lane) -> None:
         """Take note that a job runs; if it did before, nothing changes."""
@@ -175,7 +175,7 @@ class Lines:
     def enter(self, lane: Lane, ask: Ask) -> None:
         """Let a job in."""
         for name in lane:
-            group = self._groups.setdefault(name, Group())
+            group = self._groups.setdefault(name, JobGroup())
             group.inside += 1
             group.nodes += ask.nodes
             group.promised_s += ask.node_s
@@ -367,7 +367,7 @@ def _jobs(count: int) -> str:
     return f"{count} job{'s' * (count != 1)}"
 
 
-def _less_used_ms(group: Group, now_ms: int, node_s: int) -> int | None:
+def _less_used_ms(group: JobGroup, now_ms: int, node_s: int) -> int | None:
     """Return when so many node-seconds that were used have left the window; None if fewer were used."""
     for until_ms, used_s in group.used:
         node_s -= used_s if until_ms > now_ms else 0
@@ -376,7 +376,7 @@ def _less_used_ms(group: Group, now_ms: int, node_s: int) -> int | None:
     return None
 
 
-def _charge(group: Group, node_s: int, now_ms: int, window_ms: int) -> None:
+def _charge(group: JobGroup, node_s: int, now_ms: int, window_ms: int) -> None:
     """Count what was used until it leaves the window, in parts of that."""
     part_ms = max(1, window_ms // PARTS_OF_WINDOW)
     until_ms = -(-now_ms // part_ms) * part_ms + window_ms
