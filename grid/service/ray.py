@@ -435,10 +435,9 @@ _OF_NODES = {
     # Its workers, and with them the actors of the grid and all jobs, would give way to every other process.
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Nobody reads what Ray counts of itself, and its guard of memory would end actors of the grid.
+    # Nobody reads what Ray counts of itself.
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
-    "RAY_memory_monitor_refresh_ms": "0",
     "RAY_enable_timeline": "0",
     "RAY_event_stats": "0",
     # No work is scheduled by what is free at a node: actors of the grid ask for none of it.
