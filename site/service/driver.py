@@ -67,8 +67,7 @@ Send = Callable[[str, bytes], Awaitable[None]]
 
 RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000
-"""After so many inputs, or as many as there are open jobs, the state of the core is kept: a replay is short, and earlier
-inputs can go."""
+"""After so many inputs, or as many as there are open jobs, the state of the core is kept: a replay is short."""
 
 HISTORY_MS = 90 * 86_400_000
 """So long the journal keeps what it knows of jobs that are over: records, stories, usage, keys of submissions."""
