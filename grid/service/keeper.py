@@ -66,7 +66,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     gave_up: bool = False
 
 
-class Keeper:
+class GridKeeper:
     """Keeps a grid going; `mend` brings back what is missing and returns what went wrong, or "".
 
     `wait` waits until a process of the grid has ended, or for so many seconds.
@@ -229,7 +229,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, end)
     sys.stdin.read()  # until it is written down who keeps the grid
-    keeper = Keeper(sys.argv[1], mend_in_a_process, say=say, wait=wait_for_an_end)
+    keeper = GridKeeper(sys.argv[1], mend_in_a_process, say=say, wait=wait_for_an_end)
     try:
         is_done = keeper.run(os.getpid())
     except GridweaveError as error:

@@ -109,6 +109,8 @@ class Driver(ABC, Generic[Incoming]):
     the ``maxima`` count for its users.
     """
 
+    history_ms = HISTORY_MS
+
     def __init__(
         self,
         core: LiveCore,
@@ -146,7 +148,6 @@ class Driver(ABC, Generic[Incoming]):
         self._durable.set()
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
-        self.history_ms = HISTORY_MS
         self.on_notes: OnNotes = lambda notes, ended: None
         # They are no setting that a journal is known by: they change while jobs wait.
         self._events += [MaximaSet(maxima)] * (core.book.eligibility.lines.maxima != maxima)

@@ -15,7 +15,7 @@ from gridweave.grid.service.keeper import (
     LONGEST_PAUSE_S,
     MOST_TRIES,
     STEADY_S,
-    Keeper,
+    GridKeeper,
     end_keeper,
     read_kept,
     start_keeper,
@@ -85,7 +85,9 @@ class Bench:
         self.said: list[str] = []
         self.waits: list[float] = []
         self.tried_s: list[float] = []
-        self.keeper = Keeper(NAME, self._mend, say=self.said.append, wait=self._wait, monotonic_s=lambda: self.now_s)
+        self.keeper = GridKeeper(
+            NAME, self._mend, say=self.said.append, wait=self._wait, monotonic_s=lambda: self.now_s
+        )
         self.own = process_of(os.getpid(), KEEPER)
         write_state(a_state(folder, self.own))
 
