@@ -195,7 +195,7 @@ def simulate(
     sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
     if discipline.strip().lower() == SHARING:
         _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
-        _check_left_out(node_events=node_events)
+        _check_left_out(node_events=node_events, cancelled=cancelled or None)
         if shrink != 1.0:
             raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
         compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
