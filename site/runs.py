@@ -355,6 +355,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         end_on_failure=program.end_on_failure and elements is None,
         elements=elements,
         alone_ms=settings.alone_ms if len(described.sites) > 1 else None,
+        user=described.request.user,
     )
 
 
