@@ -143,10 +143,8 @@ def convert(
         raise TraceError(path, "contains no jobs; a trace has one record per line")
     nodes = _machine_size(path, nodes, stated)
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
-    no_estimate = (records.estimate_s == MISSING) | (estimate == 0)
     cancel, waited = _cancels(records, submit)
-    np.copyto(run, estimate, where=waited)
-    np.copyto(estimate, run, where=no_estimate)
+    no_estimate = _fill_times(records, run, estimate, waited)
     width, no_width = _widths(records)
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
     cut = run > estimate
@@ -155,7 +153,6 @@ def convert(
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
     rows = _in_order(records.job_id, submit, keep)
-    columns = dict(records.columns) | ({"cancel_ms": cancel} if (waited & keep).any() else {})
     killed = cut if records.killed is None else cut | (records.killed & (run == estimate) & ~no_estimate)
     workload = Workload(
         job_id=records.job_id[rows],
@@ -164,13 +161,26 @@ def convert(
         estimate_ms=estimate[rows],
         run_ms=np.minimum(run, estimate)[rows],
         overran=killed[rows],
-        columns={name: values[rows] for name, values in columns.items()},
+        columns={name: values[rows] for name, values in _columns(records, cancel, waited & keep).items()},
         nodes=nodes,
         name=trace_stem(path),
         start_unix_s=start_unix_s,
         timezone=timezone,
     )
     return workload, report
+
+
+def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: BoolArray) -> BoolArray:
+    """Let run time and estimate stand in for each other where one is not known; return where estimates are missing."""
+    no_estimate: BoolArray = (records.estimate_s == MISSING) | (estimate == 0)
+    np.copyto(run, estimate, where=waited)
+    np.copyto(estimate, run, where=no_estimate)
+    return no_estimate
+
+
+def _columns(records: Records, cancel: IntArray, waited: BoolArray) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the optional columns, with the cancellations if any job that is kept has one."""
+    return dict(records.columns) | ({"cancel_ms": cancel} if waited.any() else {})
 
 
 def _cancels(records: Records, submit: IntArray) -> tuple[IntArray, BoolArray]:

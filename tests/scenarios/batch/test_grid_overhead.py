@@ -97,7 +97,7 @@ def test_a_scenario_gives_one_overhead_or_a_list() -> None:
 
 def test_the_bound_is_named() -> None:
     """An overhead that is too large is told what the largest is."""
-    with pytest.raises(OptionError, match="overhead: is 100000; a number from 0 to 10,000, 0.3 for 30%"):
+    with pytest.raises(OptionError, match=r"overhead: is 100000; a number from 0 to 10,000, 0\.3 for 30%"):
         GridPolicy(overhead=100_000)
 
 
