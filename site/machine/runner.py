@@ -19,9 +19,10 @@ from types import TracebackType
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
+from gridweave.site.elements import Element
 from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
-from gridweave.site.machine.elements import COUNTER, ended_elements, interrupted_elements
+from gridweave.site.machine.elements import ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     CANCEL_NOW,
     FULL,
@@ -40,6 +41,7 @@ from gridweave.site.machine.folders import (
     read_launch,
     read_state,
     room_problem,
+    user_folder,
     write_cancel,
     write_pace,
     write_state,
@@ -131,10 +133,20 @@ async def _readable(handle: int) -> None:
 def _remove(folder: Path) -> None:
     """Remove the folder of a piece, with what its user has in it."""
     launch = read_launch(folder)
-    if launch is not None and launch.launcher:
+    if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
         with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
             clear_as_user(folder, launch)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Tell whether a folder of a user holds nothing; one that may not be looked into may hold something."""
+    try:
+        return not os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _end_group(folder: Path) -> None:
@@ -145,6 +157,16 @@ def _end_group(folder: Path) -> None:
             group = Cgroups(ControlGroup(launch.groups)).group(group_name(folder))
             group.kill()
             group.remove()
+
+
+def _packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
+    """Return what became of the elements of a piece of a packed array, and which were drawn and have not ended."""
+    launch = read_launch(folder)
+    if launch is None or launch.elements is None:
+        return (), ()
+    own = user_folder(folder, launcher=launch.launcher)
+    ended = ended_elements(own, launch.elements)
+    return ended, interrupted_elements(own, launch.elements, ended)
 
 
 LOCK = "runner.lock"
@@ -552,9 +574,7 @@ class Runner:
         if state.started_ms is not None:
             self._tell_started(piece, state.started_ms)
         piece.ended = True
-        elements = ended_elements(piece.folder)
-        launch = read_launch(piece.folder) if elements or (piece.folder / COUNTER).exists() else None
-        interrupted = interrupted_elements(piece.folder, launch, elements) if launch is not None else ()
+        elements, interrupted = _packed_ends(piece.folder)
         self._events.put_nowait(
             PieceEnded(
                 *piece.key,

@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,8 +61,7 @@ class Starter(Protocol):
 class OwnStarter:
     """Starts ranks as the user that it runs as itself."""
 
-    def __init__(self, group: ControlGroup | None, instead: Callable[[RankStart, str], int] | None = None) -> None:
-        self._instead = instead
+    def __init__(self, group: ControlGroup | None) -> None:
         become_subreaper()
         self.root = os.getpid()
         self.nothing_left = True
@@ -98,7 +96,7 @@ class OwnStarter:
             die_with_parent(self.root)
             if self._group is not None:
                 self._group.add(os.getpid())
-            become_rank(start, gate[0], writer, output, self._instead)
+            become_rank(start, gate[0], writer, output)
         except OSError as error:
             tell_problem(writer, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
         finally:

@@ -43,7 +43,7 @@ class Place:
         )
         self.file.chmod(0o600)
         with (folder / "log").open("wb") as log:
-            command = [sys.executable, "-m", "gridweave.site.machine.launcher", str(self.file)]
+            command = [sys.executable, "-P", "-m", "gridweave.site.machine.launcher", str(self.file)]
             self.launcher = subprocess.Popen(command, stderr=log)
         self.loop.run(self._listens())
         self.groups: dict[str, str] = ask_launcher(str(self.socket), {"do": "hello"})["groups"]
