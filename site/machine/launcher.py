@@ -29,6 +29,7 @@ import traceback
 from typing import Any, NoReturn
 
 from gridweave.site.machine.accounts import DeniedError, Settings, read_settings
+from gridweave.site.machine.cgroups import ControlGroup
 from gridweave.site.machine.processes import (
     PR_SET_PDEATHSIG,
     become_subreaper,
@@ -75,7 +76,7 @@ class Keeper:
         self.selector.register(self.reader, selectors.EVENT_READ)
         self.connection: socket.socket
         self.account: pwd.struct_passwd | None = None
-        self.group, self.own, self.is_inside, self.listening = "", -1, False, False
+        self.group, self.own, self.is_inside, self.is_limited, self.listening = "", -1, False, False, False
 
     def run(self) -> None:
         """Serve one piece after the other, until none comes for a while or the launcher is gone."""
@@ -108,6 +109,8 @@ class Keeper:
                 self.listening = False
                 self.selector.unregister(self.connection)
                 signal_descendants(signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    self.job_group().freeze(frozen=False)  # what is frozen by version 1 does not end
 
     def leave(self) -> None:
         """Have nothing more to do with the piece: remove its folders that are empty, and come back from its mounts."""
@@ -118,7 +121,7 @@ class Keeper:
             os.close(self.own)
         if self.is_inside:
             _call("setns", self.outside, _CLONE_NEWNS)
-        self.account, self.group, self.own, self.is_inside = None, "", -1, False
+        self.account, self.group, self.own, self.is_inside, self.is_limited = None, "", -1, False, False
 
     def serve(self) -> bool:
         """Do one thing that is asked for; return whether anybody is there to ask."""
@@ -136,6 +139,7 @@ class Keeper:
                 case "hello":
                     self.say({"groups": self.settings.groups, "service": self.settings.service.pw_name})
                 case "keep":
+                    self.is_limited = bool(asked["limited"])
                     self.keep(str(asked["user"]), str(asked["group"]), handles)
                 case "start":
                     self.start(handles)
@@ -147,6 +151,9 @@ class Keeper:
                     stop_descendants()
                 case "resume":
                     continue_descendants()
+                case "gather":
+                    self.job_group().gather(os.getpid())
+                    self.say({"gathered": True})
         except (DeniedError, OSError, KeyError, IndexError, TypeError, ValueError) as error:
             problem = str(error) if isinstance(error, DeniedError) else f"the launcher cannot do that: {error!r}"
             self.say({"problem": problem})
@@ -162,7 +169,7 @@ class Keeper:
 
     def keep(self, user: str, group: str, folders: list[int]) -> None:
         """Keep a piece: whose it is, its control group, its folders (own, work and tmp, or own alone)."""
-        if group and not _GROUP.fullmatch(group):
+        if not _GROUP.fullmatch(group):
             raise DeniedError(f"control group {group!r} is none of a job")
         self.account, self.group = self.settings.account(user), group
         for folder in folders:
@@ -193,6 +200,11 @@ class Keeper:
         _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", _MS_NOSUID_NODEV, b"mode=1777")
         os.close(inside)
 
+    def job_group(self) -> ControlGroup:
+        """Return the control group of the piece: what of it there is, but all of it if that holds its limits."""
+        folders = {each: f"{parent}/{self.group}" for each, parent in self.settings.groups.items()}
+        return ControlGroup({each: one for each, one in folders.items() if self.is_limited or os.path.isdir(one)})
+
     def give(self, handle: int) -> None:
         """Make a file or folder of the service's the user's; never anybody else's, nor one that has other names."""
         assert self.account is not None
@@ -219,9 +231,8 @@ class Keeper:
         try:
             assert self.account is not None
             forget_parent()
-            for folder in set(self.settings.groups.values()) if self.group else ():
-                with open(f"{folder}/{self.group}/cgroup.procs", "w", encoding="ascii") as members:
-                    members.write(str(os.getpid()))
+            if self.is_limited:
+                self.job_group().add(os.getpid())
             _become(self.account, self.settings.file.limits)
             die_with_parent(keeper)
             become_rank_of(self.account, what, gate, report, output)  # all of that as the user

@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -104,8 +105,8 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
 async def end_strays(state: PieceState) -> None:
     """End what a shim has left that was killed since this start of the machine, and wait until it is gone."""
     while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
-        for stat in found:
-            handle = open_process(stat.pid, stat.start_ticks)
+        for process in found:
+            handle = open_process(process.pid, process.start_ticks)
             if handle is None:
                 continue
             try:
@@ -128,6 +129,15 @@ async def _readable(handle: int) -> None:
         await done
     finally:
         loop.remove_reader(handle)
+
+
+def _check_way(root: Path) -> None:
+    """Refuse a folder that the users of jobs cannot reach."""
+    for folder in root.parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            problem = f"{folder} lets no other users through, and jobs of others run below it"
+            right = "name a folder elsewhere (folder = ... in GRID.toml), or chmod o+x"
+            raise InputError(f"{root}: {problem}; {right}")
 
 
 def _remove(folder: Path) -> None:
@@ -244,6 +254,8 @@ class Runner:
             # Other users pass through to what is their own, and see nothing on the way.
             for folder in (self.root, self.root / JOBS):
                 folder.chmod(0o711 if self._others else 0o700)
+            if self._others:
+                _check_way(self.root)
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):
@@ -534,8 +546,8 @@ class Runner:
             self._tell_ended(piece, last)
             return
         if here:
+            await asyncio.to_thread(_end_group, piece.folder)  # first: what is frozen does not end by a signal
             await end_strays(state)
-            await asyncio.to_thread(_end_group, piece.folder)
         why = "its supervising process was killed" if here else "the machine was restarted while it ran"
         self._conclude(piece, "lost", why, state)
 

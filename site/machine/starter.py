@@ -54,6 +54,9 @@ class Starter(Protocol):
     def resume(self) -> None:
         """Let all that there is go on."""
 
+    def gather(self, group: ControlGroup) -> None:
+        """Move all that there is into a control group of the piece."""
+
     def give(self, handle: int) -> None:
         """Make a file of the shim's the user's."""
 
@@ -119,6 +122,10 @@ class OwnStarter:
         """See `Starter`."""
         continue_descendants()
 
+    def gather(self, group: ControlGroup) -> None:
+        """See `Starter`."""
+        group.gather(self.root)
+
     def give(self, handle: int) -> None:
         """See `Starter`: it is the user's already."""
 
@@ -143,10 +150,13 @@ class LauncherStarter:
         for path in paths:
             path.mkdir(exist_ok=True)
         handles = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) for path in paths]
-        group = group_name(folder) if is_grouped else ""
         self.news = self._socket.fileno()  # readable when something has ended
         try:
-            _send(self._socket, {"do": "keep", "user": launch.user, "group": group}, handles)
+            _send(
+                self._socket,
+                {"do": "keep", "user": launch.user, "group": group_name(folder), "limited": is_grouped},
+                handles,
+            )
             self.root = int(self._answer("keeper")["keeper"])
         except (UnavailableError, OSError):
             self._socket.close()
@@ -207,6 +217,11 @@ class LauncherStarter:
     def resume(self) -> None:
         """See `Starter`."""
         self._tell({"do": "resume"})
+
+    def gather(self, group: ControlGroup) -> None:
+        """See `Starter`."""
+        self._tell({"do": "gather"})
+        self._answer("gathered")
 
     def _tell(self, what: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a keeper that is gone has ended all before

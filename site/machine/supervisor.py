@@ -204,6 +204,7 @@ class Supervisor:
         # The wish to stand still or to go on, since when it stands still, and how long it has before.
         self.pace: Pace | None = None
         self.paused_at_s: float | None = None
+        self.is_frozen = False
         self.paused_s = 0.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
@@ -411,13 +412,37 @@ class Supervisor:
         if self.starter is None:
             return  # what it had started is ended
         if self.paused_at_s is None:
-            self.starter.pause()
+            self.is_frozen = self._freeze(self.starter)
+            if not self.is_frozen:
+                self.starter.pause()
             self.paused_at_s = time.monotonic()
         else:
             self._count_pause()
-            self.starter.resume()
+            if self.is_frozen:
+                self._thaw()
+            else:
+                self.starter.resume()
         with contextlib.suppress(OSError):  # a full disk; what counts is that it was done
             self._write()
+
+    def _freeze(self, starter: Starter) -> bool:
+        """Have the control group of the piece stand still, and return whether it does; signals do it otherwise."""
+        try:
+            if self.group is None:
+                self.group = Cgroups(ControlGroup(self.launch.groups)).make_freezer(group_name(self.folder))
+            if self.group is None or not self.group.can_pause:
+                return False
+            if self.launch.limits is None:
+                starter.gather(self.group)
+            return self.group.stop()
+        except (OSError, UnavailableError):
+            return False
+
+    def _thaw(self) -> None:
+        assert self.group is not None, "it was frozen by it"
+        self.is_frozen = False
+        with contextlib.suppress(OSError):
+            self.group.freeze(frozen=False)
 
     def _count_pause(self) -> None:
         if self.paused_at_s is not None:
@@ -516,6 +541,8 @@ class Supervisor:
     def _signal(self, number: int) -> None:
         if self.starter is not None:
             self.starter.signal(number)
+        if self.is_frozen:
+            self._thaw()
 
     def _collect(self) -> None:
         """Take in all that has ended: ranks, and what they left."""

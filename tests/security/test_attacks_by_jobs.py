@@ -18,7 +18,8 @@ import pytest
 
 from gridweave.errors import UnavailableError
 from gridweave.site.machine import launcher
-from gridweave.site.machine.folders import error_path, read_regular, result_path
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
+from gridweave.site.machine.folders import error_path, piece_folder, read_regular, result_path
 from gridweave.site.machine.output import output_path
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.machine.starter import LauncherStarter, ask_launcher
@@ -215,10 +216,17 @@ def test_a_job_of_a_user_is_paused_and_resumed(place: Place) -> None:
     script = "setsid sh -c 'while :; do :; done' & while :; do :; done"
     place.loop.run(place.runner.start(place.launch("alice", 6, "sh", "-c", script)))
     _until(lambda: len(_processes_of("gw-test-alice")) == 2 and _states("gw-test-alice") <= {"R"})
-    for runs, states in ((False, {"T"}), (True, {"R"}), (False, {"T"})):
+    folder = piece_folder(place.runner.root, (6, 0))
+    group = Cgroups(ControlGroup(place.groups)).group(group_name(folder))
+    for runs in (False, True, False):
         place.loop.run(place.runner.pace(6, 0, runs=runs))
         _until(lambda runs=runs: _is_paused(place, 6) != runs)
-        _until(lambda states=states: _states("gw-test-alice") == states)
+        if runs:
+            _until(lambda: _states("gw-test-alice") == {"R"})
+        elif group.can_pause:
+            assert group.is_frozen()
+        else:
+            assert _states("gw-test-alice") == {"T"}
     assert len(_processes_of("gw-test-alice")) == 2
     place.loop.run(place.runner.cancel(6, 0, "enough"))
     assert place.loop.run(place.end_of(6)).outcome == "cancelled"
