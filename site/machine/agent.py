@@ -163,11 +163,11 @@ class AgentDriver:
     def _ruled(self, launch: Launch) -> Launch:
         """Return the launch with as whom it runs here, and within which limits."""
         rules = self._rules
-        if self._groups is None:
+        if rules.launcher and self._groups is None:
             self._groups = dict(ask_launcher(rules.launcher, {"do": "hello"})["groups"])
         nodes = len({rank.node for rank in launch.ranks})
         limits = None if rules.limits is None else rules.limits.times(nodes)
-        return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups)
+        return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
 
     def _look_for_room(self) -> None:
         """Say if there is room: the site thinks that there is none."""

@@ -169,7 +169,7 @@ class Keeper:
 
     def keep(self, user: str, group: str, folders: list[int]) -> None:
         """Keep a piece: whose it is, its control group, its folders (own, work and tmp, or own alone)."""
-        if not _GROUP.fullmatch(group):
+        if group and not _GROUP.fullmatch(group):
             raise DeniedError(f"control group {group!r} is none of a job")
         self.account, self.group = self.settings.account(user), group
         for folder in folders:
@@ -202,7 +202,8 @@ class Keeper:
 
     def job_group(self) -> ControlGroup:
         """Return the control group of the piece: what of it there is, but all of it if that holds its limits."""
-        folders = {each: f"{parent}/{self.group}" for each, parent in self.settings.groups.items()}
+        parents = self.settings.groups if self.group else {}
+        folders = {each: f"{parent}/{self.group}" for each, parent in parents.items()}
         return ControlGroup({each: one for each, one in folders.items() if self.is_limited or os.path.isdir(one)})
 
     def give(self, handle: int) -> None:

@@ -152,11 +152,8 @@ class LauncherStarter:
         handles = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) for path in paths]
         self.news = self._socket.fileno()  # readable when something has ended
         try:
-            _send(
-                self._socket,
-                {"do": "keep", "user": launch.user, "group": group_name(folder), "limited": is_grouped},
-                handles,
-            )
+            group = "" if clears else group_name(folder)
+            _send(self._socket, {"do": "keep", "user": launch.user, "group": group, "limited": is_grouped}, handles)
             self.root = int(self._answer("keeper")["keeper"])
         except (UnavailableError, OSError):
             self._socket.close()

@@ -337,7 +337,7 @@ def test_nobody_runs_without_a_mapping(place: Place, user: str) -> None:
 
 def test_the_launcher_gives_away_nothing_that_is_not_the_services(place: Place) -> None:
     """Even the service cannot have a file of another user given to its job's."""
-    folder = place.folder / "given"
+    folder = place.folder / "5.0"
     folder.mkdir(mode=0o711)
     starter: Any = LauncherStarter(place.launch("alice", 5, "true"), folder)
     _, other, _ = place.run("bob", "sh", "-c", "echo > kept")
