@@ -141,6 +141,15 @@ class _Stream:
         return place, moved
 
 
+def _cut_now_and_then(streams: list[_Stream]) -> None:
+    def cut(_number: int, _frame: FrameType | None) -> None:
+        for stream in streams:
+            stream.cut()
+
+    signal.signal(signal.SIGALRM, cut)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+
+
 def run_elements(
     packed: Packed, rank: int, program: str, command: tuple[str, ...], environment: Mapping[str, str]
 ) -> int:
@@ -164,13 +173,7 @@ def run_elements(
     folder = Path(packed.folder)
     elements = Elements(folder, packed.elements)
     streams = [_Stream(folder, target, packed.output_limit_bytes) for target in (1, 2)]
-
-    def cut(_number: int, _frame: FrameType | None) -> None:
-        for stream in streams:
-            stream.cut()
-
-    signal.signal(signal.SIGALRM, cut)
-    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    _cut_now_and_then(streams)
     own = dict(environment)
     actions = [(os.POSIX_SPAWN_DUP2, stream.descriptor, number) for number, stream in enumerate(streams, start=1)]
     while (index := elements.draw()) is not None:
