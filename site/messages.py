@@ -36,6 +36,7 @@ from gridweave.site.job import (
     WishKind,
 )
 from gridweave.site.launch import Launch, Outcome, RankReport, Used
+from gridweave.site.maxima import MaximaSet
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
@@ -497,6 +498,7 @@ LiveSiteEvent = (
     | MachineReady
     | MachineJoined
     | MachineForgotten
+    | MaximaSet
 )
 """What a live site is told."""
 

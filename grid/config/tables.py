@@ -17,6 +17,7 @@ from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
 FRAGMENT_TABLES = ("limited", "unlimited")
@@ -329,6 +330,7 @@ class GridFile(Table, frozen=True, kw_only=True):
     net: NetTable | None = None  # the links between the sites, from which the overhead of a split follows
     probes: ProbesTable | None = None
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
@@ -346,6 +348,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
     net: NetTable | None = None
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of the grid
 
 
 class ServedSite(Table, frozen=True, kw_only=True):
@@ -359,4 +362,5 @@ class ServedSite(Table, frozen=True, kw_only=True):
     name: SiteName = "default"  # of the grid
     uplink: EndTable | None = None  # the grid's side; a site without one serves its own users alone
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)

@@ -30,6 +30,7 @@ from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -143,6 +144,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
     probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
     # As for `SiteSettings`.
     rendezvous_ms: int = 30_000
@@ -309,10 +311,18 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, Clock(), plan.namespace, machines)
-    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host)
+    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host, maxima=plan.maxima)
     place = Place(folder=plan.folder, labelled=plan.labelled)
     for number, site in enumerate(plan.sites):
-        make_site(grid, site, plan.site_settings(number), place, machine=machine, probing=plan.probing(number))
+        make_site(
+            grid,
+            site,
+            plan.site_settings(number),
+            place,
+            machine=machine,
+            probing=plan.probing(number),
+            maxima=plan.maxima,
+        )
     return grid
 
 
@@ -379,6 +389,7 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         namespace=namespace,
         labelled=labelled,
         network=_network(read),
+        maxima=read.file.maxima,
         probes=_probes(read, secret),
         first_port=first_port,
         **{name: getattr(table, name) for name in times},
