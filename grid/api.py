@@ -13,6 +13,7 @@ from msgspec import Meta
 
 # What desks are asked and tell as well.
 from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
+from gridweave.site.desk_messages import EventKind as EventKind  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
 from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414

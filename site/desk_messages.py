@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from gridweave.site.job import JobRecord, State
+from gridweave.site.job import JobOutcome, JobRecord, State
 
 MOST_LISTED = 1_000
 """So many jobs are in one page at most."""
@@ -39,7 +39,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     array: str | None = None
     site: str | None = None
     state: tuple[State, ...] = ()
-    outcome: tuple[str, ...] = ()
+    outcome: tuple[JobOutcome, ...] = ()
     below: JobId | None = None
     limit: Answers = 100
 
@@ -141,6 +141,13 @@ class SiteNames(msgspec.Struct, frozen=True):
     name: str
     for_grid: int
     machines: tuple[str, ...] = ()
+
+
+EventKind = Literal[
+    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "reserved", "released", "refused", "delegated",
+    "starting", "runs", "delayed", "left", "retried", "ended",
+]  # fmt: skip
+"""What happens to jobs (docs/live.md, "The story")."""
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -173,6 +173,8 @@ class FakeBackend(Backend):
         """Return a page of jobs."""
         self._check()
         low, high = 1, OWN_FIRST
+        if query.site not in (None, *self.nodes):
+            raise InputError(f"site is {query.site!r:.50}; north or south")
         if query.own:
             if query.own not in self.nodes:
                 raise InputError(f"own is {query.own!r:.50}; north or south")

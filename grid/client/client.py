@@ -486,13 +486,21 @@ class Client:
         new = (api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True))
         answers: list[api.SubmitAnswer] = []
         for part in chunks(new):
-            body = EncodedJobs(jobs=part, site=site)
-            answers += (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
+            answers += await self._answered(EncodedJobs(jobs=part, site=site), keys[len(answers)])
         for number, answer in enumerate(answers):
             if answer.job_id is None:
                 which = f"job {number + 1} of {len(answers)}: " if len(answers) > 1 else ""
                 raise RefusedError(which + answer.reason)
         return [JobHandle(self, answer.job_id, key=answer.key) for answer in answers if answer.job_id is not None]
+
+    async def _answered(self, body: EncodedJobs, first_key: str) -> list[api.SubmitAnswer]:
+        """Return what became of the jobs of one request; a single job that is declined is refused as a whole."""
+        try:
+            return (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
+        except RefusedError as error:
+            if not error.kind.endswith(":declined"):
+                raise
+            return [api.SubmitAnswer(key=first_key, reason=str(error))]
 
     def map(
         self,

@@ -76,7 +76,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "submit",
         body=SubmitJobs,
         reads_body=True,
-        problems=("too-many-jobs", "too-many-open-jobs"),
+        problems=("too-many-jobs", "too-many-open-jobs", "declined"),
         request_headers=(_KEY,),
     ),
     route("GET /v1/jobs", handlers.list_jobs),

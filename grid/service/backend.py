@@ -154,6 +154,8 @@ class LiveBackend:
 
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that are asked for, the newest first."""
+        if query.site is not None:
+            await self._site(query.site)  # there is one of this name
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
         return await self._ask(actor, "jobs", JobPage, query)
 
