@@ -147,7 +147,7 @@ async def singles(session: aiohttp.ClientSession, url: str) -> np.ndarray:
 
 
 async def flood(grid: Client) -> tuple[float, np.ndarray]:
-    """Return how many jobs a second are taken in of a client with so many submissions in flight, and how long each took."""
+    """Return how many jobs a second a client with so many submissions in flight hands in, and how long each takes."""
     request = JobRequest(program=Program(argv=("true",)), limit_ms=60_000)
     left = iter(range(FLOOD))
     taken_s: list[float] = []

@@ -144,8 +144,8 @@ class SiteNames(msgspec.Struct, frozen=True):
 
 
 EventKind = Literal[
-    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "reserved", "released", "refused", "delegated",
-    "starting", "runs", "delayed", "left", "retried", "ended",
+    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "reserved", "released", "refused",
+    "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 
@@ -203,7 +203,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    waiting, held, starting, running : int
+    waiting, held, starting, running, ending : int
         How many jobs there are in each state.
     jobs : list of QueuedJob
         The first of those that wait.
@@ -213,4 +213,5 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     held: int = 0
     starting: int = 0
     running: int = 0
+    ending: int = 0
     jobs: list[QueuedJob] = []

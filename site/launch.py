@@ -74,6 +74,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     end_on_failure: bool = True
     # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
     elements: Ranges | None = None
+    starts: int = 0  # how often the job has started before
 
 
 class Used(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from gridweave.grid.api import (
 )
 from gridweave.grid.gateway.backend import Backend
 from gridweave.site.explain import nodes_text
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, WishKind, request_problem
+from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
 
 OWN_FIRST = 10**12
 PAGE = 500
@@ -150,15 +150,19 @@ class FakeBackend(Backend):
     def _is_in(self, job_id: int, *states: str) -> bool:
         return job_id in self.records_by_id and self.records_by_id[job_id].state in states
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Cancel jobs that have not ended, hold those that wait, release those that are held."""
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    ) -> list[int]:
+        """Cancel jobs that have not ended, hold those that wait, release those that are held, signal those that run."""
         self._check()
-        before = {"cancel": ("held", "waiting", "starting", "running"), "hold": ("waiting",), "release": ("held",)}
+        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "hold": ("waiting",), "release": ("held",)}
         done = [job_id for job_id in job_ids if self._is_in(job_id, *before[kind])]
         for job_id in done:
-            if kind == "cancel":
-                self._note(job_id, "cancelled", f"by {origin}")
+            if kind in ("cancel", "kill"):
+                self._note(job_id, "cancelled", f"by {origin}" if kind == "cancel" else f"at once, by {origin}")
                 self.end(job_id, "cancelled")
+            elif kind == "signal":
+                self._note(job_id, "signal", f"{signal} by {origin}")
             else:
                 self.records_by_id[job_id].state = "held" if kind == "hold" else "waiting"
                 self._note(job_id, self.records_by_id[job_id].state, f"by {origin}")

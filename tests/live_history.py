@@ -232,7 +232,7 @@ WRITES_ITS_OWN_STORY = (
     "sh",
     "-c",
     (
-        'line="$GRIDWEAVE_JOB_ID $GRIDWEAVE_ATTEMPT $GRIDWEAVE_SITE $GRIDWEAVE_RANK $GRIDWEAVE_SIZE"; '
+        'line="$GRIDWEAVE_JOB_ID $GRIDWEAVE_TRY $GRIDWEAVE_SITE $GRIDWEAVE_RANK $GRIDWEAVE_SIZE"; '
         'echo "begin $line $(date +%s%3N)" >> "$0"; sleep "$1"; echo "end $line $(date +%s%3N)" >> "$0"'
     ),
 )

@@ -38,7 +38,7 @@ from gridweave.grid.client.requests import (
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
+from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, SignalName, State, Where, WishKind
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
@@ -144,9 +144,13 @@ class JobHandle:
                 f"job {self.id}: rank {rank} has left no result: there is no such rank, or its machine has lost it"
             ) from None
 
-    async def cancel(self) -> bool:
-        """End it; return whether it had not ended already."""
-        return self.id in await self._client.cancel([self.id])
+    async def cancel(self, *, at_once: bool = False) -> bool:
+        """End it, `at_once` without the time that it may take otherwise; return whether it had not ended already."""
+        return self.id in await self._client.cancel([self.id], at_once=at_once)
+
+    async def signal(self, name: SignalName) -> bool:
+        """Send its processes a signal, such as ``USR1``; return whether it ran."""
+        return self.id in await self._client.signal([self.id], name)
 
     async def hold(self) -> bool:
         """Keep it from starting; return whether it waited, and now does not start."""
@@ -607,7 +611,7 @@ class Client:
         Parameters
         ----------
         kind : str
-            ``cancel``, ``hold`` or ``release``: as the methods of these names.
+            ``cancel``, ``hold`` or ``release``: as the methods of these names; ``kill``: as `cancel`, at once.
         """
         wanted = list(job_ids)
         done: list[int] = []
@@ -616,9 +620,21 @@ class Client:
             done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=body)).job_ids
         return done
 
-    async def cancel(self, job_ids: Iterable[int]) -> list[int]:
-        """End jobs; return those that had not ended already."""
-        return await self.wish("cancel", job_ids)
+    async def cancel(self, job_ids: Iterable[int], *, at_once: bool = False) -> list[int]:
+        """End jobs, `at_once` without the time that they may take otherwise; return those that had not ended."""
+        return await self.wish("kill" if at_once else "cancel", job_ids)
+
+    async def signal(self, job_ids: Iterable[int], name: SignalName) -> list[int]:
+        """Send the processes of running jobs a signal, such as ``USR1``; return the jobs that ran.
+
+        A machine that does not answer at that moment passes none on.
+        """
+        wanted = list(job_ids)
+        done: list[int] = []
+        for start in range(0, len(wanted), api.MOST_LISTED):
+            body = api.SignalJobs(job_ids=wanted[start : start + api.MOST_LISTED], signal=name)
+            done += (await self.transport.call("POST", "/v1/jobs/signal", api.Done, body=body)).job_ids
+        return done
 
     async def hold(self, job_ids: Iterable[int]) -> list[int]:
         """Keep jobs from starting; return those that waited, and now do not start."""

@@ -57,7 +57,7 @@ class _RawJobs(msgspec.Struct):
 
 
 async def submit(call: GatewayCall) -> Submitted:
-    """Hand in jobs; they are durable when the answer comes. A single one that is declined is a problem, ``declined``."""
+    """Hand in jobs; they are durable when the answer comes. A single one that is declined is refused."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)

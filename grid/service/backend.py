@@ -29,7 +29,7 @@ from gridweave.grid.api import (
 from gridweave.grid.explain.delegated import with_site_answer
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast
-from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, WishKind
+from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.service.calls import (
@@ -133,10 +133,12 @@ class LiveBackend:
         )
         return answers
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    ) -> list[int]:
         """Do what a user wants of jobs; return those that it was done to."""
         asked = (
-            self._ask(actor, "wish", list[int], kind, mine, origin)
+            self._ask(actor, "wish", list[int], kind, mine, origin, signal)
             for actor, mine in (await self._by_desk(job_ids)).items()
         )
         return [job_id for done in await asyncio.gather(*asked) for job_id in done]

@@ -38,7 +38,7 @@ class GridDesk(Desk[GridDriver]):
         counts = Counter(record.state for record in records.values())
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)
-        states = {state: counts[state] for state in ("waiting", "held", "starting", "running")}
+        states = {state: counts[state] for state in ("waiting", "held", "starting", "running", "ending")}
         return Queue(**states, jobs=[queued(record) for record in first])
 
     async def forecast(self, job_id: int) -> Forecast | None:

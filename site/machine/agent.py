@@ -34,6 +34,7 @@ from gridweave.site.messages import (
     RunEnded,
     RunReady,
     RunStarted,
+    SignalRun,
     StartRun,
 )
 
@@ -126,6 +127,8 @@ class AgentDriver:
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
                 await self.runner.pace(order.job_id, order.attempt, runs=order.runs)
+            elif isinstance(order, SignalRun):
+                self.runner.signal(order.job_id, order.attempt, order.signal)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:

@@ -19,6 +19,7 @@ from types import TracebackType
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.job import SignalName
 from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
 from gridweave.site.machine.elements import COUNTER, ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
@@ -29,6 +30,7 @@ from gridweave.site.machine.folders import (
     JOBS,
     LAUNCH,
     NOTICES,
+    SIGNAL,
     STATE,
     Key,
     Pace,
@@ -335,6 +337,15 @@ class Runner:
         if piece.shim is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
+
+    def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
+        """Have the ranks of a piece get a signal, if they run: each with all processes of its group."""
+        piece = self._pieces.get((job_id, attempt))
+        if piece is None or piece.ended or piece.shim is None:
+            return
+        with contextlib.suppress(OSError):
+            write_whole(piece.folder / SIGNAL, name.encode())
+            signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
 
     async def adopt(self) -> tuple[Key, ...]:
         """Find again what other runners of this folder have started; return what lives and is watched from now on.

@@ -42,6 +42,7 @@ from gridweave.site.machine.folders import (
     read_cancel,
     read_pace,
     reserve,
+    take_signal,
     write_state,
 )
 from gridweave.site.machine.output import RankOutput
@@ -162,7 +163,8 @@ def rank_environment(
         common |= {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}
     own = {
         "GRIDWEAVE_JOB_ID": str(launch.job_id),
-        "GRIDWEAVE_ATTEMPT": str(launch.attempt),
+        "GRIDWEAVE_ATTEMPT": str(launch.starts + 1),
+        "GRIDWEAVE_TRY": str(launch.attempt),
         "GRIDWEAVE_RANK": str(rank.rank),
         "GRIDWEAVE_LOCAL_RANK": str(local_rank),
         "GRIDWEAVE_NODE": str(rank.node),
@@ -379,6 +381,17 @@ class Supervisor:
                 self._obey_cancel(told=True)
         # SIGCHLD also says that there is a new wish: it does no harm to a shim that does not listen yet.
         self.pace = read_pace(self.folder)
+        self._pass_on_signal()
+
+    def _pass_on_signal(self) -> None:
+        """Send all ranks the signal that somebody wants them to get, once they have begun."""
+        number = take_signal(self.folder)
+        if number is None or self.phase != "running":
+            return
+        for process in self.processes:
+            if process.status is None:  # it was not waited for, so that its number is still its own
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
 
     def _obey_cancel(self, *, told: bool = False) -> None:
         """End the piece if somebody wants that: by the file in the folder, or by SIGTERM alone."""

@@ -29,7 +29,7 @@ from gridweave.site.desk_messages import (
     SiteNames,
 )
 from gridweave.site.explain import Forecast
-from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, WishKind
+from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.owner import policy_label
@@ -103,17 +103,21 @@ class Desk(Generic[D]):
         """Hand in jobs; return what became of each when that is durable."""
         return await self.driver.submit(jobs, origin=origin)
 
-    async def wish(self, kind: WishKind, job_ids: list[int], origin: str) -> list[int]:
+    async def wish(
+        self, kind: WishKind, job_ids: list[int], origin: str, signal: SignalName | None = None
+    ) -> list[int]:
         """Do what a user wants of jobs, when that is durable; return of which it was done.
 
-        To cancel: those that had not ended. To hold: those that are held now, or will be if they do not start before.
+        To cancel, at once or not: those that had not ended. To get a signal: those that ran. To hold: those that are
+        held now, or will be if they do not start before.
         To release: those that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
-        known = [job_id for job_id in asked if (self._is_held if kind == "release" else self._is_open)(job_id)]
+        may = {"release": self._is_held, "signal": self._is_running}.get(kind, self._is_open)
+        known = [job_id for job_id in asked if may(job_id)]
         if known:
-            await self.driver.wish(kind, known, origin=origin)
-        if kind == "cancel":
+            await self.driver.wish(kind, known, origin=origin, signal=signal)
+        if kind not in ("hold", "release"):
             return known
         return [job_id for job_id in known if self._is_held(job_id) == (kind == "hold")]
 
@@ -185,6 +189,10 @@ class Desk(Generic[D]):
     def _is_open(self, job_id: int) -> bool:
         record = self.core.book.records.get(job_id)
         return record is not None and record.state not in OVER
+
+    def _is_running(self, job_id: int) -> bool:
+        record = self.core.book.records.get(job_id)
+        return record is not None and record.state == "running"
 
     def _is_held(self, job_id: int) -> bool:
         return self.core.book.eligibility.is_wished(job_id)
@@ -271,13 +279,14 @@ class SiteDesk(Desk[SiteDriver]):
         site, records = self.driver.site.core.site, self.core.book.records
         states = Counter(record.state for record in records.values())
         waiting = [job.job_id for job, _ in site.waiting()]
-        running = sum(1 for _ in site.running()) - states["starting"]
+        running = sum(1 for _ in site.running()) - states["starting"] - states["ending"]
         first = islice((records[job_id] for job_id in waiting if job_id in records), limit)
         return Queue(
             waiting=len(waiting),
             held=states["held"],
             starting=states["starting"],
             running=max(0, running),
+            ending=states["ending"],
             jobs=[queued(record) for record in first],
         )
 

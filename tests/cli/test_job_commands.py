@@ -168,7 +168,8 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
         "gridweave: 5: had ended, or there is no such job of yours\n",
     )
     assert shell("cancel", "sweep-k")[1:] == ("cancelled: 2-4\n", "")
-    assert json.loads(shell("cancel", "1-5", "--json")[1]) == {"job_ids": []}
+    status, out, _ = shell("cancel", "1-5", "--json")
+    assert (status, json.loads(out)) == (2, {"job_ids": []})
     for _ in range(2):
         shell("submit", "--", "true")
     assert shell("cancel", "--all", "--user", "berta")[1:] == ("", "there are no such jobs\n")
@@ -189,6 +190,23 @@ def test_jobs_are_cancelled_by_what_is_known_of_them(here: Elsewhere, shell: She
     assert shell("cancel", "--name", "solver")[1] == "cancelled: 1\n"
     assert shell("cancel", "--user", "anna")[1] == "cancelled: 2\n"
     assert "one of held, waiting" in shell("cancel", "--state", "ended")[2]
+
+
+def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell: Shell) -> None:
+    """--now ends them without their grace, --signal sends a signal by name or number to those that run."""
+    for _ in range(3):
+        shell("submit", "--", "true")
+    here.call(here.grid.start, 1)
+    here.call(here.grid.start, 2)
+    for text in ("USR1", "sigusr1", "10"):
+        assert shell("cancel", 1, "--signal", text)[:2] == (0, "sent the signal: 1\n")
+    status, _, err = shell("cancel", "1-3", "--signal", "HUP")
+    assert (status, err.strip()) == (2, "gridweave: 3: did not run, or there is no such job of yours")
+    assert shell("cancel", "2-3", "--now")[:2] == (0, "cancelled at once: 2-3\n")
+    told = [(entry.kind, entry.detail[:8]) for entry in here.grid.stories[1] if entry.kind == "signal"]
+    assert told == [("signal", "USR1 by ")] * 3 + [("signal", "HUP by t")]
+    assert "one of HUP, INT" in shell("cancel", 1, "--signal", "STOP")[2]
+    assert "give only one of them" in shell("cancel", 1, "--signal", "HUP", "--now")[2]
 
 
 @pytest.mark.parametrize(

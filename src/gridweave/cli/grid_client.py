@@ -296,11 +296,17 @@ def _lines(forecast: Forecast) -> list[str]:
     if forecast.job_id is None:
         lines = [f"such a job: {forecast.reason}"] if forecast.reason else []
     else:
-        waits = {"waiting": "waits", "starting": "is starting", "running": "runs", "held": "is held"}
+        waits = {
+            "waiting": "waits",
+            "starting": "is starting",
+            "running": "runs",
+            "held": "is held",
+            "ending": "is ending",
+        }
         said = f"job {forecast.job_id} {waits.get(forecast.state, f'is {forecast.state}')}"
         lines = [f"{said}: {forecast.reason}" if forecast.reason else said]
     if forecast.start_ms is not None:
-        begins = "started" if forecast.state in ("running", "ended") else "starts"
+        begins = "started" if forecast.state in ("running", "ending", "ended") else "starts"
         where = f" on {places_text(forecast.places)}" if forecast.places else ""
         lines.append(f"it {begins} {_start(forecast.start_ms, forecast)}{where}{_length(forecast)}")
     elif forecast.state == "waiting":
@@ -317,7 +323,7 @@ def _length(forecast: Forecast) -> str:
 def _start(start_ms: int | None, forecast: Forecast) -> str:
     if start_ms is None:
         return "never"
-    if start_ms - forecast.now_ms < 500 and forecast.state not in ("running", "ended"):
+    if start_ms - forecast.now_ms < 500 and forecast.state not in ("running", "ending", "ended"):
         return "now"
     return f"{relative(start_ms, forecast.now_ms)} ({clock(start_ms)})"
 

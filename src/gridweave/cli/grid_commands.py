@@ -79,6 +79,7 @@ def queue(
 def _print_queue(found: Queue) -> None:
     typer.echo(
         f"{found.waiting:,} wait, {found.held:,} are held, {found.starting:,} are starting, {found.running:,} run"
+        + (f", {found.ending:,} are ending" if found.ending else "")
     )
     if not found.jobs:
         return

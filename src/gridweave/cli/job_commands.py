@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gridweave.grid.api import Story
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
-    from gridweave.site.job import JobRecord, State, WishKind
+    from gridweave.site.job import JobRecord, SignalName, State, WishKind
 
 OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
 All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
@@ -232,7 +232,7 @@ def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
         "started": clock(record.start_ms) if record.start_ms is not None else "",
         "ended": clock(record.end_ms) if record.end_ms is not None else "",
         "ran for": rounded(record.end_ms - record.start_ms) if record.end_ms and record.start_ms else "",
-        "attempt": record.attempt if record.attempt > 1 else "",
+        "starts": f"{record.starts}" if record.starts > 1 else "",
         "where": places_text(record.places),
         "reason": record.reason,
         "exit codes": ", ".join(_exit_text(*one) for one in record.exit_codes),
@@ -274,20 +274,50 @@ def cancel(
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="All jobs of this user.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="All jobs with this name.")] = None,
     state: _States = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="End running jobs at once, without the time that they have to end otherwise.")
+    ] = False,
+    signal: Annotated[
+        str | None,
+        typer.Option("--signal", "-s", metavar="SIGNAL", help="Do not end running jobs: send them this signal (USR1)."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
 ) -> None:
     """Cancel jobs, whether they wait or run: those named, or all that the options say, of those that have not ended.
 
+    A running job is told to end (TERM), and killed after a while; with --now it is killed at once.
+
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
 
     Example: gridweave cancel --name solver --state waiting
+
+    Example: gridweave cancel 17 --signal USR1
     """
     from gridweave.site.job import OPEN
 
+    if now and signal is not None:
+        raise OptionError("--now", "ends jobs, and --signal does not; give only one of them")
     states = _checked("--state", state, OPEN)
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     wanted = all_jobs or bool(user or name or states)
-    _wish("cancel", job, reach, query=query if wanted else None, ask=all_jobs and not yes)
+    kind: WishKind = "signal" if signal is not None else "kill" if now else "cancel"
+    sent = None if signal is None else _signal_named(signal)
+    _wish(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
+
+
+def _signal_named(text: str) -> SignalName:
+    """Return a signal by its name, with or without ``SIG``, or its number."""
+    from signal import Signals
+
+    from gridweave.site.job import SignalName
+
+    known = get_args(SignalName)
+    name = text.strip().upper().removeprefix("SIG")
+    if name.isdecimal():
+        name = next((one for one in known if Signals[f"SIG{one}"] == int(name)), name)
+    if name not in known:
+        raise OptionError("--signal", f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
+    return cast("SignalName", name)
 
 
 @at_grid
@@ -308,9 +338,17 @@ def release(reach: Reach, job: Jobs) -> None:
     _wish("release", job, reach)
 
 
-_DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
+_DONE = {
+    "cancel": "cancelled",
+    "kill": "cancelled at once",
+    "signal": "sent the signal",
+    "hold": "held",
+    "release": "released",
+}
 _NOT_DONE = {
     "cancel": "had ended, or there is",
+    "kill": "had ended, or there is",
+    "signal": "did not run, or there is",
     "hold": "did not wait, or there is",
     "release": "was not held, or there is",
 }
@@ -323,6 +361,7 @@ def _wish(
     *,
     query: Mapping[str, Any] | None = None,
     ask: bool = False,
+    signal: SignalName | None = None,
 ) -> None:
     """Do what is wanted of jobs that are named, or of all that a query finds, once the user has agreed."""
     if bool(texts) == (query is not None):
@@ -337,18 +376,19 @@ def _wish(
                 _agreed(wanted)
         else:
             wanted = await named_jobs(grid, texts or (), open_only=True)
+        if signal is not None:
+            return wanted, await grid.signal(wanted, signal)
         return wanted, await grid.wish(kind, wanted) if wanted else []
 
     wanted, done = reach.ask(work)
     if reach.as_json:
         print_json({"job_ids": done})
-        return
-    if done:
+    elif done:
         typer.echo(f"{_DONE[kind]}: {ranges_text(done)}")
     left = sorted(set(wanted) - set(done))
     if left and query is None:
         raise InputError(f"{ranges_text(left)}: {_NOT_DONE[kind]} no such job of yours")
-    if not wanted:
+    if not wanted and not reach.as_json:
         say("there are no such jobs")
 
 

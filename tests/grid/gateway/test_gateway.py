@@ -116,7 +116,7 @@ async def test_a_single_job_that_is_declined_is_a_problem_of_its_own() -> None:
 
 @pytest.mark.parametrize("form", ["application/json", "application/msgpack"])
 async def test_fields_that_nobody_knows_are_refused_by_name(form: str) -> None:
-    """All of them are named at once, at any depth, with the known one that looks most like each; nothing is taken in."""
+    """All of them are named at once, at any depth, with the known one that looks most like it; nothing is taken in."""
     encode = msgspec.json.encode if form.endswith("json") else msgspec.msgpack.encode
     backend = FakeBackend()
     async with serving(backend) as grid:
