@@ -13,6 +13,7 @@ MOST_LISTED = 1_000
 """So many jobs are in one page at most."""
 
 JobId = Annotated[int, Meta(ge=1, le=2**62)]
+Instant = Annotated[int, Meta(ge=0, le=2**62)]
 Answers = Annotated[int, Meta(ge=1, le=MOST_LISTED)]
 
 
@@ -29,6 +30,9 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Only jobs in one of these states; empty: all.
     outcome : tuple of str
         Only jobs that have ended so.
+    since_ms, until_ms : int, optional
+        Only jobs that were there at some time between these instants: not over before the first, and submitted before
+        the second.
     below : int, optional
         Only jobs with smaller numbers: where the next page begins.
     """
@@ -40,6 +44,8 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     site: str | None = None
     state: tuple[State, ...] = ()
     outcome: tuple[JobOutcome, ...] = ()
+    since_ms: Instant | None = None
+    until_ms: Instant | None = None
     below: JobId | None = None
     limit: Answers = 100
 
@@ -196,6 +202,9 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_ms: int
     submit_ms: int
     state: State = "waiting"
+    # When it starts, and why not sooner, if that was asked for and is known.
+    start_ms: int | None = None
+    reason: str = ""
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):

@@ -257,7 +257,7 @@ class FakeBackend(Backend):
             raise InputError(f"site {site!r:.50} is none of north, south")
         self.draining[site] = draining
 
-    async def queue(self, limit: int) -> Queue:
+    async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return what waits."""
         self._check()
         of_grid = [record for job_id, record in sorted(self.records_by_id.items()) if job_id < OWN_FIRST]
@@ -273,6 +273,8 @@ class FakeBackend(Backend):
                     nodes=record.request.nodes,
                     limit_ms=record.request.limit_ms,
                     submit_ms=record.submit_ms,
+                    start_ms=self.now_ms + 600_000 if explain else None,
+                    reason="no node is free" if explain else "",
                 )
                 for record in waiting[:limit]
             ],
@@ -309,4 +311,6 @@ def _fits(record: JobRecord, query: JobQuery) -> bool:
         and (query.site is None or query.site in dict(record.places))
         and (not query.state or record.state in query.state)
         and (not query.outcome or record.outcome in query.outcome)
+        and (query.since_ms is None or record.end_ms is None or record.end_ms >= query.since_ms)
+        and (query.until_ms is None or record.submit_ms < query.until_ms)
     )

@@ -570,6 +570,8 @@ class Client:
         site: str | None = None,
         state: Sequence[State] = (),
         outcome: Sequence[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
         below: int | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
@@ -577,7 +579,7 @@ class Client:
 
         Parameters
         ----------
-        own, user, name, array, site, state, outcome, below
+        own, user, name, array, site, state, outcome, since_ms, until_ms, below
             As for `gridweave.grid.api.JobQuery`.
         limit : int, optional
             How many at most; all, if left out.
@@ -586,6 +588,7 @@ class Client:
         while left is None or left > 0:
             page_limit = api.MOST_LISTED if left is None else min(left, api.MOST_LISTED)
             single = {"own": own, "user": user, "name": name, "array": array, "site": site, "below": below}
+            single |= {"since_ms": since_ms, "until_ms": until_ms}
             query = [(key, str(value)) for key, value in single.items() if value not in (None, "")]
             query += [("state", one) for one in state] + [("outcome", one) for one in outcome]
             query.append(("limit", str(page_limit)))
@@ -682,9 +685,16 @@ class Client:
         """Return how the sites are."""
         return (await self.transport.call("GET", "/v1/sites", api.Sites)).sites
 
-    async def queue(self, limit: int = 100) -> api.Queue:
-        """Return the first of the jobs that wait, and how many there are in each state."""
-        return await self.transport.call("GET", "/v1/queue", api.Queue, query={"limit": str(limit)})
+    async def queue(self, limit: int = 100, *, explain: bool = False) -> api.Queue:
+        """Return the first of the jobs that wait, and how many there are in each state.
+
+        Parameters
+        ----------
+        explain : bool
+            Whether it is told when they start, and why not sooner, of as many as can be worked out in a second.
+        """
+        query = {"limit": str(limit)} | ({"explain": "true"} if explain else {})
+        return await self.transport.call("GET", "/v1/queue", api.Queue, query=query)
 
     async def scheduling(self) -> api.Scheduling:
         """Return how the grid schedules, and what its clock shows."""

@@ -81,8 +81,8 @@ class Backend(Protocol):
     async def drain(self, site: str, draining: bool) -> None:
         """Have a site take nothing new of the grid, or take it again."""
 
-    async def queue(self, limit: int) -> Queue:
-        """Return the first of the jobs that wait."""
+    async def queue(self, limit: int, *, explain: bool = False) -> Queue:
+        """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

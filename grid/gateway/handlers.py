@@ -49,6 +49,7 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How much of the queue is asked for."""
 
     limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
+    explain: bool = False  # whether it is told when they start, and why not sooner
 
 
 async def sites(call: GatewayCall) -> Sites:
@@ -76,7 +77,7 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
     """Show the jobs that wait, the first first."""
-    return await call.backend.queue(query.limit)
+    return await call.backend.queue(query.limit, explain=query.explain)
 
 
 async def scheduling(call: GatewayCall) -> Scheduling:

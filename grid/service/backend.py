@@ -280,9 +280,9 @@ class LiveBackend:
         """Have a site take nothing new of the grid, or take it again."""
         await self._ask(await self._site(site), "drain", type(None), draining)
 
-    async def queue(self, limit: int) -> Queue:
+    async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait."""
-        return await self._ask(self.home, "queue", Queue, limit)
+        return await self._ask(self.home, "queue", Queue, limit, explain)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

@@ -209,11 +209,13 @@ def is_asked_for(record: JobRecord, wanted: JobQuery) -> bool:
         and (wanted.name is None or request.name == wanted.name)
         and (wanted.array is None or array == wanted.array)
         and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
+        and (wanted.since_ms is None or record.end_ms is None or record.end_ms >= wanted.since_ms)
+        and (wanted.until_ms is None or record.submit_ms < wanted.until_ms)
     )
 
 
-def queued(record: JobRecord) -> QueuedJob:
-    """Return a job that waits, as everybody may see it."""
+def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
+    """Return a job that waits, as everybody may see it, with when it starts and why not sooner if that is known."""
     request = record.request
     return QueuedJob(
         job_id=record.job_id,
@@ -222,6 +224,8 @@ def queued(record: JobRecord) -> QueuedJob:
         limit_ms=request.limit_ms,
         submit_ms=record.submit_ms,
         state=record.state,
+        start_ms=None if forecast is None else forecast.start_ms,
+        reason="" if forecast is None else forecast.reason,
     )
 
 
@@ -273,8 +277,11 @@ class SiteDesk(Desk[SiteDriver]):
         machines = tuple(machine.name for machine in settings.machines)
         return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
 
-    async def queue(self, limit: int) -> Queue:
-        """Return how many jobs there are here in each state, and the first of those of own users that wait."""
+    async def queue(self, limit: int, explain: bool = False) -> Queue:
+        """Return how many jobs there are here in each state, and the first of those of own users that wait.
+
+        With `explain` when they start, and why not sooner.
+        """
         await self.driver.durable()
         site, records = self.driver.site.core.site, self.core.book.records
         states = Counter(record.state for record in records.values())
@@ -287,7 +294,7 @@ class SiteDesk(Desk[SiteDriver]):
             starting=states["starting"],
             running=max(0, running),
             ending=states["ending"],
-            jobs=[queued(record) for record in first],
+            jobs=[queued(record, await self.forecast(record.job_id) if explain else None) for record in list(first)],
         )
 
     async def drain(self, draining: bool) -> None:

@@ -24,6 +24,7 @@ from gridweave.site.times import span_text
 if TYPE_CHECKING:
     from gridweave.grid.api import Forecast, SplitReason, TokenInfo
     from gridweave.grid.client.client import Client
+    from gridweave.site.job import JobRecord
 
 
 T = TypeVar("T")
@@ -188,6 +189,25 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
 
 
+def checked_values(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the values of an option that may be repeated; commas do as well."""
+    values = [value.strip().lower() for text in given or () for value in text.split(",")]
+    for value in values:
+        if value not in known:
+            raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
+    return list(dict.fromkeys(values))
+
+
+def state_text(record: JobRecord) -> str:
+    """Return the state of a job, or how it ended."""
+    return record.outcome or record.state
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text without its end, if it is longer than so many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def places_text(places: Iterable[tuple[str, int]]) -> str:
     """Return where a job runs.
 
@@ -251,6 +271,12 @@ def complete_states(incomplete: str) -> list[str]:
     from gridweave.site.job import OPEN, OVER
 
     return [state for state in (*OPEN, *OVER) if state.startswith(incomplete)]
+
+
+States = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.", autocompletion=complete_states),
+]
 
 
 def complete_outcomes(incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Commands about jobs that were handed in: list, show, explain, cancel, hold, release, logs."""
+"""Commands about jobs that were handed in: show, explain, cancel, hold, release, logs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from gridweave.cli.grid_client import (
     Jobs,
     Profile,
     Reach,
+    States,
     Url,
     at_grid,
+    checked_values,
     clock,
-    complete_outcomes,
-    complete_sites,
-    complete_states,
     named_jobs,
-    now_ms,
     places_text,
     plain,
     print_forecast,
     ranges_text,
-    relative,
     rounded,
+    shortened,
+    state_text,
 )
 from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.errors import InputError, OptionError
@@ -37,114 +36,10 @@ if TYPE_CHECKING:
     from gridweave.grid.api import Story
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
-    from gridweave.site.job import JobRecord, SignalName, State, WishKind
+    from gridweave.site.job import JobRecord, SignalName, WishKind
 
 OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
 All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
-
-
-_States = Annotated[
-    list[str] | None,
-    typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.", autocompletion=complete_states),
-]
-_Outcomes = Annotated[
-    list[str] | None,
-    typer.Option(metavar="OUTCOME", help="Only jobs with this outcome. Repeatable.", autocompletion=complete_outcomes),
-]
-_OfSite = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only jobs that run on this site.", autocompletion=complete_sites)
-]
-_Own = Annotated[
-    str,
-    typer.Option(
-        metavar="SITE", help="Jobs that this site's own users submitted to it.", autocompletion=complete_sites
-    ),
-]
-
-
-@at_grid
-def jobs(
-    reach: Reach,
-    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that have ended.")] = False,
-    state: _States = None,
-    outcome: _Outcomes = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only jobs of this user.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs with this name.")] = None,
-    array: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this array.")] = None,
-    site: _OfSite = None,
-    own: _Own = "",
-    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest.")] = 50,
-) -> None:
-    """List the jobs that have not ended, newest first.
-
-    Example: gridweave jobs --all --user anna --outcome failed
-    """
-    states, outcomes = _wanted(state, outcome, all_jobs)
-
-    async def work(grid: Client) -> list[JobRecord]:
-        found = grid.jobs(
-            own=own, user=user, name=name, array=array, site=site, state=states, outcome=outcomes, limit=limit + 1
-        )
-        return [record async for record in found]
-
-    records = reach.ask(work)
-    if not records and not reach.as_json:
-        say("there are no such jobs" + ("" if all_jobs or state or outcome else "; with --all also those that ended"))
-        return
-    reach.show(records[:limit], print_jobs)
-    if len(records) > limit and not reach.as_json:
-        say(f"there are more; see them with --limit {10 * limit}")
-
-
-def _wanted(
-    state: Sequence[str] | None, outcome: Sequence[str] | None, all_jobs: bool
-) -> tuple[Sequence[State], list[str]]:
-    """Return the states and outcomes that are asked for; if nothing is said, jobs that have not ended."""
-    from gridweave.site.job import OPEN, OUTCOMES, OVER
-
-    states, outcomes = _checked("--state", state, (*OPEN, *OVER)), _checked("--outcome", outcome, OUTCOMES)
-    if not states and not outcomes and not all_jobs:
-        return OPEN, outcomes
-    return cast("list[State]", states), outcomes
-
-
-def _checked(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the values of an option that may be repeated; commas do as well."""
-    values = [value.strip().lower() for text in given or () for value in text.split(",")]
-    for value in values:
-        if value not in known:
-            raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
-    return list(dict.fromkeys(values))
-
-
-def print_jobs(records: Iterable[JobRecord]) -> None:
-    """Print jobs as a table."""
-    at_ms = now_ms()
-    rows = [
-        (
-            str(record.job_id),
-            _short(record.request.name or "-", 24),
-            _short(record.request.user or "-", 16),
-            state_text(record),
-            places_text(record.places) or "-",
-            f"{record.request.nodes:,}",
-            span_text(record.request.limit_ms),
-            rounded((record.end_ms or at_ms) - record.start_ms) if record.start_ms is not None else "-",
-            relative(record.submit_ms, at_ms),
-        )
-        for record in records
-    ]
-    headings = ("job", "name", "user", "state", "where", "nodes", "limit", "runs", "submitted")
-    print_table(rows, headings=headings, left=5)
-
-
-def state_text(record: JobRecord) -> str:
-    """Return the state of a job, or how it ended."""
-    return record.outcome or record.state
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 @at_grid
@@ -218,7 +113,7 @@ def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
     request, program, used = record.request, record.request.program, record.used
     call = program.call
     values: dict[str, Any] = {
-        "runs": _command(record) if call is None else f"{call.function} with {_short(repr(call.args)[1:-1], 60)}",
+        "runs": _command(record) if call is None else f"{call.function} with {shortened(repr(call.args)[1:-1], 60)}",
         "name": request.name,
         "user": request.user,
         "class": request.job_class,
@@ -248,7 +143,7 @@ def _command(record: JobRecord) -> str:
     from gridweave.cli.submit_options import shipped_name
 
     argv = record.request.program.argv
-    return shipped_name(argv) or _short(shlex.join(argv).replace("\n", "\\n"), 100)
+    return shipped_name(argv) or shortened(shlex.join(argv).replace("\n", "\\n"), 100)
 
 
 def _exit_text(rank: int, code: int | None, signal: int | None) -> str:
@@ -273,7 +168,7 @@ def cancel(
     all_jobs: All = False,
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="All jobs of this user.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="All jobs with this name.")] = None,
-    state: _States = None,
+    state: States = None,
     now: Annotated[
         bool, typer.Option("--now", help="End running jobs at once, without the time that they have to end otherwise.")
     ] = False,
@@ -297,7 +192,7 @@ def cancel(
 
     if now and signal is not None:
         raise OptionError("--now", "ends jobs, and --signal does not; give only one of them")
-    states = _checked("--state", state, OPEN)
+    states = checked_values("--state", state, OPEN)
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     wanted = all_jobs or bool(user or name or states)
     kind: WishKind = "signal" if signal is not None else "kill" if now else "cancel"

@@ -31,7 +31,9 @@ _JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
 _FILES: dict[str, tuple[tuple[str, str], ...]] = {
     _JOBS: (
         ("submit", "submit"),
-        ("job_commands", "jobs show explain cancel hold release logs"),
+        ("job_lists", "jobs"),
+        ("job_commands", "show explain cancel hold release logs"),
+        ("job_lists", "usage"),
     ),
     _GRID: (
         ("up", "up down status"),
