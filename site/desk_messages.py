@@ -124,6 +124,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Whether it takes nothing new of the grid.
     policy : str
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
+    paused : tuple of int
+        Jobs that run there and stand still until their time slice comes.
     uplink : LinkStatus, optional
         How it reaches the grid, by its own word, if it does so over HTTP.
     """
@@ -138,6 +140,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     machines: tuple[MachineInfo, ...] = ()
     policy: str = ""
+    paused: tuple[int, ...] = ()
     uplink: LinkStatus | None = None
 
 

@@ -431,6 +431,10 @@ class Runs:
         """Return why a machine can start nothing now; empty if it can, as far as it has said."""
         return self._full.get(machine, "")
 
+    def paused(self) -> tuple[int, ...]:
+        """Return the jobs that stand still until their time slice comes."""
+        return tuple(job_id for job_id, run in sorted(self._runs.items()) if run.is_paused)
+
     # -- what the site wants ------------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:

@@ -136,7 +136,7 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
 
 
 @functools.cache
-def _names_of(kind: type[Any]) -> Any:
+def _names_of(kind: Any) -> Any:
     """Return the type with the names of a struct, and of all structs in it, which takes no others."""
     fields: list[tuple[str, Any, Any]] = [(one.name, _names_in(one.type), None) for one in _fields(kind)]
     return msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
@@ -175,7 +175,8 @@ def _fields(kind: type[Any]) -> Sequence[msgspec.structs.FieldInfo]:
 
 def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: str) -> None:
     """Refuse a body with fields that nobody knows: each by its name, with the known one that looks most like it."""
-    names = _names_of(kind)
+    structure: Any = kind
+    names = _names_of(structure)
     try:
         _ = msgspec.json.decode(data, type=names) if form == JSON else msgspec.msgpack.decode(data, type=names)
     except msgspec.ValidationError:
@@ -226,6 +227,15 @@ def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProb
     return FieldProblem(where=(within + place.removeprefix("$")).removeprefix("."), detail=shortened(found["problem"]))
 
 
+def _check_parameters(query: Any, known: Sequence[str]) -> None:
+    """Refuse parameters that nobody knows, all of them."""
+    strange = [name for name in dict.fromkeys(query) if name not in known and _is_text(name)]
+    wrong = [FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, known)}") for name in strange]
+    if wrong:
+        problem = "; ".join(f"{one.where}: {one.detail}" for one in wrong[:_MOST_TOLD])
+        raise RefusalError("invalid-request", problem, errors=wrong[:_MOST_TOLD])
+
+
 class NoParameters(msgspec.Struct, frozen=True):
     """What the part of a URL behind ``?`` may say where nothing can be said."""
 
@@ -234,12 +244,7 @@ def parameters(query: Any, kind: type[T]) -> T:
     """Return what the part of a URL behind ``?`` says; parameters that may be repeated are tuples in `kind`."""
     repeatable = {field.name for field in msgspec.structs.fields(kind) if isinstance(field.default, tuple)}  # type: ignore[arg-type]
     known = [field.name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
-    if strange := [name for name in dict.fromkeys(query) if name not in known and _is_text(name)]:
-        wrong = [
-            FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, known)}") for name in strange
-        ]
-        problem = "; ".join(f"{one.where}: {one.detail}" for one in wrong[:_MOST_TOLD])
-        raise RefusalError("invalid-request", problem, errors=wrong[:_MOST_TOLD])
+    _check_parameters(query, known)
     found: dict[str, Any] = {}
     for name in dict.fromkeys(query):
         values = query.getall(name)

@@ -96,7 +96,7 @@ def look(name: str) -> LocalStatus:
 async def _ask(state: LocalGridState) -> _Said:
     from gridweave.grid.client.client import Client
 
-    if state.process(GATEWAY) is None:
+    if not state.has_gateway:
         return _Said(problem="it does not run; `gridweave up` starts it again")
     try:
         async with asyncio.timeout(ASK_S), Client(state.url, token=state.token, ca=state.cert or None) as grid:

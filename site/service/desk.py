@@ -268,6 +268,7 @@ class SiteDesk(Desk[SiteDriver]):
             draining=site.core.draining,
             machines=machines,
             policy=policy_label(settings.policy, settings.owner),
+            paused=site.runs.paused(),
             uplink=None if self._uplink is None else self._uplink(),
         )
 

@@ -58,14 +58,17 @@ class Reach:
     profile: Profile = None
     as_json: Json = False
 
-    def ask(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Return what comes of some work with the client of the grid, which is open while that runs."""
+    def ask(self, work: Callable[[Client], Awaitable[T]], *, waits: bool = False) -> T:
+        """Return what comes of some work with the client of the grid, which is open while that runs.
+
+        If it `waits`, other things go on while an answer is waited for.
+        """
         import asyncio
 
         from gridweave.cli.options import named_as_typed
         from gridweave.grid.client.brief import BriefTransport
         from gridweave.grid.client.client import Client
-        from gridweave.grid.client.transport import Patience
+        from gridweave.grid.client.transport import Patience, Transport
 
         async def run() -> T:
             async with client:
@@ -74,7 +77,8 @@ class Reach:
         typed = {"url": "--url", "grid": "--grid", "profile": "--profile"}
         with named_as_typed(**typed, token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
             patience = Patience(total_s=_TRY_S, connect_s=_CONNECT_S)
-            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience, transport=BriefTransport)
+            kind = Transport if waits else BriefTransport
+            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience, transport=kind)
             for warning in client.connection.warnings:
                 say(f"warning: {warning}")
             return asyncio.run(run())

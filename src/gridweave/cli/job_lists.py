@@ -250,9 +250,9 @@ def usage(
                 _add_usage(sums, record, keys)
         return sums
 
-    rows = [(*key, *sums) for key, sums in sorted(reach.ask(work).items())]
+    found = sorted(reach.ask(work).items())
     columns = (*keys, "jobs", "node_hours", "cpu_hours")
-    cells = [(*row[: len(keys)], int(row[-3]), *(round(float(one), 4) for one in row[-2:])) for row in rows]
+    cells = [(*key, int(n_jobs), round(nodes, 4), round(cpu, 4)) for key, (n_jobs, nodes, cpu) in found]
     if as_csv:
         _print_csv(columns, cells)
     elif reach.as_json:
@@ -260,7 +260,7 @@ def usage(
     elif not cells:
         say("no job has ended in that time")
     else:
-        shown = [(*map(str, row[: len(keys)]), f"{row[-3]:,}", f"{row[-2]:,.2f}", f"{row[-1]:,.2f}") for row in cells]
+        shown = [(*key, f"{n_jobs:,.0f}", f"{nodes:,.2f}", f"{cpu:,.2f}") for key, (n_jobs, nodes, cpu) in found]
         print_table(shown, headings=(*keys, "jobs", "node-hours", "CPU hours"), left=len(keys))
 
 
