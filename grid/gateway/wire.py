@@ -150,7 +150,7 @@ def _names_in(kind: Any) -> Any:
     return list[_names_of(inner)] | None if _is_many(kind) else _names_of(inner) | None  # type: ignore[misc]
 
 
-def _struct_in(kind: Any) -> type[Any] | None:
+def _struct_in(kind: Any) -> Any:
     """Return the struct that a value is, may be, or has many of; None if there is none.
 
     Examples
