@@ -37,6 +37,7 @@ from gridweave.site.job import (
     WishKind,
 )
 from gridweave.site.launch import Launch, Outcome, RankReport, Used
+from gridweave.site.maxima import MaximaSet
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
@@ -511,6 +512,7 @@ LiveSiteEvent = (
     | MachineReady
     | MachineJoined
     | MachineForgotten
+    | MaximaSet
 )
 """What a live site is told."""
 
@@ -563,13 +565,14 @@ class KeepRun(msgspec.Struct, frozen=True, tag="KeepRun"):
     attempt: int
 
 
-class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun"):
+class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=True):
     """Have a machine let its part of a job stand still, or go on."""
 
     machine: str
     job_id: int
     attempt: int
     runs: bool
+    at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
