@@ -29,7 +29,7 @@ def here(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     monkeypatch.setenv("GRIDWEAVE_URL", elsewhere.url)
     monkeypatch.setenv("LOGNAME", "anna")
     monkeypatch.setattr(grid_client, "now_ms", lambda: 1_700_000_060_000)
-    monkeypatch.setattr("gridweave.cli.job_lists.now_ms", lambda: 1_700_000_060_000)
+    monkeypatch.setattr("gridweave.cli.job_commands.now_ms", lambda: 1_700_000_060_000)
     monkeypatch.setattr("gridweave.cli.grid_commands.now_ms", lambda: 1_700_000_060_000)
     monkeypatch.setenv("TZ", "UTC")
     return elsewhere
@@ -410,5 +410,5 @@ def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere) -> None:
     code = "import sys; from gridweave.cli import main\ntry: main.run()\nfinally: print(*sys.modules)"
     command = [sys.executable, "-c", code, "jobs"]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
-    assert "gridweave.cli.job_lists" in done.stdout
+    assert "gridweave.cli.job_commands" in done.stdout
     assert not {"aiohttp", "numpy", "ray", "gridweave.cli.up", "gridweave.cli.simulate"} & set(done.stdout.split())

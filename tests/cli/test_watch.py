@@ -14,7 +14,7 @@ from rich.console import Console
 
 from client_helpers import Elsewhere, Served, served
 from gridweave.cli.watch import first_look, follow
-from gridweave.cli.watch_screen import Seen, View, bar, past_events, screen
+from gridweave.cli.watch_screen import Seen, WatchView, bar, past_events, screen
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
@@ -122,7 +122,7 @@ def test_what_runs_is_shown(width: int, height: int) -> None:
 
 def test_keys_sort_scroll_and_filter() -> None:
     """S sorts by the next thing, r turns it round, / leaves those with what is typed, q ends."""
-    seen, view = with_running(busy()), View()
+    seen, view = with_running(busy()), WatchView()
 
     def numbers() -> list[str]:
         console = Console(width=120, height=50, color_system=None)

@@ -18,7 +18,7 @@ from gridweave.errors import GridweaveError, OptionError
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from gridweave.cli.watch_screen import Seen, View
+    from gridweave.cli.watch_screen import Seen, WatchView
     from gridweave.grid.client.client import Client
     from gridweave.site.job import JobRecord
 
@@ -72,10 +72,10 @@ async def _live(grid: Client, every_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from gridweave.cli.watch_screen import View, screen
+    from gridweave.cli.watch_screen import WatchView, screen
 
     console = Console(highlight=False)
-    seen, view, news = await first_look(grid), View(), asyncio.Event()
+    seen, view, news = await first_look(grid), WatchView(), asyncio.Event()
     with Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live, _keys(view, news):
 
         def draw() -> bool:
@@ -87,7 +87,7 @@ async def _live(grid: Client, every_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _keys(view: View, news: asyncio.Event) -> Iterator[None]:
+def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
     """Hear keys as they are pressed, and have the screen drawn anew; a terminal is afterwards as it was."""
     import termios
     import tty

@@ -84,7 +84,7 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
     return sorted(found, key=lambda event: (event.at_ms, event.job_id))
 
 
-class View(msgspec.Struct, kw_only=True):
+class WatchView(msgspec.Struct, kw_only=True):
     """How the user wants to see the jobs."""
 
     sort: str = SORTS[0]
@@ -123,9 +123,9 @@ class View(msgspec.Struct, kw_only=True):
                 self.is_over = True
 
 
-def screen(seen: Seen, width: int, height: int | None = None, view: View | None = None) -> RenderableType:
+def screen(seen: Seen, width: int, height: int | None = None, view: WatchView | None = None) -> RenderableType:
     """Return the screen for so many columns and lines; without a height it has as many lines as there are to show."""
-    is_live, view = view is not None, view or View()
+    is_live, view = view is not None, view or WatchView()
     running, queue = _chosen(seen, view), _chosen_queue(seen, view)
     view.first = max(0, min(view.first, len(running) - 1))
     is_low = height is not None and height < _LOW
@@ -160,7 +160,7 @@ def _left_ms(record: JobRecord, now_ms: int) -> int | None:
     return None if record.start_ms is None else max(0, record.start_ms + record.request.limit_ms - now_ms)
 
 
-def _chosen(seen: Seen, view: View) -> list[JobRecord]:
+def _chosen(seen: Seen, view: WatchView) -> list[JobRecord]:
     """Return the jobs that run, as the user wants to see them."""
 
     def key(record: JobRecord) -> tuple[int | str, int]:
@@ -179,7 +179,7 @@ def _chosen(seen: Seen, view: View) -> list[JobRecord]:
     return sorted(found, key=key, reverse=view.is_reversed)
 
 
-def _chosen_queue(seen: Seen, view: View) -> list[QueuedJob]:
+def _chosen_queue(seen: Seen, view: WatchView) -> list[QueuedJob]:
     words = view.words.lower()
     return [job for job in seen.queue.jobs if words in f"{job.job_id} {job.user}".lower()]
 
@@ -196,7 +196,7 @@ def _of_running(seen: Seen, record: JobRecord) -> list[str]:
     return [str(record.job_id), request.user or "-", request.name or "-", where, left, states.get(record.state, turn)]
 
 
-def _running_title(seen: Seen, view: View) -> str:
+def _running_title(seen: Seen, view: WatchView) -> str:
     text = f"runs: {len(seen.running):,} jobs, by {view.sort}" + ", backwards" * view.is_reversed
     return text + (f", with {view.words!r}" if view.words else "")
 
@@ -213,7 +213,7 @@ def _running(seen: Seen, records: Sequence[JobRecord], is_narrow: bool, is_low: 
     return table
 
 
-def _footer(view: View, width: int) -> Text:
+def _footer(view: WatchView, width: int) -> Text:
     """Return the last line: what is typed, or the keys."""
     text = f"/{view.words}_" if view.is_typing else "s sort  r backwards  / filter  j k scroll  q quit"
     return Text(shortened(text, width), style="" if view.is_typing else "dim")
