@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gridweave.grid.api import QueuedJob, Story
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
-    from gridweave.site.job import JobRecord, SignalName, WishKind
+    from gridweave.site.job import JobRecord, SignalName, State, WishKind
 
 _Outcomes = Annotated[
     list[str] | None,
