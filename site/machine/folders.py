@@ -16,6 +16,7 @@ import msgspec
 from gridweave.site.launch import Launch, PieceState
 
 LAUNCH = "launch.msgpack"
+CALL = "call.msgpack"
 STATE = "state.msgpack"
 CANCEL = "cancel"
 PACE = "pace"
