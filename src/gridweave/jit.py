@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from numba.core import types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, compile_result
 from numba.core.dispatcher import Dispatcher
 from numba.core.environment import lookup_environment
+from numba.extending import overload_method
 
 # Numba's own classes are not typed.
 # mypy: disable-error-code="no-untyped-call, no-any-return"
@@ -153,7 +155,12 @@ class _PromptCache(FunctionCache):
 
     def load_overload(self, sig: object, target_context: Any) -> object:
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            try:
+                return self._load_overload(sig, target_context)
+            except (ImportError, AttributeError):
+                # Something was compiled for a class that is gone: the discipline of a user, say.
+                self.flush()
+                return None
 
 
 class _PartCacheImpl(CompileResultCacheImpl):
@@ -213,6 +220,38 @@ def kernel_apart(function: Callable[P, R]) -> Callable[P, R]:
     sites, which a pass calls in four places, a hundred thousand instructions that take minutes to compile.
     """
     return _compiled(function, _ApartCompiler, forceinline=False)
+
+
+def kernel_method(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a method of a named tuple: as `kernel_part`. Kernels call it as Python does, ``rules.run_pass(state)``.
+
+    So a kernel is handed what it works with together with the kernels for that, and need not know whose they are: it is
+    compiled for each class apart, and nothing is looked up while it runs.
+    """
+    name = function.__name__
+    if name not in _METHODS:
+        _METHODS.add(name)
+        options = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
+        method_of: Any = overload_method  # its types lack what it takes
+        method_of(types.BaseNamedTuple, name, jit_options=options)(_finder(name))
+    return kernel_part(function)
+
+
+_METHODS: set[str] = set()
+
+
+def _finder(name: str) -> Callable[..., Any]:
+    """Return what tells numba which kernel a class of named tuples has as its method of this name."""
+
+    def find(own: Any, *arguments: Any) -> Any:
+        method: Any = getattr(own.instance_class, name, None)
+
+        def call(own: Any, *arguments: Any) -> Any:
+            return method(own, *arguments)
+
+        return call if isinstance(method, Dispatcher) else None
+
+    return find
 
 
 def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:

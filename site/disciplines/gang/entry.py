@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from gridweave.site.disciplines.compiled import Compiled
+from gridweave.site.disciplines.gang.compiled import compiled_site
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.policy import (
     BACKFILLS,
@@ -101,4 +103,5 @@ ENTRY = Entry(
     shares_nodes=True,
     slices_time=True,
     metrics=gang_metrics,
+    compiled=Compiled(site=compiled_site),
 )
