@@ -92,6 +92,8 @@ def test_a_kernel_calls_the_methods_of_the_class_that_it_is_given(tmp_path: Path
     for name in ("mine", "theirs"):
         (folder / f"{name}.py").write_text(RULES)
     assert [run(whose) for whose in ("mine", "mine", "theirs")] == ["[2.0, 2.5]\n"] * 3
+    (folder / "mine.py").write_text(RULES.replace("+=", "-="))
+    assert run("mine") == "[-1.0, -0.5]\n"
     (folder / "mine.py").unlink()
     assert run("theirs") == "[2.0, 2.5]\n"
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -161,6 +162,25 @@ class _PromptCache(FunctionCache):
                 # Something was compiled for a class that is gone: the discipline of a user, say.
                 self.flush()
                 return None
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return *super()._index_key(sig, codegen), _foreign_sources(sig)
+
+
+def _foreign_sources(arguments: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return hashes of the sources of argument classes from other packages, which `_stamp` does not know."""
+    classes = {kind.instance_class for kind in arguments if isinstance(kind, types.BaseNamedTuple)}
+    files = {getattr(sys.modules.get(one.__module__), "__file__", None) for one in classes if _is_foreign(one)}
+    folders = {Path(file).parent for file in files if file}
+    return tuple(sorted(hashlib.sha256(_text_of(folder)).hexdigest() for folder in folders))
+
+
+def _is_foreign(kind: type[Any]) -> bool:
+    return not kind.__module__.startswith("gridweave.")
+
+
+def _text_of(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
 
 
 class _PartCacheImpl(CompileResultCacheImpl):
