@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -147,12 +148,55 @@ class _WholeCompiler(_Compiler):
     library = _Whole
 
 
+class _ByName:
+    """Where what a kernel was compiled to is kept: by the name of its module, wherever that lies.
+
+    The folder it is kept in belongs to one state of all the sources. So all checkouts and installations of a user whose
+    kernels are the same share what one of them has compiled. Numba itself tells the places of files apart.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._folder = Path(cast("Any", numba.config).CACHE_DIR) / function.__module__
+        self._line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., object], file: str) -> _ByName | None:
+        """Return None where nothing can be written; numba then looks for another place."""
+        found = cls(function)
+        try:
+            found.ensure_cache_path()
+        except OSError:
+            return None
+        return found
+
+    def ensure_cache_path(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=self._folder).close()
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _WholeCacheImpl(CompileResultCacheImpl):
+    """Where kernels are kept."""
+
+    _locator_classes: list[Any] = [_ByName, *CompileResultCacheImpl._locator_classes]  # noqa: RUF012 - as numba declares it
+
+
 class _PromptCache(FunctionCache):
     """Load what was compiled before without what only a compilation needs.
 
     Numba first reads in its knowledge of all that numpy and scipy offer to compiled code, which takes a second, and
     then loads the machine code, which takes a fiftieth of one and uses none of it. A compilation reads it in by itself.
     """
+
+    _impl_class = _WholeCacheImpl
 
     def load_overload(self, sig: object, target_context: Any) -> object:
         with self._guard_against_spurious_io_errors():
@@ -164,26 +208,25 @@ class _PromptCache(FunctionCache):
                 return None
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return *super()._index_key(sig, codegen), _foreign_sources(sig)
+        return *super()._index_key(sig, codegen), _foreign_sources(self._py_func, sig)
 
 
-def _foreign_sources(arguments: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return hashes of the sources of argument classes from other packages, which `_stamp` does not know."""
-    classes = {kind.instance_class for kind in arguments if isinstance(kind, types.BaseNamedTuple)}
-    files = {getattr(sys.modules.get(one.__module__), "__file__", None) for one in classes if _is_foreign(one)}
-    folders = {Path(file).parent for file in files if file}
-    return tuple(sorted(hashlib.sha256(_text_of(folder)).hexdigest() for folder in folders))
+def _foreign_sources(function: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return hashes of the folders of other packages that a kernel or the classes of its arguments are from.
+
+    Of these `_stamp` knows nothing.
+    """
+    of_arguments = {kind.instance_class.__module__ for kind in arguments if isinstance(kind, types.BaseNamedTuple)}
+    foreign = {name for name in (function.__module__, *of_arguments) if not name.startswith("gridweave.")}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in foreign}
+    return tuple(sorted(_hash_of(Path(file).parent) for file in files if file))
 
 
-def _is_foreign(kind: type[Any]) -> bool:
-    return not kind.__module__.startswith("gridweave.")
+def _hash_of(folder: Path) -> str:
+    return hashlib.sha256(b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
 
 
-def _text_of(folder: Path) -> bytes:
-    return b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-
-
-class _PartCacheImpl(CompileResultCacheImpl):
+class _PartCacheImpl(_WholeCacheImpl):
     """Where parts are kept, beside the kernels of the same name."""
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
@@ -208,7 +251,7 @@ class _PartCacheImpl(CompileResultCacheImpl):
 
 
 class _PartCache(_PromptCache):
-    _impl_class = _PartCacheImpl  # type: ignore[assignment]
+    _impl_class = _PartCacheImpl
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
