@@ -216,7 +216,8 @@ def _foreign_sources(function: Callable[..., object], arguments: tuple[Any, ...]
 
     Of these `_stamp` knows nothing.
     """
-    of_arguments = {kind.instance_class.__module__ for kind in arguments if isinstance(kind, types.BaseNamedTuple)}
+    tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
+    of_arguments = {kind.instance_class.__module__ for kind in tuples}
     foreign = {name for name in (function.__module__, *of_arguments) if not name.startswith("gridweave.")}
     files = {getattr(sys.modules.get(name), "__file__", None) for name in foreign}
     return tuple(sorted(_hash_of(Path(file).parent) for file in files if file))
