@@ -192,7 +192,9 @@ def end_forecast(child: subprocess.Popen[bytes]) -> GridRun:
 
 
 def _sites() -> str:
-    return "\n".join(f'[[sites]]\nname = "{name}"\nnodes = {nodes}\n' for name, nodes in SITES)
+    return "\n".join(
+        f'[[sites]]\nname = "{name}"\nnodes = {nodes}\nlauncher = {{ trust = "all" }}\n' for name, nodes in SITES
+    )
 
 
 if __name__ == "__main__":

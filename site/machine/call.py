@@ -63,7 +63,7 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
         problem = f"returned {len(data)} bytes of JSON; at most output_limit_bytes = {limit_bytes} are kept"
         return _fail(folder, rank, f"callable {call.function!r}: {problem}", 1)
     try:
-        write_whole(result_path(folder, rank), data)
+        write_whole(result_path(folder, rank), data, mode=0o640)
     except OSError as error:
         problem = f"what it returned cannot be written: {os.strerror(error.errno or 0)}"
         return _fail(folder, rank, f"callable {call.function!r}: {problem}", 1)
@@ -73,7 +73,7 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
 def _fail(folder: Path, rank: int, text: str, code: int) -> int:
     print(text.rstrip(), file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):  # it is in standard error as well
-        write_whole(error_path(folder, rank), text.encode(errors="replace"))
+        write_whole(error_path(folder, rank), text.encode(errors="replace"), mode=0o640)
     return code
 
 

@@ -18,8 +18,9 @@ from types import TracebackType
 
 import msgspec
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
 from gridweave.site.machine.elements import COUNTER, ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     CANCEL_NOW,
@@ -46,6 +47,7 @@ from gridweave.site.machine.folders import (
 )
 from gridweave.site.machine.forks import Forks
 from gridweave.site.machine.processes import boot_id, open_process, strays
+from gridweave.site.machine.starter import clear_as_user
 
 
 class KnownPiece:
@@ -126,6 +128,25 @@ async def _readable(handle: int) -> None:
         loop.remove_reader(handle)
 
 
+def _remove(folder: Path) -> None:
+    """Remove the folder of a piece, with what its user has in it."""
+    launch = read_launch(folder)
+    if launch is not None and launch.launcher:
+        with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
+            clear_as_user(folder, launch)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_group(folder: Path) -> None:
+    """End what is left in the control group of a piece, and remove it."""
+    launch = read_launch(folder)
+    if launch is not None and launch.groups:
+        with contextlib.suppress(OSError):  # what belongs to others, their keeper ends
+            group = Cgroups(ControlGroup(launch.groups)).group(group_name(folder))
+            group.kill()
+            group.remove()
+
+
 LOCK = "runner.lock"
 
 _GONE = ".gone-"
@@ -142,6 +163,8 @@ class Runner:
         A folder of its own on a local disk. What it holds is found again by the next runner of this folder.
     environment : mapping from str to str, optional
         What every job gets; ``None``: the environment of this process.
+    others : bool
+        Whether a launcher starts jobs as other users, who must reach their folders in this one.
 
     Raises
     ------
@@ -171,8 +194,9 @@ class Runner:
     finished
     """
 
-    def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path, environment: Mapping[str, str] | None = None, *, others: bool = False) -> None:
         self.root = root.absolute()
+        self._others = others
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._pieces: dict[Key, KnownPiece] = {}
         self._forgotten: dict[Key, None] = {}
@@ -195,7 +219,9 @@ class Runner:
         """Take the folder, listen, and start a fork server."""
         try:
             (self.root / JOBS).mkdir(parents=True, exist_ok=True)
-            self.root.chmod(0o700)
+            # Other users pass through to what is their own, and see nothing on the way.
+            for folder in (self.root, self.root / JOBS):
+                folder.chmod(0o711 if self._others else 0o700)
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):
@@ -250,7 +276,8 @@ class Runner:
         piece = self._pieces[key] = KnownPiece(key, folder)
         piece.alone_ms = launch.alone_ms
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o711 if launch.launcher else 0o700)
             write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
         except (ValueError, TypeError, OverflowError) as error:
             right = "texts must be Unicode, and the arguments of a callable what JSON can say"
@@ -345,7 +372,7 @@ class Runner:
         ended first.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
-            await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+            await asyncio.to_thread(_remove, gone)
         for folder in sorted((self.root / JOBS).iterdir()):
             key = piece_key(folder)
             if key is not None and key not in self._pieces:
@@ -372,7 +399,7 @@ class Runner:
         gone = folder.with_name(f"{_GONE}{folder.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(gone)
-            await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+            await asyncio.to_thread(_remove, gone)
 
     def knows(self, job_id: int, attempt: int) -> bool:
         """Return whether a piece is or was here, as far as this machine has not lost its folder."""
@@ -486,6 +513,7 @@ class Runner:
             return
         if here:
             await end_strays(state)
+            await asyncio.to_thread(_end_group, piece.folder)
         why = "its supervising process was killed" if here else "the machine was restarted while it ran"
         self._conclude(piece, "lost", why, state)
 
