@@ -51,7 +51,7 @@ class Jobs(Protocol):
         """Return how many jobs there are."""
 
 
-class Figures(NamedTuple):
+class OwnFigures(NamedTuple):
     """What a discipline tells of a run besides when jobs ran.
 
     Attributes
@@ -88,7 +88,7 @@ class CompiledSite:
     room : int
         How many jobs may run at once.
     figures : callable
-        Returns the `Figures` of what has been played.
+        Returns the `OwnFigures` of what has been played.
     keys_at : callable, optional
         Takes an instant; returns what each job that is played would be sorted by if it were submitted then. Nodes may
         fail at a site that has it.
@@ -102,7 +102,7 @@ class CompiledSite:
     rules: SiteRules | PacedRules
     is_paced: bool = False
     room: int
-    figures: Callable[[], Figures] = Figures
+    figures: Callable[[], OwnFigures] = OwnFigures
     keys_at: Callable[[int], npt.NDArray[np.float64]] | None = None
     options: Mapping[str, Any] | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gridweave.site.disciplines.compiled import CompiledSite, Figures, Ints, Jobs, fill_jobs, rows_without
+from gridweave.site.disciplines.compiled import CompiledSite, Ints, Jobs, OwnFigures, fill_jobs, rows_without
 from gridweave.site.disciplines.dynp.figures import COLUMNS, totals_of, tuning_use
 from gridweave.site.disciplines.dynp.kernels.tuning import TuningRules
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
@@ -25,10 +25,10 @@ def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week_offset_ms: Ca
     rules = _rules(state, jobs, rows, nodes, policy, week_offset_ms() if asks else 0)
     memory = rules.tuning.memory
 
-    def figures() -> Figures:
+    def figures() -> OwnFigures:
         started_by = np.maximum(memory.started_by, 0).astype(np.float64)
         own = tuning_use(policy.policies, memory, rows, len(jobs))
-        return Figures(dict.fromkeys(COLUMNS, started_by), totals_of(policy.policies, memory), own)
+        return OwnFigures(dict.fromkeys(COLUMNS, started_by), totals_of(policy.policies, memory), own)
 
     return CompiledSite(rows=rows, refused=refused, state=state, rules=rules, room=len(state.running), figures=figures)
 

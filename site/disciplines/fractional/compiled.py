@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gridweave.errors import InputError
-from gridweave.site.disciplines.compiled import CompiledSite, Figures, Ints, Jobs, rows_without
+from gridweave.site.disciplines.compiled import CompiledSite, Ints, Jobs, OwnFigures, rows_without
 from gridweave.site.disciplines.fractional.discipline import share_of, why_no_room
 from gridweave.site.disciplines.fractional.kernels.rules import FractionalRules
 from gridweave.site.disciplines.fractional.kernels.state import UNIT, FractionalSite, empty_fractional, parts_of_node
@@ -23,13 +23,13 @@ def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week_offset_
     rows = rows_without(jobs, refused)
     state = _idle_site(jobs, rows, nodes)
 
-    def figures() -> Figures:
+    def figures() -> OwnFigures:
         columns = {
             "preemptions": state.jobs["preempted"].astype(np.float64),
             "migrations": state.jobs["migrated"].astype(np.float64),
             "moved_nodes": state.jobs["moved"] / UNIT,
         }
-        return Figures(columns)
+        return OwnFigures(columns)
 
     rules = FractionalRules(policy.codes())
     return CompiledSite(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gridweave.errors import InputError
-from gridweave.site.disciplines.compiled import CompiledSite, Figures, Jobs, fill_jobs
+from gridweave.site.disciplines.compiled import CompiledSite, Jobs, OwnFigures, fill_jobs
 from gridweave.site.disciplines.gang.kernels.rules import GangRules
 from gridweave.site.disciplines.gang.kernels.state import empty_matrix
 from gridweave.site.disciplines.gang.matrix import gang_totals
@@ -39,5 +39,5 @@ def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week_offset_ms: Ca
         rules=GangRules(policy.codes()),
         is_paced=True,
         room=len(state.placed),
-        figures=lambda: Figures(totals=gang_totals(state)),
+        figures=lambda: OwnFigures(totals=gang_totals(state)),
     )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
-from gridweave.site.disciplines.compiled import CompiledSite, Figures, Ints, Jobs, rows_without
+from gridweave.site.disciplines.compiled import CompiledSite, Ints, Jobs, OwnFigures, rows_without
 from gridweave.site.disciplines.sharing.kernels.rules import SharingRules
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
 from gridweave.site.disciplines.sharing.policy import MAX_LANES, NodeKind, SharedNodes, kind_array
@@ -74,11 +74,11 @@ def compiled_site(
     busy[1] = state.jobs["submit_ms"][0] if len(kept) else 0
     rules = SharingRules(model.arrays(), policy.sharing.codes(kinds), np.zeros(len(kept), np.int64), busy)
 
-    def figures() -> Figures:
+    def figures() -> OwnFigures:
         beside = np.zeros(len(jobs), np.int64)
         beside[kept] = rules.beside
         searches = {name: int(state.searches[0][name]) for name in state.searches.dtype.names or ()}
-        return Figures(own=SharedUse(beside, int(busy[0]), searches))
+        return OwnFigures(own=SharedUse(beside, int(busy[0]), searches))
 
     told = {key: value for key, value in msgspec.to_builtins(policy.sharing).items() if value != float("inf")}
     options = {"kinds": [msgspec.to_builtins(kind) for kind in kinds], "formula": model.formula, **told}
