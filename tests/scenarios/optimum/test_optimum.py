@@ -11,10 +11,11 @@ import pytest
 from builders import random_jobs, to_workload
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.optimum.instance import METRICS, Instance, instance_at
-from gridweave.scenarios.optimum.solvers import solve, solve_intervals, solve_time_indexed, time_scale_s
-from gridweave.scenarios.optimum.table import instants_of, lines_of
+from gridweave.scenarios.optimum.table import instance_at, instants_of, lines_of
+from gridweave.scenarios.optimum.time_indexed import solve, solve_time_indexed, time_scale_s
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.optimal.instance import METRICS, Instance
+from gridweave.site.disciplines.optimal.intervals import solve_intervals
 from gridweave.site.policy import SitePolicy
 
 THREE = ("fcfs", "sjf", "ljf")
