@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import FunctionType
 
+import numba
 import numpy as np
 import pytest
 
 import gridweave
 from gridweave.grid.kernels.overhead import stretched_ms
-from gridweave.jit import _stamp, prepared
+from gridweave.jit import _ByName, _stamp, prepared
 
 
 def test_code_that_was_found_before_is_not_taken_for_arrays_of_another_layout() -> None:
@@ -55,3 +57,33 @@ def test_the_stamp_covers_the_kernels_of_this_package() -> None:
     """The folders of the package, which are links in a checkout, are walked: the stamp is not that of nothing."""
     package = Path(gridweave.__file__).parent
     assert _stamp(package) != _stamp(package / "nothing")
+
+
+def test_two_checkouts_with_the_same_kernels_share_what_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel's compiled code is found by its module and line, wherever the file lies; a kernel's own is kept so."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    places = []
+    for checkout in ("/here", "/there"):
+        names = {"__name__": "gridweave.site.kernels.order"}
+        exec(compile("def first(a): return a\ndef second(a): return a", f"{checkout}/order.py", "exec"), names)
+        for name in ("first", "second"):
+            function = names[name]
+            assert isinstance(function, FunctionType)
+            kept = _ByName.from_function(function, function.__code__.co_filename)
+            assert kept is not None
+            places.append((kept.get_cache_path(), kept.get_source_stamp(), kept.get_disambiguator()))
+    assert places[:2] == places[2:]
+    assert places[0] != places[1]
+    assert places[0][0] == str(tmp_path / "gridweave.site.kernels.order")
+    assert Path(stretched_ms.stats.cache_path).name == "gridweave.grid.kernels.overhead"  # type: ignore[attr-defined]
+
+
+def test_where_nothing_can_be_written_compiled_code_is_kept_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be made is left to the places that numba knows."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file"))
+    assert _ByName.from_function(_stamp, "") is None

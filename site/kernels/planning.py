@@ -199,6 +199,23 @@ def _start_promised(state: SiteState, now_ms: Int) -> None:
 def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
     """Keep every promise under conservative backfilling, and start what was promised for now.
 
+    Parameters
+    ----------
+    state : SiteState
+    plan : Plan
+        Both changed in place.
+    limits : None
+        A queue keeps none.
+    now_ms : int
+    """
+    keep_promises(state, plan, limits, now_ms)
+    _start_promised(state, now_ms)
+
+
+@kernel
+def keep_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
+    """Bring the promised starts of conservative backfilling up to date, and start nothing.
+
     Promised starts are moved up first if jobs have ended early, then the new jobs are placed, in submit order.
 
     Parameters
@@ -227,7 +244,6 @@ def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, 
             break
         _place(state, plan, limits, place, now_ms)
     counters.first_new = NEVER_MS
-    _start_promised(state, now_ms)
 
 
 @kernel

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -144,6 +145,47 @@ class _WholeCompiler(_Compiler):
     library = _Whole
 
 
+class _ByName:
+    """Where what a kernel was compiled to is kept: by the name of its module, wherever that lies.
+
+    The folder it is kept in belongs to one state of all the sources. So all checkouts and installations of a user whose
+    kernels are the same share what one of them has compiled. Numba itself tells the places of files apart.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._folder = Path(cast("Any", numba.config).CACHE_DIR) / function.__module__
+        self._line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., object], file: str) -> _ByName | None:
+        """Return None where nothing can be written; numba then looks for another place."""
+        found = cls(function)
+        try:
+            found.ensure_cache_path()
+        except OSError:
+            return None
+        return found
+
+    def ensure_cache_path(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=self._folder).close()
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _WholeCacheImpl(CompileResultCacheImpl):
+    """Where kernels are kept."""
+
+    _locator_classes: list[Any] = [_ByName, *CompileResultCacheImpl._locator_classes]  # noqa: RUF012 - as numba declares it
+
+
 class _PromptCache(FunctionCache):
     """Load what was compiled before without what only a compilation needs.
 
@@ -151,12 +193,14 @@ class _PromptCache(FunctionCache):
     then loads the machine code, which takes a fiftieth of one and uses none of it. A compilation reads it in by itself.
     """
 
+    _impl_class = _WholeCacheImpl
+
     def load_overload(self, sig: object, target_context: Any) -> object:
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 
 
-class _PartCacheImpl(CompileResultCacheImpl):
+class _PartCacheImpl(_WholeCacheImpl):
     """Where parts are kept, beside the kernels of the same name."""
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
@@ -181,7 +225,7 @@ class _PartCacheImpl(CompileResultCacheImpl):
 
 
 class _PartCache(_PromptCache):
-    _impl_class = _PartCacheImpl  # type: ignore[assignment]
+    _impl_class = _PartCacheImpl
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:

@@ -49,6 +49,7 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
         ("simulate", "bound"),
         ("sweep", "sweep"),
         ("optimum", "optimum"),
+        ("check", "check"),
         ("reproduce", "reproduce"),
         ("run", "run"),
         ("trace", "trace"),

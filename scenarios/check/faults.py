@@ -1,0 +1,226 @@
+"""What is wrong with a schedule, whatever made it: over-used nodes, jobs that run early, too long or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import InputError
+from gridweave.scenarios.check.reading import NEVER, Schedule
+from gridweave.scenarios.traces.text import seconds_text
+from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A kind of fault.
+
+    Attributes
+    ----------
+    kind : str
+        What is wrong.
+    count : int
+        How many jobs, or spans of time, have it; at least 1.
+    first : str
+        The first of them, in a sentence.
+    """
+
+    kind: str
+    count: int
+    first: str
+
+
+@dataclass(frozen=True, eq=False)
+class Matched:
+    """A schedule beside the workload that it is of, on the workload's clock.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What was read, with its times moved.
+    workload : Workload
+    shift_ms : int
+        By how much they were moved: the first job that both know was submitted at one instant.
+    row : numpy.ndarray of int64, shape (lines,)
+        The row of the workload that each line is about; -1 if it has no such job.
+    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        When each job of the workload ran, by its first line; `NEVER` if it did not.
+    """
+
+    schedule: Schedule
+    workload: Workload
+    shift_ms: int
+    row: IntArray
+    start_ms: IntArray
+    end_ms: IntArray
+
+
+def match(schedule: Schedule, workload: Workload) -> Matched:
+    """Find the jobs of a schedule in a workload.
+
+    Raises
+    ------
+    InputError
+        If they have no job in common.
+    """
+    order = np.argsort(workload.job_id, kind="stable")
+    place = np.minimum(np.searchsorted(workload.job_id, schedule.job_id, sorter=order), len(workload) - 1)
+    row = np.where(workload.job_id[order[place]] == schedule.job_id, order[place], -1)
+    known = np.flatnonzero(row >= 0)
+    if not len(known):
+        raise InputError(f"{schedule.path}: has no job of {workload.name}; give the trace that it is a schedule of")
+    shift_ms = int(workload.submit_ms[row[known[0]]] - schedule.submit_ms[known[0]])
+    start_ms, end_ms = (
+        np.where(times == NEVER, NEVER, times + shift_ms) for times in (schedule.start_ms, schedule.end_ms)
+    )
+    moved = replace(schedule, submit_ms=schedule.submit_ms + shift_ms, start_ms=start_ms, end_ms=end_ms)
+    start_ms, end_ms = np.full((2, len(workload)), NEVER)
+    start_ms[row[known[::-1]]] = moved.start_ms[known[::-1]]
+    end_ms[row[known[::-1]]] = moved.end_ms[known[::-1]]
+    return Matched(moved, workload, shift_ms, row, start_ms, end_ms)
+
+
+def faults(matched: Matched, nodes: int, *, tolerance_ms: int = 0) -> list[Fault]:
+    """Return what is wrong with a schedule.
+
+    Parameters
+    ----------
+    matched : Matched
+    nodes : int
+        Of the machine.
+    tolerance_ms : int, optional
+        By how much times may be off.
+
+    Returns
+    -------
+    list of Fault
+        One for each kind that occurs.
+    """
+    found = [*_of_lines(matched), *_of_times(matched, tolerance_ms), *_of_nodes(matched, nodes)]
+    return [fault for fault in found if fault.count]
+
+
+def _first(kind: str, wrong: BoolArray, sentences: Iterator[str]) -> Fault:
+    """Return a fault of all rows that are wrong, with the first of the sentences, made when it is needed."""
+    count = int(np.count_nonzero(wrong))
+    return Fault(kind, count, next(sentences) if count else "")
+
+
+def _of_lines(matched: Matched) -> Iterator[Fault]:
+    """Yield what is wrong with which jobs there are."""
+    schedule, workload, row = matched.schedule, matched.workload, matched.row
+    ids = schedule.job_id
+    _, first_line = np.unique(ids, return_index=True)
+    again = np.ones(len(ids), np.bool_)
+    again[first_line] = False
+    yield _first("listed again", again, (f"job {ids[i]} is listed again" for i in np.flatnonzero(again)))
+    unknown = row < 0
+    yield _first("not in the trace", unknown, (f"job {ids[i]} is not in the trace" for i in np.flatnonzero(unknown)))
+    idle = matched.start_ms == NEVER
+    if "cancel_ms" in workload.columns:
+        idle &= np.asarray(workload.columns["cancel_ms"], np.int64) < 0
+    listed = np.isin(workload.job_id, ids)
+    words = (f"job {workload.job_id[i]} {'never ran' if listed[i] else 'is not in it'}" for i in np.flatnonzero(idle))
+    yield _first("never ran", idle, words)
+    other = ~unknown & (workload.width[row] != schedule.width)
+    words = (
+        f"job {ids[i]} has {schedule.width[i]} nodes; the trace says {workload.width[row[i]]}"
+        for i in np.flatnonzero(other)
+    )
+    yield _first("another width", other, words)
+    told = schedule.nodes or ()
+    lengths = [None if one is None else len(one) for one in told]
+    odd = np.array([have not in (None, width) for have, width in zip(lengths, schedule.width, strict=False)], np.bool_)
+    words = (
+        f"job {ids[i]} has {schedule.width[i]} nodes, and runs on {lengths[i]}" for i in np.flatnonzero(odd).tolist()
+    )
+    yield _first("on another number of nodes", odd, words)
+
+
+def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
+    """Yield what is wrong with when the jobs ran."""
+    schedule, workload, row = matched.schedule, matched.workload, matched.row
+    ids, known = schedule.job_id, row >= 0
+    submit_ms = workload.submit_ms[row]
+    off = known & (np.abs(schedule.submit_ms - submit_ms) > tolerance_ms)
+    words = (
+        f"job {ids[i]} is submitted at {_s(schedule.submit_ms[i])}; the trace says {_s(submit_ms[i])}"
+        for i in np.flatnonzero(off)
+    )
+    yield _first("submitted at another time", off, words)
+    ran = known & (schedule.start_ms != NEVER)
+    early = ran & (schedule.start_ms < submit_ms - tolerance_ms)
+    words = (
+        f"job {ids[i]} starts at {_s(schedule.start_ms[i])}, {_s(submit_ms[i] - schedule.start_ms[i])} before it is "
+        "submitted"
+        for i in np.flatnonzero(early)
+    )
+    yield _first("ran early", early, words)
+    if "cancel_ms" in workload.columns:
+        cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)[row]
+        late = ran & (cancel_ms >= 0) & (schedule.start_ms >= cancel_ms + tolerance_ms)
+        words = (
+            f"job {ids[i]} starts at {_s(schedule.start_ms[i])}; it was cancelled at {_s(cancel_ms[i])}"
+            for i in np.flatnonzero(late)
+        )
+        yield _first("ran though cancelled", late, words)
+    yield from _of_lengths(matched, ran, tolerance_ms)
+
+
+def _of_lengths(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:
+    """Yield what is wrong with how long the jobs ran: it is to be the run time, cut at the estimate."""
+    schedule = matched.schedule
+    wanted_ms = matched.workload.run_ms[matched.row]
+    more_ms = schedule.end_ms - schedule.start_ms - wanted_ms
+    for kind, wrong, word in (
+        ("ran too long", ran & (more_ms > tolerance_ms), "longer"),
+        ("ran too short", ran & (more_ms < -tolerance_ms), "shorter"),
+    ):
+        words = (
+            f"job {schedule.job_id[i]} runs for {_s(more_ms[i] + wanted_ms[i])}, {_s(abs(more_ms[i]))} {word} than it "
+            "should"
+            for i in np.flatnonzero(wrong)
+        )
+        yield _first(kind, wrong, words)
+
+
+def _of_nodes(matched: Matched, nodes: int) -> Iterator[Fault]:
+    """Yield each kind of use of nodes that there are not, or that another has."""
+    schedule = matched.schedule
+    ran = (schedule.start_ms != NEVER) & (schedule.end_ms > schedule.start_ms)
+    when = np.concatenate([schedule.start_ms[ran], schedule.end_ms[ran]])
+    change = np.concatenate([schedule.width[ran], -schedule.width[ran]])
+    at_ms, place = np.unique(when, return_inverse=True)
+    used = np.cumsum(np.bincount(place, change, len(at_ms)).astype(np.int64))
+    over = used > nodes
+    begins = np.flatnonzero(over & ~np.concatenate([[False], over[:-1]]))
+    words = (f"{used[i]} nodes are in use from {_s(at_ms[i])}, and there are {nodes}" for i in begins)
+    yield Fault("machine over-used", len(begins), next(words) if len(begins) else "")
+    doubled = list(_doubly_used(schedule))
+    yield Fault("node of another job", len(doubled), doubled[0] if doubled else "")
+
+
+def _doubly_used(schedule: Schedule) -> Iterator[str]:
+    """Yield the jobs that start on a node that another has, where the schedule tells the nodes."""
+    told = schedule.nodes
+    if told is None:
+        return
+    holder: dict[int, int] = {}
+    for i in np.argsort(schedule.start_ms, kind="stable").tolist():
+        start_ms = schedule.start_ms[i]
+        if start_ms == NEVER:
+            continue
+        taken = sorted(node for node in told[i] or () if node in holder and schedule.end_ms[holder[node]] > start_ms)
+        if taken:
+            other = holder[taken[0]]
+            yield (
+                f"job {schedule.job_id[i]} starts at {_s(start_ms)} on node {taken[0]}, which job "
+                f"{schedule.job_id[other]} has until {_s(schedule.end_ms[other])}"
+            )
+        holder |= dict.fromkeys(told[i] or (), i)
+
+
+def _s(ms: int) -> str:
+    return f"{'-' if ms < 0 else ''}{seconds_text(abs(int(ms)))} s"

@@ -1,0 +1,266 @@
+"""Schedules as gridweave and other simulators write them, read as starts and ends by job (docs/check.md).
+
+Batsim: oar-team/batsim, ``docs/output-jobs.rst``. AccaSim: ``SCHEDULE_OUTPUT`` of ``accasim/utils/misc.py``. Alea:
+``ResultCollector.java``. What writes a trace, as descendants of pyss do, leaves the wait in field 3 of SWF.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gridweave.errors import TraceError
+from gridweave.scenarios.traces.text import short
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, MS_PER_S, IntArray
+
+NEVER = -1
+"""Start and end of a job that never ran."""
+
+_MAX_ID = 2**62
+
+
+class RanJob(NamedTuple):
+    """One line of a schedule: a job, its nodes, and when it was submitted, started and ended."""
+
+    job_id: int
+    submit_ms: int
+    width: int
+    start_ms: int = NEVER
+    end_ms: int = NEVER
+    nodes: frozenset[int] | None = None  # their numbers, if they are told
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A schedule that was read, one row a line, in the order of the file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    kind : str
+        The name of its format.
+    job_id, submit_ms, width, start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        As the file has them; `NEVER` for the start and end of a job that never ran.
+    nodes : sequence of frozenset of int, or None
+        The numbers of each job's nodes, where the format tells them.
+    """
+
+    path: str
+    kind: str
+    job_id: IntArray
+    submit_ms: IntArray
+    width: IntArray
+    start_ms: IntArray
+    end_ms: IntArray
+    nodes: Sequence[frozenset[int] | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+
+def read_schedule(path: str | Path) -> Schedule:
+    """Read a schedule; what its first line is tells the format.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        Of gridweave (``jobs.csv``), Batsim, Alea, AccaSim or SWF.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, is in no known format, or a line of it makes no sense; with that line.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise TraceError(path, "is not text in UTF-8; give a schedule") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    rows = [(number, line) for number, line in enumerate(lines, start=1) if line.strip() and line[0] not in ";#"]
+    if not rows:
+        raise TraceError(path, "has no jobs")
+    for form in _FORMS:
+        if form.is_of(rows[0][1]):
+            return _schedule(path, form, rows)
+    raise TraceError(path, "is in no known format; docs/check.md has those of gridweave, Batsim, Alea, AccaSim and SWF")
+
+
+class _Form(NamedTuple):
+    """A format: its name, whether a first line is of it, its columns, and a line of it as a job.
+
+    With headings, the columns stand in any order; `split` gives the values of a line, in the order of the file.
+    """
+
+    name: str
+    is_of: Callable[[str], bool]
+    columns: tuple[str, ...]
+    split: Callable[[str], list[str]]
+    job: Callable[..., RanJob]
+    has_headings: bool = True
+
+
+def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Schedule:
+    """Return all lines of a file as a schedule."""
+    places = list(range(len(form.columns)))
+    if form.has_headings:
+        headings = [name.strip() for name in form.split(rows[0][1])]
+        missing = [name for name in form.columns if name not in headings]
+        if missing:
+            raise TraceError(path, f"has no column {missing[0]}, as schedules of {form.name} do", line=rows[0][0])
+        places = [headings.index(name) for name in form.columns]
+        rows = rows[1:]
+    jobs = []
+    for number, line in rows:
+        values: list[str] = []
+        try:
+            values = form.split(line)
+            jobs.append(_checked(form.job(*[values[place] for place in places])))
+        except IndexError:
+            problem = f"ends after {len(values)} values; a job of {form.name} has more"
+            raise TraceError(path, problem, line=number) from None
+        except (ValueError, OverflowError, csv.Error) as error:
+            raise TraceError(path, f"is no job as {form.name} writes it: {short(str(error))}", line=number) from None
+    if not jobs:
+        raise TraceError(path, "has no jobs")
+    *numbers, nodes = zip(*jobs, strict=True)
+    job_id, submit_ms, width, start_ms, end_ms = (np.array(column, np.int64) for column in numbers)
+    told = nodes if any(one is not None for one in nodes) else None
+    return Schedule(str(path), form.name, job_id, submit_ms, width, start_ms, end_ms, told)
+
+
+def _checked(ran: RanJob) -> RanJob:
+    """Return a job whose numbers are ones that a job can have."""
+    if not 0 <= ran.job_id <= _MAX_ID:
+        raise ValueError(f"job id {ran.job_id} is not within 0 to {_MAX_ID}")
+    if not 1 <= ran.width <= MAX_WIDTH:
+        raise ValueError(f"{ran.width} nodes")
+    if max(abs(ran.submit_ms), abs(ran.start_ms), abs(ran.end_ms)) > MAX_TIME_MS:
+        raise ValueError("a time is too large")
+    return ran
+
+
+def _ms(text: str) -> int:
+    """Return seconds as written, a decimal comma allowed, in milliseconds."""
+    return round(float(text.replace(",", ".")) * MS_PER_S)
+
+
+def _by_commas(line: str) -> list[str]:
+    return next(csv.reader([line]))
+
+
+def _by_tabs(line: str) -> list[str]:
+    return next(csv.reader([line], delimiter="\t"))
+
+
+_OWN = ("job_id", "submit_ms", "width", "start_ms", "end_ms", "fragments")
+
+
+def _own(job_id: str, submit_ms: str, width: str, start_ms: str, end_ms: str, fragments: str) -> RanJob:
+    if int(fragments) > 1:
+        raise ValueError("in several fragments")
+    return RanJob(int(job_id), int(submit_ms), int(width), int(start_ms), int(end_ms))
+
+
+_BATSIM = (
+    *("job_id", "submission_time", "requested_number_of_resources", "starting_time", "finish_time"),
+    *("final_state", "allocated_resources"),
+)
+
+
+def _batsim(job_id: str, submit: str, width: str, start: str, end: str, state: str, nodes: str) -> RanJob:
+    job = int(job_id.rpartition("!")[2]), _ms(submit), int(width)
+    if not start or state == "REJECTED" or float(start) < 0:
+        return RanJob(*job)
+    return RanJob(*job, _ms(start), _ms(end), _interval_set(nodes) if nodes.strip() else None)
+
+
+def _interval_set(text: str) -> frozenset[int]:
+    """Return the numbers in a set of intervals.
+
+    Examples
+    --------
+    >>> sorted(_interval_set("0-2 5"))
+    [0, 1, 2, 5]
+    """
+    numbers: set[int] = set()
+    for part in re.split(r"[\s,]+", text.strip()):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if high - low > MAX_WIDTH:
+            raise ValueError(f"nodes {part}")
+        numbers.update(range(low, high + 1))
+    return frozenset(numbers)
+
+
+_ALEA = ("giID", "arrival", "wait", "runtime", "CPUs")
+
+
+def _alea(job_id: str, submit: str, wait: str, run: str, width: str) -> RanJob:
+    submit_ms = _ms(submit)
+    start_ms = submit_ms + _ms(wait)
+    return RanJob(int(job_id), submit_ms, int(width), start_ms, start_ms + _ms(run))
+
+
+_ACCASIM = re.compile(r"(\d+);[^;]*;([\d-]+ [\d:]+)__.*__([\d-]+ [\d:]+);([\d-]+ [\d:]+);(\d+);(\d+);\d+;\d+;?")
+
+
+def _accasim_values(line: str) -> list[str]:
+    found = _ACCASIM.fullmatch(line.strip())
+    return [] if found is None else list(found.groups())
+
+
+def _accasim(job_id: str, submit: str, start: str, end: str, nodes: str, cores: str) -> RanJob:
+    return RanJob(int(job_id), _clock_ms(submit), int(nodes) * int(cores), _clock_ms(start), _clock_ms(end))
+
+
+def _clock_ms(text: str) -> int:
+    """Return a date and time as written, in milliseconds since 1970 on the clock that wrote it."""
+    return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()) * MS_PER_S
+
+
+_SWF_FIELDS = 18
+
+
+def _swf_values(line: str) -> list[str]:
+    return line.split()[:8]
+
+
+def _swf(job_id: str, submit: str, wait: str, run: str, width: str, _cpu: str, _memory: str, requested: str) -> RanJob:
+    submit_ms, wait_ms, run_ms = _ms(submit), _ms(wait), _ms(run)
+    nodes = int(width) if int(width) > 0 else int(requested)
+    if wait_ms < 0 or run_ms < 0:
+        return RanJob(int(job_id), submit_ms, nodes)
+    return RanJob(int(job_id), submit_ms, nodes, submit_ms + wait_ms, submit_ms + wait_ms + run_ms)
+
+
+_FORMS = (
+    _Form("gridweave", lambda line: line.startswith("job_id,submit_ms,start_ms,"), _OWN, _by_commas, _own),
+    _Form("Batsim", lambda line: "starting_time" in line, _BATSIM, _by_commas, _batsim),
+    _Form("Alea", lambda line: line.split("\t")[0].strip() == "giID", _ALEA, _by_tabs, _alea),
+    _Form(
+        "AccaSim",
+        lambda line: _ACCASIM.fullmatch(line.strip()) is not None,
+        ("id", "queued", "start", "end", "nodes", "cores"),
+        _accasim_values,
+        _accasim,
+        has_headings=False,
+    ),
+    _Form(
+        "SWF",
+        lambda line: len(line.split()) == _SWF_FIELDS,
+        ("job", "submit", "wait", "run", "processors", "cpu", "memory", "requested"),
+        _swf_values,
+        _swf,
+        has_headings=False,
+    ),
+)
+"""All formats, told apart by their first line."""

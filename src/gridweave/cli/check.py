@@ -1,0 +1,135 @@
+"""``gridweave check``: whether a schedule is one, what it promised and broke, and where two part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridweave.cli.arguments import Json
+from gridweave.cli.options import named_as_typed
+from gridweave.cli.output import delayed_progress, print_json, print_table, say
+from gridweave.errors import OptionError
+from gridweave.site.times import parse_time_ms
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.check.faults import Fault, Matched
+    from gridweave.scenarios.check.parting import Parting
+    from gridweave.scenarios.check.promises import PromiseUse
+
+WRONG_STATUS = 1
+"""What the command ends with when something is wrong with the schedule."""
+
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCHEDULE", help="jobs.csv of gridweave, or a schedule of Batsim, Alea or AccaSim, or a trace (SWF)."
+    ),
+]
+OfTrace = Annotated[
+    str, typer.Option("--trace", metavar="TRACE", help="The trace that it is a schedule of: a file, or a known name.")
+]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the machine. \\[default: as the trace says]")]
+Promise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="easy or conservative: what the schedule claims to be; then a broken promise is wrong."
+    ),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(metavar="OTHER", help="Another schedule of the trace: say where the two first part, and why."),
+]
+Tolerance = Annotated[
+    str, typer.Option(metavar="TIME", help="By how much times may be off, such as 1s where a simulator rounds.")
+]
+
+
+def check(
+    schedule: File,
+    trace: OfTrace,
+    nodes: Nodes = None,
+    promise: Promise = None,
+    against: Against = None,
+    tolerance: Tolerance = "0",
+    as_json: Json = False,
+) -> None:
+    """Check a schedule: over-used nodes, jobs that run early, too long or not at all, and broken promises.
+
+    The exit status is 1 if anything is wrong, or if two schedules part.
+
+    Example: gridweave check result/jobs.csv --trace CTC-SP2-1996-3.1-cln --nodes 430 --promise easy
+    """
+    from gridweave.scenarios.check.faults import faults, match
+    from gridweave.scenarios.check.parting import parting
+    from gridweave.scenarios.check.promises import PROMISES, promise_use
+    from gridweave.scenarios.check.reading import read_schedule
+    from gridweave.scenarios.traces.convert import check_nodes
+    from gridweave.scenarios.traces.load import load_workload
+
+    tolerance_ms = parse_time_ms("--tolerance", tolerance)
+    if promise is not None and promise not in PROMISES:
+        raise OptionError("--promise", f"{promise!r} is not known; one of {', '.join(PROMISES)}")
+    with named_as_typed(), delayed_progress("Reading"):
+        check_nodes(nodes)
+        files = [schedule] if against is None else [schedule, against]
+        read = [read_schedule(file) for file in files]
+        workload, report = load_workload(trace, nodes=nodes)
+        machine = nodes or workload.nodes or 1
+        matched = [match(one, workload) for one in read]
+        found = [faults(one, machine, tolerance_ms=tolerance_ms) for one in matched]
+        uses = (
+            [] if found[0] else [promise_use(matched[0], machine, kind, tolerance_ms=tolerance_ms) for kind in PROMISES]
+        )
+        parted = parting(matched[0], matched[1], machine) if against is not None and not any(found) else None
+    for line in report.lines():
+        say(line)
+    if as_json:
+        _print_json(matched, found, uses, parted)
+    else:
+        _print(matched, found, machine)
+        _print_rest(uses, parted, compared=against is not None, wrong=any(found))
+    if any(found) or parted is not None or any(use.broken and use.kind == promise for use in uses):
+        raise typer.Exit(WRONG_STATUS)
+
+
+def _print(matched: list[Matched], found: list[list[Fault]], nodes: int) -> None:
+    """Print what is wrong with each schedule."""
+    for one, wrong in zip(matched, found, strict=True):
+        read = one.schedule
+        moved = f", moved by {one.shift_ms / 1000:,g} s to the trace's clock" if one.shift_ms else ""
+        typer.echo(f"{read.path} ({read.kind}): {len(read):,} jobs of {one.workload.name} on {nodes:,} nodes{moved}")
+        if wrong:
+            rows = [(fault.kind, f"{fault.count:,}", fault.first) for fault in wrong]
+            print_table(rows, headings=("fault", "times", "the first"), right=(1,))
+        else:
+            typer.echo("no faults")
+
+
+def _print_rest(uses: list[PromiseUse], parted: Parting | None, *, compared: bool, wrong: bool) -> None:
+    """Print what became of promises, and where two schedules part."""
+    if wrong:
+        typer.echo("promises and partings are looked at where there are no faults")
+        return
+    for use in uses:
+        typer.echo(str(use))
+    if compared:
+        typer.echo("both schedules are alike" if parted is None else str(parted))
+
+
+def _print_json(
+    matched: list[Matched], found: list[list[Fault]], uses: list[PromiseUse], parted: Parting | None
+) -> None:
+    import msgspec
+
+    schedules = [
+        {
+            "path": one.schedule.path,
+            "format": one.schedule.kind,
+            "jobs": len(one.schedule),
+            "shift_ms": one.shift_ms,
+            "faults": msgspec.to_builtins(wrong),
+        }
+        for one, wrong in zip(matched, found, strict=True)
+    ]
+    print_json({"schedules": schedules, "promises": msgspec.to_builtins(uses), "parting": msgspec.to_builtins(parted)})

@@ -1,0 +1,116 @@
+"""Schedules of gridweave, Batsim, Alea, AccaSim and SWF are read; what cannot be read is told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridweave.errors import TraceError
+from gridweave.scenarios.check.reading import NEVER, RanJob, Schedule, read_schedule
+
+GRIDWEAVE = """\
+job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed
+1,0,0,50000,2,60000,50000,"a, b",1,0
+2,1000,-1,-1,9,50000,0,"a, b",0,0
+"""
+BATSIM = """\
+job_id,workload_name,profile,submission_time,requested_number_of_resources,requested_time,success,final_state,\
+starting_time,execution_time,finish_time,waiting_time,turnaround_time,stretch,allocated_resources,consumed_energy,metadata
+w0!1,w0,p,0.000000,2,60,1,COMPLETED_SUCCESSFULLY,0.000000,50.000000,50.000000,0,50,1,0-1,-1,
+w0!2,w0,p,1.000000,9,50,0,REJECTED,,,,,,,,-1,
+"""
+ALEA = """\
+giID\tarrival\twait\truntime\tCPUs\tRAM\tuserID\tqueue
+1\t0\t0\t50,0\t2\t0\tu\tq
+3\t1,5\t10,25\t5\t4\t0\tu\tq
+"""
+ACCASIM = """\
+1;u1;1996-09-23 14:00:00__n0,n1__1996-09-23 14:00:00;1996-09-23 14:00:50;1;2;0;60;
+3;u2;1996-09-23 14:00:01__n0__1996-09-23 14:00:11;1996-09-23 14:00:16;2;2;0;60;
+"""
+SWF = """\
+; a comment
+1 0 0 50 2 -1 -1 2 60 -1 1 1 1 -1 1 -1 -1 -1
+2 1 -1 -1 -1 -1 -1 9 50 -1 5 1 1 -1 1 -1 -1 -1
+"""
+ACCASIM_START_MS = 843_487_200_000
+FIRST, NEVER_RAN = RanJob(1, 0, 2, 0, 50_000), RanJob(2, 1_000, 9)
+SAMPLES = {
+    "gridweave": (GRIDWEAVE, [FIRST, NEVER_RAN]),
+    "Batsim": (BATSIM, [FIRST, NEVER_RAN]),
+    "Alea": (ALEA, [FIRST, RanJob(3, 1_500, 4, 11_750, 16_750)]),
+    "AccaSim": (ACCASIM, [FIRST, RanJob(3, 1_000, 4, 11_000, 16_000)]),
+    "SWF": (SWF, [FIRST, NEVER_RAN]),
+}
+
+
+def jobs_of(schedule: Schedule) -> list[RanJob]:
+    """Return the jobs of a schedule, without their nodes."""
+    columns = (schedule.job_id, schedule.submit_ms, schedule.width, schedule.start_ms, schedule.end_ms)
+    return [RanJob(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """Return a file with a text."""
+    path = tmp_path / "schedule.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_formats(kind: str, tmp_path: Path) -> None:
+    """Each is told by its first line; times come out in ms, and a job that never ran has none."""
+    text, wanted = SAMPLES[kind]
+    schedule = read_schedule(written(tmp_path, text))
+    since_ms = ACCASIM_START_MS if kind == "AccaSim" else 0
+    told = [
+        RanJob(*job[:1], job.submit_ms - since_ms, job.width, *(t if t == NEVER else t - since_ms for t in job[3:5]))
+        for job in jobs_of(schedule)
+    ]
+    assert (schedule.kind, told) == (kind, wanted)
+    assert schedule.nodes == ((frozenset({0, 1}), None) if kind == "Batsim" else None)
+
+
+WRONG = {
+    "": "has no jobs",
+    "\n; nothing\n": "has no jobs",
+    "a,b,c\n1,2,3\n": "is in no known format; docs/check.md has those of gridweave, Batsim, Alea, AccaSim and SWF",
+    GRIDWEAVE.splitlines()[0]: "has no jobs",
+    GRIDWEAVE.replace(",fragments", ",pieces"): "1: has no column fragments, as schedules of gridweave do",
+    GRIDWEAVE.replace('",1,0', '",2,0'): "2: is no job as gridweave writes it: in several fragments",
+    GRIDWEAVE.replace("1,0,0,50000", "1,0,x,50000"): "2: is no job as gridweave writes it: invalid literal",
+    GRIDWEAVE.replace("1,0,0,50000", "-1,0,0,50000"): "2: is no job as gridweave writes it: job id -1",
+    GRIDWEAVE.replace("0,0,50000", f"0,0,{10**17}"): "2: is no job as gridweave writes it: a time is too large",
+    GRIDWEAVE + "3,4\n": "4: ends after 2 values; a job of gridweave has more",
+    GRIDWEAVE.replace(', b",1,0', ", b,1,0"): "2: ends after 8 values; a job of gridweave has more",
+    BATSIM.replace("0-1", "0-x"): "2: is no job as Batsim writes it",
+    BATSIM.replace("0-1", f"0-{10**12}"): "2: is no job as Batsim writes it: nodes 0-",
+    BATSIM.replace("50.000000,50.0", "50.000000,nan.0"): "2: is no job as Batsim writes it",
+    ALEA.replace("1,5", "inf"): "3: is no job as Alea writes it: cannot convert float infinity",
+    ACCASIM + "4;u\n": "3: ends after 0 values; a job of AccaSim has more",
+    ACCASIM.replace("14:00:50", "14:61:50"): "1: is no job as AccaSim writes it: minute must be in 0..59",
+    SWF + "3 1\n": "4: ends after 2 values; a job of SWF has more",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
+    """In one line, with the file and the line of it."""
+    with pytest.raises(TraceError) as caught:
+        read_schedule(written(tmp_path, text))
+    said = str(caught.value)
+    assert WRONG[text] in said
+    assert said.startswith(str(tmp_path))
+    assert "\n" not in said
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    """A folder, a file that is not there and one that is no text are told, too."""
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00job")
+    for path, said in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file"), (binary, "not text")):
+        with pytest.raises(TraceError, match=said):
+            read_schedule(path)
+    with pytest.raises(TraceError, match="null byte"):
+        read_schedule("a\0b")
