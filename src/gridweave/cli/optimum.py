@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from gridweave.scenarios.optimum.table import GapPoint, OptimumLine, SizeLine
     from gridweave.scenarios.results.schedule import SimulationResult
+    from gridweave.scenarios.workload.table import Workload
+    from gridweave.site.disciplines.protocol import Policy
 
 
 MOST_JOBS = 200
@@ -88,8 +90,7 @@ def optimum(
     The trace is played under dynP; the best plans are only compared. Example: gridweave optimum KTH-SP2-1996-2 --nodes
     100 --every 2000
     """
-    from gridweave.scenarios.batch.simulate import simulate
-    from gridweave.scenarios.optimum.table import by_size, instants_by_size, instants_of, lines_of
+    from gridweave.scenarios.optimum.table import by_size
     from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.workload import transform
 
@@ -99,36 +100,54 @@ def optimum(
     folder = None if out is None else check_folder(out)
     options = {"solver": solver, "metric": metric, "limit_s": parse_time_ms("--time-limit", time_limit) / 1000}
     with named_as_typed(), delayed_progress("Reading") as progress:
-        chosen = policies("dynp", "fcfs", "easy", "first-fit", 0.5, "none", [], option or [], nodes or 1)
+        (policy,) = policies("dynp", "fcfs", "easy", "first-fit", 0.5, "none", [], option or [], nodes or 1)[:1]
         workload, _ = load_workload(trace, nodes=nodes)
         if shrink != 1.0:
             workload = transform.shrink(workload, shrink)
-
-        def lines() -> dict[int, list[OptimumLine]]:
-            result: SimulationResult = simulate(workload, nodes, chosen[0])
-            if wanted:
-                instants_ms = instants_by_size(result, wanted, per_size)
-            else:
-                instants_ms = {0: [parse_time_ms("--at", at)] if at else instants_of(result, every or 1, most=most)}
-            return {
-                size: list(lines_of(result, of_size, _progress_line(progress, size), **options))
-                for size, of_size in instants_ms.items()
-            }
-
-        found = interruptible(lines)
+        asked = (at, every, wanted, per_size, most)
+        found = interruptible(lambda: _solved(workload, nodes, policy, asked, progress, options))
     everything = [line for of_size in found.values() for line in of_size]
+    _show(everything, by_size(found) if wanted else None, as_json=as_json)
+    if folder is not None:
+        _write(folder, everything)
+
+
+def _show(lines: list[OptimumLine], sizes: list[SizeLine] | None, *, as_json: bool) -> None:
+    """Print the lines, or, where sizes were asked for, what is lost by the number of jobs."""
     if as_json:
         import msgspec
 
-        print_json([msgspec.to_builtins(line) for line in (by_size(found) if wanted else everything)])
-    elif not everything:
+        print_json([msgspec.to_builtins(line) for line in (lines if sizes is None else sizes)])
+    elif not lines:
         say("at none of these instants several jobs wait")
-    elif wanted:
-        _print_sizes(by_size(found))
+    elif sizes is not None:
+        _print_sizes(sizes)
     else:
-        _print(everything)
-    if folder is not None:
-        _write(folder, everything)
+        _print(lines)
+
+
+def _solved(
+    workload: Workload,
+    nodes: int | None,
+    policy: Policy,
+    asked: tuple[str | None, int | None, list[int], int, int],
+    progress: Report,
+    options: dict[str, Any],
+) -> dict[int, list[OptimumLine]]:
+    """Play a trace and solve the instants asked for; return the lines by number of jobs, 0 if that was not asked."""
+    from gridweave.scenarios.batch.simulate import simulate
+    from gridweave.scenarios.optimum.table import instants_by_size, instants_of, lines_of
+
+    at, every, sizes, per_size, most = asked
+    result = simulate(workload, nodes, policy)
+    if sizes:
+        instants_ms = instants_by_size(result, sizes, per_size)
+    else:
+        instants_ms = {0: [parse_time_ms("--at", at)] if at else instants_of(result, every or 1, most=most)}
+    return {
+        size: list(lines_of(result, of_size, _progress_line(progress, size), **options))
+        for size, of_size in instants_ms.items()
+    }
 
 
 def _sizes(text: str | None) -> list[int]:

@@ -119,3 +119,11 @@ def test_a_network_that_came_from_ray_can_be_written_to() -> None:
     assert not all(getattr(arrays, name).flags.writeable for name in names)
     copied = copy.deepcopy(settings).network.model.arrays
     assert all(getattr(copied, name).flags.writeable for name in names)
+
+
+def test_a_live_grid_may_tune_its_queue() -> None:
+    """The table of the file is the policy of the plan; what is wrong in it is told with its place."""
+    made = plan(SITES + '[grid]\ntuning = { policies = ["sjf", "fcfs"], slackness_pct = 2 }\n')
+    assert made.policy.tuning == GridTuning(policies=("sjf", "fcfs"), slackness_pct=2)
+    with pytest.raises(ScenarioError, match="'x' is not known"):
+        plan(SITES + '[grid]\ntuning = { policies = "x" }\n')
