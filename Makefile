@@ -31,11 +31,13 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/world.py
 	$(BIN)/python benchmarks/lomarc.py
 	$(BIN)/python benchmarks/self_tuning.py
+	$(BIN)/python benchmarks/gang.py
 	$(BIN)/python benchmarks/dfrs.py
 	$(BIN)/python benchmarks/netmodel.py
 	$(BIN)/python benchmarks/netmodel_batch.py
 	$(BIN)/python benchmarks/journal.py
 	$(BIN)/python benchmarks/processes.py
+	[ $$(id -u) != 0 ] || $(BIN)/python benchmarks/launchers.py
 	$(BIN)/python benchmarks/live_baselines.py
 
 clean:

@@ -222,12 +222,18 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         Of each job.
     max_array : int, optional
         Jobs of an array.
+    max_limit_ms : int, optional
+        How long each job may run.
+    max_priority : float, optional
+        Of each job.
     """
 
     sites: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     max_nodes: Annotated[int, Meta(ge=1)] | None = None
     max_array: Annotated[int, Meta(ge=1)] | None = None
+    max_limit_ms: Annotated[int, Meta(ge=1)] | None = None
+    max_priority: float | None = None
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,8 +41,9 @@ from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast
-from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, Traffic, request_problem
+from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
 from gridweave.site.launch import total_usage
+from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
     CommitNodes,
@@ -188,27 +189,31 @@ class LiveGrid:
         record = self.book.records.get(job_id)
         if record is None:
             return None
-        kept = self.book.eligibility.reason(job_id)
+        now_ms = max(now_ms, self._now_ms)
+        kept = self.book.why_kept(job_id, now_ms)
         found = None if kept or record.state not in ("waiting", "starting") else self.core.forecaster(now_ms, job_id)
-        known = record_forecast(record, max(now_ms, self._now_ms), kept)
+        known = record_forecast(record, now_ms, kept)
         return found or (lambda: known)
 
     def quoter(self, now_ms: int, request: JobRequest) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
         now_ms = max(now_ms, self._now_ms)
-        refusal = request_problem(request)
+        state: State = "refused"
+        refusal = self.book.refusal(request)
+        if refusal is None and (waits := self.book.why_it_would_wait(request, now_ms)):
+            state, refusal = "held", f"it would wait: {waits}"
         if refusal is None:
             try:
                 sends = None if request.traffic is None else self._sends(request.traffic)
                 return self.core.quoter(now_ms, self.book.next_job(request), request.sensitivity, sends)
             except InputError as error:
                 refusal = str(error)
-        refused = Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=refusal)
-        return lambda: refused
+        found = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal)
+        return lambda: found
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
-        return self.core.next_wakeup_ms()
+        return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
 
     @property
     def state_type(self) -> Any:
@@ -255,6 +260,8 @@ class LiveGrid:
                     self._inner.append(_WISHES[kind](record.job_id))
             case Probed():
                 self._probed(event)
+            case MaximaSet(maxima=maxima):
+                self.book.eligibility.set_maxima(maxima)
             case FromLiveSite(site=site, message=message):
                 if isinstance(message, FragmentReport):
                     self._reported(site, message)
@@ -404,7 +411,7 @@ class LiveGrid:
         """Enter that a job runs, on all its sites."""
         job_id = record.job_id
         record.state, record.start_ms = "running", start_ms
-        if self.book.eligibility.started(job_id):
+        if self.book.eligibility.started(job_id, record.request):
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
         self.book.note(job_id, "runs", " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places))

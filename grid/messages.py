@@ -7,6 +7,7 @@ import msgspec
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import PairMeasured
 from gridweave.site.job import Accepted, Declined, DescribeJob, Job, Noted, RecordEnded, RecordUsage
+from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import Answer, FragmentsMet, OpenGate, Probed, Request, SiteMessage, UserSubmitted, Wish
 
 
@@ -122,7 +123,7 @@ class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     message: SiteMessage
 
 
-LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed
+LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet
 """What the live grid is told."""
 
 GridMessage = Request | DescribeJob | OpenGate | FragmentsMet

@@ -27,7 +27,10 @@ from gridweave.site.job import (
     request_problem,
 )
 from gridweave.site.launch import Used
+from gridweave.site.lines import Bound, lane_of
+from gridweave.site.maxima import node_s_of
 from gridweave.site.messages import UserSubmitted, Wish
+from gridweave.site.times import when_text
 
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
@@ -71,9 +74,17 @@ class JobBook:
         """Jobs that have not ended."""
         return len(self.records) - len(self._ended)
 
+    def next_wakeup_ms(self, core_ms: int | None) -> int | None:
+        """Return when something may happen by itself, to the jobs here or, by the word of its core, in the queue."""
+        here_ms = self.eligibility.next_wakeup_ms()
+        if here_ms is None or core_ms is None:
+            return core_ms if here_ms is None else max(here_ms, self._now_ms + 1)
+        return max(min(here_ms, core_ms), self._now_ms + 1)
+
     def begin(self, now_ms: int) -> None:
         """Begin an instant."""
         self._now_ms, self.out, self._fresh = now_ms, [], {}
+        self.eligibility.begin(now_ms)
 
     def accept(self) -> list[int]:
         """Tell the users of the jobs that were handed in at this instant; return these."""
@@ -93,7 +104,7 @@ class JobBook:
         """
         request = event.request
         past = pasts_of(request, self.records, event.past)
-        reason = request_problem(request) or after_problem(request, past)
+        reason = request_problem(request) or self.eligibility.lines.refusal(request) or after_problem(request, past)
         if reason is None:
             job = job_of(self._next_id, request, self._users)
             reason = why_never(job)
@@ -135,6 +146,40 @@ class JobBook:
                 yield record
             elif wish.kind == "cancel":
                 self.end(record, "cancelled", "")
+
+    def why_kept(self, job_id: int, now_ms: int) -> str:
+        """Return why a job is kept from the queue, and until when as far as that is known; empty if it is not."""
+        bounds = self.eligibility.bounds(job_id)
+        if not bounds:
+            return self.eligibility.reason(job_id)
+        return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
+
+    def refusal(self, request: JobRequest) -> str | None:
+        """Return why a job could not be handed in, in one line, or None."""
+        return request_problem(request) or self.eligibility.lines.refusal(request)
+
+    def why_it_would_wait(self, request: JobRequest, now_ms: int) -> str:
+        """Return which maxima a job would wait for that were handed in now; empty: none."""
+        bounds = self.eligibility.lines.bound(now_ms, *lane_of(request))
+        return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
+
+    def _until(self, bound: Bound, now_ms: int) -> str:
+        """Return until when a group has no room, by the time limits of what runs."""
+        if bound.until_ms is not None:
+            return f"older ones have left the window, {when_text(bound.until_ms, now_ms)} at latest"
+        if bound.what == "node-hours":
+            return "jobs under way have ended with less than they may use, or have left the window"
+        ends = sorted(
+            (record.start_ms + record.request.limit_ms, record.request.nodes if bound.what == "nodes" else 1)
+            for record in self.records.values()
+            if record.state == "running" and record.start_ms is not None and bound.group in lane_of(record.request)[0]
+        )
+        missing = bound.missing
+        for end_ms, count in ends:
+            missing -= count
+            if missing <= 0:
+                return f"one ends, {when_text(max(end_ms, now_ms), now_ms)} at latest"
+        return "one ends; as none of them runs yet, it is not known when" if not ends else "enough of them have ended"
 
     def take_out(self, record: JobRecord, attempt: int) -> None:
         """Enter that a job is in the queue no more, as its user wants it held; its last attempt had this number."""
@@ -216,7 +261,7 @@ class JobBook:
 
     def _keep(self, record: JobRecord) -> None:
         """Keep the record of a job that is over, have others go on that wait for it, and forget the oldest records."""
-        self.eligibility.over(past_of(record), record.request)
+        self.eligibility.over(past_of(record), record.request, _used_s(record))
         self.out.append(RecordEnded(record))
         self.n_ended += 1
         self._ended.append(record.job_id)
@@ -249,6 +294,13 @@ class JobBook:
         held = {job_id for job_id, record in self.records.items() if record.state == "held"}
         assert held == {job_id for job_id in self.records if job_id in self.eligibility}, "what is held is not kept"
         assert len(held) == len(self.eligibility), "a job is kept that is over"
+
+
+def _used_s(record: JobRecord) -> int:
+    """Return the node-seconds that a job has used in its last attempt."""
+    if record.start_ms is None or record.end_ms is None:
+        return 0
+    return node_s_of(record.request.nodes, max(0, record.end_ms - record.start_ms))
 
 
 def _by_whom(origin: str) -> str:

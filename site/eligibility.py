@@ -1,19 +1,17 @@
-"""Which jobs may go into the queue, and which are kept from it: by their users, by other jobs, or by their array.
+"""Which jobs may go into the queue, and which are kept from it: by their users, by other jobs, an array, or a maximum.
 
 No clock, no I/O. `LiveGrid` and `LiveSite` tell it what happens to jobs, and ask it what follows: docs/live.md, "Held".
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from gridweave.site.job import After, JobRecord, JobRequest
-
-ArrayKey = tuple[str, str]
-"""The user of an array, and its name."""
+from gridweave.site.lines import Ask, Bound, Lane, Lines, LinesState, lane_of
+from gridweave.site.maxima import Maxima
 
 _MOST_NAMED = 3
 
@@ -59,17 +57,10 @@ class _Kept(msgspec.Struct):
     """A job that is kept from the queue."""
 
     after: list[After]  # what has not come true yet
-    array: ArrayKey | None  # if only so many of its array may be in the queue, and not over
-    at_once: int
+    # Its groups, which may have no room for it, and what it asks them for.
+    lane: Lane
+    ask: Ask
     attempt: int = 0  # the number of its last attempt, if it was in the queue before
-    stands: bool = False  # whether it stands in the line of its array, as nothing else keeps it
-
-
-class _Array(msgspec.Struct):
-    """Jobs of an array that are let in and not over, and those that stand in line, the lowest number first."""
-
-    inside: int = 0
-    line: list[int] = []
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -87,14 +78,15 @@ class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: dict[int, _Kept]
     wishes: list[int]
     followers: dict[int, list[int]]
-    arrays: list[tuple[ArrayKey, _Array]]
+    lines: LinesState
 
 
 class Eligibility:
     """The jobs that are kept from the queue.
 
     It is told of every job that comes (`add`), starts, is taken out of the queue, and is over. After each instant, and
-    after whatever follows from that, `settle` says what is to be done; what comes of that is told as well.
+    after whatever follows from that, `settle` says what is to be done; what comes of that is told as well. `lines` are
+    those in which jobs stand that nothing else keeps.
 
     Examples
     --------
@@ -119,11 +111,11 @@ class Eligibility:
         self._wishes: set[int] = set()
         # Of jobs that are not over: those that wait for them.
         self._followers: dict[int, list[int]] = {}
-        self._arrays: dict[ArrayKey, _Array] = {}
+        self.lines = Lines()
         # Of what something has changed since it was settled.
         self._doubtful: set[int] = set()
-        self._moved: set[ArrayKey] = set()
         self._hopeless: dict[int, str] = {}
+        self._now_ms = 0
 
     def __contains__(self, job_id: int) -> bool:
         """Return whether a job is kept from the queue."""
@@ -131,6 +123,19 @@ class Eligibility:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def begin(self, now_ms: int) -> None:
+        """Begin an instant."""
+        self._now_ms = now_ms
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when a job may be let in though nothing happens."""
+        return self.lines.next_wakeup_ms()
+
+    def set_maxima(self, maxima: Maxima) -> None:
+        """Have other maxima count from now on; who is in the queue stays there."""
+        self.lines.change(maxima)
+        self._doubtful.update(job_id for job_id in self._kept if job_id in self.lines)
 
     def is_wished(self, job_id: int) -> bool:
         """Return whether the user of a job wants it held: it is, or will be if it does not start before."""
@@ -141,10 +146,10 @@ class Eligibility:
 
         If not, `settle` says what becomes of it. ``past`` is of the jobs that it waits for.
         """
-        key, at_once = _array_of(request)
-        if not (request.hold or request.after or at_once):
-            if key is not None:
-                self._enter(key)
+        lane, ask = lane_of(request)
+        self.lines.came(lane)
+        if not (request.hold or request.after or self.lines.has_to_stand(lane, ask)):
+            self.lines.enter(lane, ask)
             return True
         waits: list[After] = []
         for after in request.after:
@@ -154,7 +159,7 @@ class Eligibility:
                 self._followers.setdefault(after.job_id, []).append(job_id)
             elif not come:
                 self._hopeless.setdefault(job_id, _why_hopeless(after, past[after.job_id]))
-        self._kept[job_id] = _Kept(waits, key, at_once)
+        self._kept[job_id] = _Kept(waits, lane, ask)
         self._doubtful.add(job_id)
         if request.hold:
             self._wishes.add(job_id)
@@ -163,9 +168,8 @@ class Eligibility:
     def hold(self, job_id: int) -> None:
         """Keep a job from the queue; one that is there is to be taken out (`taken_out`), unless it starts before."""
         self._wishes.add(job_id)
-        kept = self._kept.get(job_id)
-        if kept is not None:
-            kept.stands = False
+        if job_id in self._kept:
+            self.lines.step_out(job_id)
             self._doubtful.add(job_id)
 
     def release(self, job_id: int) -> None:
@@ -176,13 +180,14 @@ class Eligibility:
 
     def taken_out(self, job_id: int, request: JobRequest, attempt: int) -> None:
         """Take in a job that has left the queue after this attempt, because its user wants it held."""
-        key, at_once = _array_of(request)
-        self._leave(key)
-        self._kept[job_id] = _Kept([], key, at_once, attempt)
+        lane, ask = lane_of(request)
+        self.lines.leave(lane, ask, self._now_ms)
+        self._kept[job_id] = _Kept([], lane, ask, attempt)
         self._doubtful.add(job_id)
 
-    def started(self, job_id: int) -> bool:
+    def started(self, job_id: int, request: JobRequest) -> bool:
         """Take note that a job runs; return whether its user wanted it held: that is over."""
+        self.lines.started(job_id, lane_of(request)[0])
         for follower in self._followers.get(job_id, ()):
             kept = self._kept.get(follower)
             if kept is not None:
@@ -192,13 +197,16 @@ class Eligibility:
         self._wishes.discard(job_id)
         return wished
 
-    def over(self, past: Past, request: JobRequest) -> None:
-        """Take note that a job has ended, was refused, or cancelled while it was kept."""
+    def over(self, past: Past, request: JobRequest, used_s: int = 0) -> None:
+        """Take note that a job has ended, was refused, or cancelled while it was kept; it used so many node-seconds."""
         job_id = past.job_id
         self._wishes.discard(job_id)
         self._hopeless.pop(job_id, None)
+        lane, ask = lane_of(request)
         if self._kept.pop(job_id, None) is None:
-            self._leave(_array_of(request)[0])
+            self.lines.leave(lane, ask, self._now_ms, used_s)
+        self.lines.step_out(job_id)
+        self.lines.over(job_id, lane)
         for follower in self._followers.pop(job_id, ()):
             kept = self._kept.get(follower)
             if kept is None:
@@ -212,28 +220,25 @@ class Eligibility:
 
     def settle(self) -> Settled:
         """Return what follows from what was told since the last call."""
-        if not (self._hopeless or self._doubtful or self._moved):
-            return Settled([], [], [])
         hopeless, self._hopeless = sorted(self._hopeless.items()), {}
-        doubtful, self._doubtful = sorted(self._doubtful), set()
+        doubtful, self._doubtful = self._doubtful, set()
         gone = {job_id for job_id, _ in hopeless}
         let_in: list[int] = []
-        for job_id in doubtful:
+        for job_id in gone:
+            self.lines.step_out(job_id)
+        for job_id in sorted(doubtful - gone):
             kept = self._kept.get(job_id)
-            if kept is None or job_id in gone or kept.after or job_id in self._wishes or kept.stands:
+            if kept is None or kept.after or job_id in self._wishes or job_id in self.lines:
                 continue
-            if kept.array is None or not kept.at_once:
-                let_in.append(job_id)
+            if self.lines.has_to_stand(kept.lane, kept.ask):
+                self.lines.stand(job_id, kept.lane, kept.ask)
             else:
-                kept.stands = True
-                heapq.heappush(self._arrays.setdefault(kept.array, _Array()).line, job_id)
-                self._moved.add(kept.array)
-        numbers = {job_id: self._let_in(job_id) for job_id in let_in}
-        moved, self._moved = sorted(self._moved), set()
-        for key in moved:
-            numbers |= self._move(key, gone)
-        still = [job_id for job_id in doubtful if job_id in self._kept and job_id not in gone]
-        return Settled(sorted(numbers.items()), hopeless, [(job_id, self.reason(job_id)) for job_id in still])
+                self.lines.enter(kept.lane, kept.ask)
+                let_in.append(job_id)
+        let_in += self.lines.move(self._now_ms)
+        numbers = [(job_id, self._kept.pop(job_id).attempt) for job_id in sorted(let_in)]
+        still = sorted(job_id for job_id in doubtful - gone if job_id in self._kept)
+        return Settled(numbers, hopeless, [(job_id, self.reason(job_id)) for job_id in still])
 
     def reason(self, job_id: int) -> str:
         """Return why a job is kept from the queue, in one line; empty if it is not."""
@@ -245,62 +250,36 @@ class Eligibility:
             named = ", ".join(f"job {after.job_id} has {after.has}" for after in kept.after[:_MOST_NAMED])
             more = len(kept.after) - _MOST_NAMED
             reasons.append(f"waits until {named}" + (f" and {more} more" if more > 0 else ""))
-        if not reasons and kept.array is not None:
-            reasons.append(f"{kept.at_once} jobs of its array {kept.array[1]} are under way, as many as may be")
+        if not reasons and (bounds := self.bounds(job_id)):
+            reasons = [bound.words for bound in bounds]
+        elif not reasons and (ahead := self.lines.ahead(job_id)):
+            reasons = [f"job {ahead[0]} stands in line before it, for the same maximum"]
         return "; ".join(reasons)
+
+    def bounds(self, job_id: int) -> list[Bound]:
+        """Return what has no room for a job that nothing else keeps; none if it is not in line, or others are first."""
+        if job_id not in self.lines:
+            return []
+        kept = self._kept[job_id]
+        return self.lines.bound(self._now_ms, kept.lane, kept.ask)
 
     def state(self) -> EligibilityState:
         """Return which jobs are kept, when all is settled."""
-        return EligibilityState(self._kept, sorted(self._wishes), self._followers, list(self._arrays.items()))
+        return EligibilityState(self._kept, sorted(self._wishes), self._followers, self.lines.state())
 
     def restore(self, state: EligibilityState) -> None:
         """Take in which jobs were kept."""
         self._kept, self._wishes, self._followers = state.kept, set(state.wishes), state.followers
-        self._arrays = dict(state.arrays)
+        self.lines.restore(state.lines)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job that is kept for nothing."""
         assert not self._doubtful, "something has changed and is not settled"
         assert not self._hopeless, "something is hopeless and not ended"
         for job_id, kept in self._kept.items():
-            waits = kept.stands and kept.array in self._arrays
+            waits = job_id in self.lines
             assert kept.after or job_id in self._wishes or waits, f"job {job_id} is kept for nothing"
-        for key, array in self._arrays.items():
-            line = [job_id for job_id in set(array.line) if job_id in self._kept and self._kept[job_id].stands]
-            assert array.inside >= 0, f"array {key} has fewer than no jobs under way"
-            assert not line or array.inside >= self._kept[min(line)].at_once, f"array {key} has room"
-
-    def _let_in(self, job_id: int) -> int:
-        """Let a job into the queue; return the number of its last attempt."""
-        kept = self._kept.pop(job_id)
-        if kept.array is not None:
-            self._enter(kept.array)
-        return kept.attempt
-
-    def _move(self, key: ArrayKey, gone: set[int]) -> dict[int, int]:
-        """Let in as many of those in the line of an array as may be."""
-        numbers: dict[int, int] = {}
-        array = self._arrays.get(key)
-        while array is not None and array.line:
-            first = array.line[0]
-            kept = self._kept.get(first)
-            if kept is not None and kept.stands and first not in gone:
-                if array.inside >= kept.at_once:
-                    break
-                numbers[first] = self._let_in(first)
-            heapq.heappop(array.line)
-        if array is not None and not array.line and not array.inside:
-            del self._arrays[key]
-        return numbers
-
-    def _enter(self, key: ArrayKey) -> None:
-        self._arrays.setdefault(key, _Array()).inside += 1
-
-    def _leave(self, key: ArrayKey | None) -> None:
-        """Take note that one of the jobs of an array is under way no more."""
-        if key is not None:
-            self._arrays[key].inside -= 1
-            self._moved.add(key)
+        self.lines.check_invariants(self._now_ms)
 
 
 def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
@@ -312,12 +291,6 @@ def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
         if found.user != request.user:
             return f"after: job {after.job_id} is another user's; a job can wait for those of its own user"
     return None
-
-
-def _array_of(request: JobRequest) -> tuple[ArrayKey | None, int]:
-    """Return the array of a job, and how many of it may be under way."""
-    array = request.array
-    return (None, 0) if array is None else ((request.user, array.name), array.at_once)
 
 
 def _why_hopeless(after: After, past: Past) -> str:

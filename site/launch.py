@@ -44,6 +44,35 @@ class Rank(msgspec.Struct, frozen=True):
     threads: tuple[int, ...] | None = None
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What all processes of a job on a machine may use at most; ``None``: as much as there is.
+
+    Attributes
+    ----------
+    memory_bytes : int, optional
+        Memory, the page cache of its files among it; swap is not had.
+    cpus : float, optional
+        Processors' time for each unit of time, above 0.
+    processes : int, optional
+        Processes and threads at one time.
+    """
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    processes: int | None = None
+
+    def times(self, nodes: int) -> Limits:
+        """Return what so many nodes may use."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return Limits(**{name: None if value is None else value * nodes for name, value in values.items()})
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """The controllers of control groups that hold them."""
+        values = {"memory": self.memory_bytes, "cpu": self.cpus, "pids": self.processes}
+        return tuple(name for name, value in values.items() if value is not None)
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a job: all that one machine must know to run its ranks."""
 
@@ -74,6 +103,48 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     end_on_failure: bool = True
     # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
     elements: Ranges | None = None
+    user: str = ""  # whose job it is
+    # What the machine adds: the socket of the launcher that starts the ranks as the Unix user of that user (empty: they
+    # run as the service does), what they may use together, and the control groups in which that is held, by controller.
+    launcher: str = ""
+    limits: Limits | None = None
+    groups: dict[str, str] = {}
+
+
+class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose jobs a machine of a site starts, as whom, and what they may use.
+
+    Attributes
+    ----------
+    owner : str
+        Whose jobs alone it starts; empty: anybody's.
+    launcher : str
+        The socket of the launcher that starts ranks as the Unix users of their jobs' users; empty: they run as the
+        service does.
+    limits : Limits, optional
+        What a job may use for each of its nodes on the machine.
+    """
+
+    owner: str = ""
+    launcher: str = ""
+    limits: Limits | None = None
+
+    def refusal(self, user: str) -> str | None:
+        """Return why a job of a user is not started, in one line, or None.
+
+        Examples
+        --------
+        >>> MachineRules(owner="anna").refusal("anna")
+        >>> MachineRules(owner="anna").refusal("bert")
+        "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
+        """
+        if not self.owner or user in ("", self.owner):
+            return None
+        right = "see docs/launchers.md for jobs of others"
+        return f"it runs jobs of {self.owner!r} alone, and this is one of {user!r}; {right}"
+
+
+ANY_JOBS = MachineRules()
 
 
 class Used(msgspec.Struct, frozen=True):

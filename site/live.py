@@ -25,6 +25,7 @@ from gridweave.site.job import (
     request_problem,
     why_impossible,
 )
+from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
     ChangeRate,
@@ -143,7 +144,7 @@ class LiveSite:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
-        return self.core.next_wakeup_ms()
+        return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return when a job starts here, the grid's or an own user's; None if it is not known.
@@ -154,15 +155,18 @@ class LiveSite:
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
         if found is None and record is not None:
-            return record_forecast(record, now_ms, self.book.eligibility.reason(job_id))
+            return record_forecast(record, now_ms, self.book.why_kept(job_id, now_ms))
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
         """Return when a job would start that were handed in now, or delegated by the grid; nothing changes by that."""
         now_ms = max(now_ms, self._now_ms)
-        reason = request_problem(request)
+        reason = request_problem(request) if for_grid else self.book.refusal(request)
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
+        if not for_grid and (waits := self.book.why_it_would_wait(request, now_ms)):
+            reason = f"it would wait: {waits}"
+            return Forecast(now_ms=now_ms, state="held", length_ms=request.limit_ms, reason=reason)
         return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
 
     @property
@@ -228,6 +232,8 @@ class LiveSite:
             case FragmentsMet(job_id=job_id, attempt=attempt):
                 self.runs.met(job_id, attempt)
                 self._inner.append(event)
+            case MaximaSet(maxima=maxima):
+                self.book.eligibility.set_maxima(maxima)
             case _ if isinstance(event, Report | MachineForgotten):
                 self._inner += self.runs.take_in(event)
             case _:
@@ -262,7 +268,7 @@ class LiveSite:
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares nodes at a rate above 0 is slowed by nothing but the others.
-                    self.runs.pace(job_id, runs=rate > 0)
+                    self.runs.pace(self._now_ms, job_id, runs=rate > 0)
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
                     self.runs.kill(job_id, reason, at_once=at_once)
                 case OpenFragment(job_id=job_id):
@@ -300,7 +306,7 @@ class LiveSite:
         record.attempt += 1
         record.state, record.start_ms = "starting", self._now_ms
         record.places = ((name, request.nodes),)
-        self.book.eligibility.started(record.job_id)
+        self.book.eligibility.started(record.job_id, record.request)
         size = 1 if request.program.ranks == "first-node" else request.nodes
         return DescribeJob(record.job_id, record.attempt, request, request.limit_ms, 0, size, (name,), record.left())
 

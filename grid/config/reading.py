@@ -22,10 +22,13 @@ from gridweave.grid.config.checks import (
 )
 from gridweave.grid.config.networks import ReadNetwork, read_network
 from gridweave.grid.config.tables import (
+    LAUNCHERS,
+    TRUST,
     EndTable,
     FarSiteTable,
     GatewayTable,
     GridFile,
+    LauncherTable,
     LiveGridTable,
     LiveSiteTable,
     ServedGrid,
@@ -240,6 +243,22 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
     for number, site in enumerate(sites):
         if isinstance(site, LiveSiteTable) and site.machines > site.nodes:
             report.add(("sites", number, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
+        if isinstance(site, LiveSiteTable):
+            _check_launcher(site.launcher, ("sites", number, "launcher"), report)
+
+
+def _check_launcher(table: LauncherTable, key: KeyPath, report: FileReport) -> None:
+    for name, values in (("kind", LAUNCHERS), ("trust", TRUST)):
+        if getattr(table, name) not in values:
+            report.add((*key, name), f"is {getattr(table, name)!r}; one of {', '.join(values)}")
+    if table.kind == "user" and not table.socket.startswith("/"):
+        report.add(
+            (*key, "socket"), "must be the path at which the launcher listens, as '/run/gridweave/launcher.sock'"
+        )
+    if table.kind == "user" and table.trust == "all":
+        report.add((*key, "trust"), "is for kind = 'self'; under 'user' the launcher's own file says who may run")
+    if table.kind == "self" and table.socket:
+        report.add((*key, "socket"), "is for kind = 'user'; give that, or no socket")
 
 
 def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport) -> None:
@@ -258,6 +277,7 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
 def _check_own_site(file: ServedSite, report: FileReport) -> None:
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)
+    _check_launcher(file.site.launcher, ("site", "launcher"), report)
     if file.site.host is not None and file.site.machines > 1:
         report.add(("site", "host"), "names one machine, and the site has several; leave it out")
     if file.ray.address is not None and not file.ray.address.strip():

@@ -17,6 +17,7 @@ from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
 FRAGMENT_TABLES = ("limited", "unlimited")
@@ -98,12 +99,49 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].shares_nodes
 
 
+LAUNCHERS = ("self", "user")
+TRUST = ("owner", "all")
+
+
+class LauncherTable(Table, frozen=True, kw_only=True):
+    """The table ``launcher`` of a live site: as whom its machines run jobs, whose, and within which limits.
+
+    Attributes
+    ----------
+    kind : str
+        ``self``: as the service itself; ``user``: as the Unix users that the launcher of the machine says.
+    trust : str
+        Whose jobs are taken under ``self``: those of the ``owner``, who starts the site, or of ``all``.
+    socket : str
+        Where the launcher listens on each machine; for ``user``.
+    memory_mb, processes : int, optional
+        What a job may use for each node: MiB of memory; processes and threads.
+    cpus : float, optional
+        Processors for each node.
+    """
+
+    kind: Annotated[str, one_of(LAUNCHERS, "As whom jobs run.")] = "self"
+    trust: Annotated[str, one_of(TRUST, "Whose jobs are run as the service itself.")] = "owner"
+    socket: str = ""
+    memory_mb: _Count | None = None
+    cpus: _Seconds | None = None
+    processes: _Count | None = None
+
+    @property
+    def words(self) -> str:
+        """What `status` says of it; nothing of a site that runs jobs of its owner alone."""
+        if self.kind == "user":
+            return "jobs run as their own users"
+        return "trust = all: jobs of all users run as the owner" if self.trust == "all" else ""
+
+
 class LiveSiteTable(Site, frozen=True, kw_only=True):
     """One of ``[[sites]]`` of GRID.toml: as in a scenario, and what only a live one has."""
 
     machines: Nodes = 1  # on how many Ray nodes it is; its nodes are divided among them
     virtual: bool = True  # whether its nodes are only counted; otherwise each has cores of its machine for itself
     journal: str = ""  # URL of its journal; a file in the folder, if left out
+    launcher: LauncherTable = LauncherTable()
 
 
 class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
@@ -311,6 +349,7 @@ class GridFile(Table, frozen=True, kw_only=True):
     net: NetTable | None = None  # the links between the sites, from which the overhead of a split follows
     probes: ProbesTable | None = None
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
@@ -328,6 +367,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
     net: NetTable | None = None
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of the grid
 
 
 class ServedSite(Table, frozen=True, kw_only=True):
@@ -341,4 +381,5 @@ class ServedSite(Table, frozen=True, kw_only=True):
     name: SiteName = "default"  # of the grid
     uplink: EndTable | None = None  # the grid's side; a site without one serves its own users alone
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)

@@ -313,6 +313,10 @@ def _convert(raw: Any, kind: Any, path: KeyPath, report: FileReport) -> Any:
     element = _element_of(kind)
     if element is not None and isinstance(raw, list):
         return [convert_table(value, element, (*path, number), report) for number, value in enumerate(raw)]
+    entry = get_args(kind)[1] if get_origin(kind) is dict else None
+    if entry is not None and _table_of(entry) is not None and isinstance(raw, dict):
+        entries = {name: convert_table(value, entry, (*path, name), report) for name, value in raw.items()}
+        return {name: value for name, value in entries.items() if value is not BROKEN}
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:

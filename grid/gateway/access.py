@@ -48,6 +48,7 @@ from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import is_loopback
 from gridweave.site.job import JobRequest
 from gridweave.site.journal.store import checked_url, explained
+from gridweave.site.times import span_text
 
 PREFIX = "gw"
 FROM_FILE, SCRAPER = "0" * 12, "0" * 11 + "1"
@@ -289,7 +290,7 @@ def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> Non
     for scope in scopes:
         if scope not in SCOPES:
             raise OptionError("scopes", f"{scope!r:.100} is not known; one or several of {', '.join(SCOPES)}")
-    for name in ("max_nodes", "max_array"):
+    for name in ("max_nodes", "max_array", "max_limit_ms"):
         value = getattr(limits, name)
         if value is not None and value < 1:
             raise OptionError(name, f"is {value}; a whole number from 1 up")
@@ -426,6 +427,11 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
         return "account", f"{said}, and the token is for {', '.join(limits.accounts)}"
     if limits.max_nodes is not None and request.nodes > limits.max_nodes:
         return "nodes", f"is {request.nodes}, and the token is for jobs of at most {limits.max_nodes} nodes"
+    if limits.max_limit_ms is not None and request.limit_ms > limits.max_limit_ms:
+        most = span_text(limits.max_limit_ms)
+        return "limit_ms", f"is {span_text(request.limit_ms)}, and the token is for jobs of at most {most}"
+    if limits.max_priority is not None and request.priority > limits.max_priority:
+        return "priority", f"is {request.priority:g}, and the token is for at most {limits.max_priority:g}"
     array = request.array
     if limits.max_array is not None and array is not None:
         # A packed array is one job with many elements.

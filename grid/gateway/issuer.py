@@ -20,7 +20,7 @@ import jwt
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.grid.api import SCOPES, Scope, TokenInfo
+from gridweave.grid.api import SCOPES, Scope, TokenInfo, TokenLimits
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import IssuerSettings, check_issuer_url
 
@@ -125,6 +125,11 @@ class Issuer:
         if not scopes:
             logger.info("a token of the issuer was refused: %s names no scope", settings.scope_claim)
             return None
+        try:
+            limits = _limits_of({} if settings.limits_claim is None else claims.get(settings.limits_claim, {}))
+        except msgspec.ValidationError as error:
+            logger.info("a token of the issuer was refused: %s: %s", settings.limits_claim, error)
+            return None
         token_id = f"jwt-{hashlib.sha256(token.encode()).hexdigest()[:24]}"
         until_s = _number(claims, "exp") + _LEEWAY_S
         if len(self._open) >= _MOST_OPEN:
@@ -134,6 +139,7 @@ class Issuer:
             token_id=token_id,
             user=user,
             scopes=scopes,
+            limits=limits,
             made_ms=round(_number(claims, "iat") * 1000) if "iat" in claims else 0,
             until_ms=round(until_s * 1000),
         )
@@ -214,6 +220,16 @@ def _number(claims: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**40:
         raise jwt.DecodeError(f"{name} is no time")
     return float(value)
+
+
+class _ClaimedLimits(TokenLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits in a claim: what is not known there may be a limit, and is refused."""
+
+
+def _limits_of(claim: object) -> TokenLimits:
+    """Return the limits that a claim names; raise if they are none."""
+    found = msgspec.convert(claim, _ClaimedLimits)
+    return TokenLimits(**{name: getattr(found, name) for name in TokenLimits.__struct_fields__})
 
 
 def scopes_of(claim: object) -> tuple[Scope, ...]:

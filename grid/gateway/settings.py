@@ -32,6 +32,8 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         What each good token is for, unless there is a `scope_claim`.
     scope_claim : str, optional
         The claim that names the scopes, as ``gridweave:submit`` or ``submit``.
+    limits_claim : str, optional
+        The claim that names the limits of the token: an object as `gridweave.grid.api.TokenLimits`.
     ca : str, optional
         A file of certificates that are trusted in place of those of the system.
 
@@ -46,11 +48,12 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     user_claim: str = "sub"
     scopes: tuple[Scope, ...] = USUAL_SCOPES
     scope_claim: str | None = None
+    limits_claim: str | None = None
     ca: str | None = None
 
     def __post_init__(self) -> None:
         check_issuer_url("url", self.url)
-        for name in ("audience", "user_claim", "scope_claim"):
+        for name in ("audience", "user_claim", "scope_claim", "limits_claim"):
             if getattr(self, name) == "":
                 raise OptionError(name, "is empty; name it as the issuer does")
         for scope in self.scopes:

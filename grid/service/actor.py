@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Probed
 from gridweave.site.service.actor import DrivenActor
 from gridweave.site.service.calls import GRID_ACTOR, Calls, Handles, encode, journal_place, site_actor
@@ -34,9 +35,10 @@ class MetaActor(DrivenActor["GridDesk"]):
         *,
         calls: Calls | None = None,
         password_file: str = "",
+        maxima: Maxima = NO_MAXIMA,
     ) -> None:
         self._calls: Calls = Handles(namespace) if calls is None else calls
-        self._password_file = password_file
+        self._password_file, self._maxima = password_file, maxima
         # Ray hands over arrays that cannot be written to, which to compiled code are of other types.
         self._settings, self._machines = copy.deepcopy(settings), machines
         self._journal, self._clock = journal, clock
@@ -48,7 +50,7 @@ class MetaActor(DrivenActor["GridDesk"]):
         from gridweave.grid.service.driver import GridDriver
 
         place = journal_place(self._journal, self._password_file)
-        driver = GridDriver(self._settings, place, self._clock, to_site=self._to_site)
+        driver = GridDriver(self._settings, place, self._clock, to_site=self._to_site, maxima=self._maxima)
         return GridDesk(driver, self._machines)
 
     async def _to_site(self, site: str, data: bytes) -> None:

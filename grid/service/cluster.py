@@ -6,6 +6,7 @@ The actors of a grid on the Ray cluster that this process is connected to: found
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.client.requests import login_name
 from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy
 from gridweave.grid.config.reading import ReadGrid
-from gridweave.grid.config.tables import GridFile, LiveGridTable, LiveSiteTable
+from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable, LiveSiteTable
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import NO_DATA
@@ -27,6 +29,8 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
+from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -117,6 +121,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = SitePolicy()
     owner: OwnerPolicy = OwnerPolicy()
     journal: str = ""  # URL of its journal; empty: a file in its folder
+    rules: MachineRules = ANY_JOBS  # whose jobs its machines start, as whom
 
     def __post_init__(self) -> None:
         if not 1 <= self.machines <= self.nodes:
@@ -139,6 +144,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
     probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
     # As for `SiteSettings`.
     rendezvous_ms: int = 30_000
@@ -305,10 +311,18 @@ def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, Clock(), plan.namespace, machines)
-    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host)
+    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host, maxima=plan.maxima)
     place = Place(folder=plan.folder, labelled=plan.labelled)
     for number, site in enumerate(plan.sites):
-        make_site(grid, site, plan.site_settings(number), place, machine=machine, probing=plan.probing(number))
+        make_site(
+            grid,
+            site,
+            plan.site_settings(number),
+            place,
+            machine=machine,
+            probing=plan.probing(number),
+            maxima=plan.maxima,
+        )
     return grid
 
 
@@ -338,6 +352,8 @@ def make_site(
         what = (site.name, each, str(folder / each.name), found.namespace, site.virtual, *probes, Clock())
         labels = _labels(place.labelled, site, each.name)
         named: dict[str, Any] = {"host": place.host} if place.host else {}
+        if site.rules != ANY_JOBS:
+            named["rules"] = site.rules
         found.make(machine, agent_actor(site.name, each.name), labels, *what, **named)
     journal = site.journal or str(folder / "site.journal")
     labels = _labels(place.labelled, site, settings.machines[0].name)
@@ -373,6 +389,7 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         namespace=namespace,
         labelled=labelled,
         network=_network(read),
+        maxima=read.file.maxima,
         probes=_probes(read, secret),
         first_port=first_port,
         **{name: getattr(table, name) for name in times},
@@ -389,6 +406,18 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         policy=site_policy(site, grid),
         owner=owner_policy(site),
         journal=site.journal,
+        rules=machine_rules(site.launcher),
+    )
+
+
+def machine_rules(table: LauncherTable) -> MachineRules:
+    """Return what the machines of a site hold jobs to; the owner of the grid is who runs this process."""
+    memory = None if table.memory_mb is None else table.memory_mb << 20
+    limits = Limits(memory_bytes=memory, cpus=table.cpus, processes=table.processes)
+    return MachineRules(
+        owner=(login_name() or f"uid {os.getuid()}") if table.kind == "self" and table.trust == "owner" else "",
+        launcher=table.socket if table.kind == "user" else "",
+        limits=limits if limits.controllers else None,
     )
 
 

@@ -14,6 +14,7 @@ from gridweave.jit import one_at_a_time
 from gridweave.site.job import Accepted, Declined, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import (
     Answer,
     CommitNodes,
@@ -81,7 +82,15 @@ def identity_of(settings: GridSettings) -> GridIdentity:
 class GridDriver(Driver[Any]):
     """Drives a `LiveGrid`."""
 
-    def __init__(self, settings: GridSettings, place: str | Path, clock: Clock, *, to_site: Send) -> None:
+    def __init__(
+        self,
+        settings: GridSettings,
+        place: str | Path,
+        clock: Clock,
+        *,
+        to_site: Send,
+        maxima: Maxima = NO_MAXIMA,
+    ) -> None:
         self.settings = settings
         with one_at_a_time("grid"):
             warm_up(settings)
@@ -95,7 +104,8 @@ class GridDriver(Driver[Any]):
             identity=identity_of(settings),
             batch=0,
         )
-        super().__init__(self.grid, journal, clock, peers=self._names, incoming=SiteMessage, send=to_site)
+        peers = self._names
+        super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, maxima=maxima)
         self.journal = journal
 
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:

@@ -168,7 +168,7 @@ class _Work:
             since_ms=int(time.time() * 1000),
             folder=read.folder or str(self._folder / LIVE),
             namespace=NAMESPACE if wanted.name == DEFAULT_NAME else f"{NAMESPACE}-{wanted.name}",
-            sites=tuple(LocalSite(site.name, site.nodes, site.machines) for site in read.sites),
+            sites=tuple(LocalSite(site.name, site.nodes, site.machines, site.launcher.words) for site in read.sites),
             address=wanted.address or "",
             own_ray=wanted.address is None,
             url=self._last_url,

@@ -419,6 +419,8 @@ def child_environment(marker: str, token: Path | None) -> dict[str, str]:
 
 
 _OF_NODES = {
+    # Ray's monitor would end actors of the grid for memory that jobs use. Control groups end the job instead.
+    "RAY_memory_monitor_refresh_ms": "0",
     # Ray would write the titles of its processes over their environment, by which they are known.
     "SPT_NOENV": "1",
     # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.

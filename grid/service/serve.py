@@ -40,6 +40,7 @@ from gridweave.grid.service.ray import (
 from gridweave.grid.service.signals import ended_in_order, signals_held
 from gridweave.grid.service.state import HEAD, locked, make_private
 from gridweave.site.machine.folders import write_whole
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
@@ -85,6 +86,7 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewayTable
     journal: str  # path or URL
     password_file: str = ""  # of the password of its database; empty: there is none
+    maxima: Maxima = NO_MAXIMA  # of users and accounts
 
 
 def grid_service(read: ReadGrid) -> GridService:
@@ -108,6 +110,7 @@ def grid_service(read: ReadGrid) -> GridService:
         gateway=read.gateway,
         journal=plan.journal or str(Path(read.folder) / "grid.journal"),
         password_file=_password_file(file.grid.journal_password_file, read),
+        maxima=file.maxima,
     )
 
 
@@ -199,6 +202,7 @@ class GridSide:
             tuple(site.machines for site in service.sites),
             calls=calls,
             password_file=service.password_file,
+            maxima=service.maxima,
         )
         door = LinkDoor(accepts, self.meta.packet, wants_certificate=settings.client_ca is not None)
         self.backend = LiveBackend(calls)
@@ -236,6 +240,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     # joins, that which Ray has.
     host: str = ""
     password_file: str = ""  # of the password of the journal's database; empty: there is none
+    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of its own users
     address: str | None = None  # of a Ray cluster that runs; None: it gets one of its own
     # Of its own.
     ray_port: int = 0
@@ -261,6 +266,7 @@ def site_service(read: ReadGrid) -> SiteService:
         accepts_file="" if uplink is None else read.placed(uplink.accepts_file),
         host=own.host or "",
         password_file=_password_file(own.journal_password_file, read),
+        maxima=file.maxima,
         address=ray.address,
         ray_port=ray.port,
         store_bytes=ray.store_bytes,
@@ -390,7 +396,12 @@ def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActor
     plan: SitePlan = service.plan
     found = RunningActors(service.namespace)
     place = Place(folder=service.folder, labelled=labelled, host=service.host)
-    make_site(found, plan, service.settings, place, uplink=service.uplink, password_file=service.password_file)
+    options: dict[str, Any] = {
+        "uplink": service.uplink,
+        "password_file": service.password_file,
+        "maxima": service.maxima,
+    }
+    make_site(found, plan, service.settings, place, **options)
     say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
     found.wait()
     return found

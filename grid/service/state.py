@@ -73,11 +73,12 @@ class LocalProcess(msgspec.Struct, frozen=True):
 
 
 class LocalSite(msgspec.Struct, frozen=True):
-    """A site of a local grid: its name, its nodes, and on how many machines they are."""
+    """A site of a local grid: its name, its nodes, on how many machines they are, and as whom these run jobs."""
 
     name: str
     nodes: int
     machines: int = 1
+    launcher: str = ""
 
 
 class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):

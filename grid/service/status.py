@@ -124,6 +124,7 @@ def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
         detail = "does not answer" if said.queue is not None else "not known without the gateway"
         if info is not None:
             detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
+            detail += f"; {site.launcher}" * bool(site.launcher)
             away = [machine.name for machine in info.machines if not machine.here]
             detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
             detail += "".join(f"; {machine.problem}" for machine in info.machines if machine.problem)

@@ -153,7 +153,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
     "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
     "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
-    "beyond": ("self-tuning", "reserved-starts", "control-levels", "network"),
+    "beyond": ("self-tuning", "reserved-starts", "control-levels", "network", "time-sharing", "time-sharing-grid"),
     "all": tuple(TABLES),
 }
 """Name to the ids that it stands for."""

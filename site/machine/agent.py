@@ -12,11 +12,13 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import Launch, PieceEvent, PieceReady, PieceStarted, Rank
+from gridweave.site.launch import ANY_JOBS, Launch, MachineRules, PieceEvent, PieceReady, PieceStarted, Rank
 from gridweave.site.machine.affinity import usable_cores
-from gridweave.site.machine.folders import Key, piece_folder, read_launch, result_path
+from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups
+from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, result_path, user_folder
 from gridweave.site.machine.output import STREAMS, output_path
 from gridweave.site.machine.runner import Runner
+from gridweave.site.machine.starter import ask_launcher
 from gridweave.site.messages import (
     ENCODER,
     LOCAL,
@@ -47,6 +49,8 @@ MOST_OUTPUT = 4 << 20
 
 KEEP_ENDED = 1_000
 """The folders of so many ended pieces, with their output, are kept on a machine."""
+
+_GROUP = "gridweave"
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_REPORTS = 1_000
@@ -81,9 +85,13 @@ class AgentDriver:
         threads: Sequence[tuple[int, ...]] = (),
         environment: Mapping[str, str] | None = None,
         keep_ended: int = KEEP_ENDED,
+        rules: MachineRules = ANY_JOBS,
     ) -> None:
         self.name, self.host = name, host
-        self.runner = Runner(root, own_environment() if environment is None else environment)
+        self._rules = rules
+        environment = own_environment() if environment is None else environment
+        self.runner = Runner(root, environment, others=bool(rules.launcher))
+        self._groups: dict[str, str] | None = None
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
@@ -98,6 +106,9 @@ class AgentDriver:
         """Take the folder, and find again what runs there."""
         await self.runner.open()
         await self.runner.adopt()
+        if not self._rules.launcher:
+            wanted = () if self._rules.limits is None else CONTROLLERS
+            self._groups = open_cgroups(_GROUP, controllers=wanted).paths
         self._say(MachineJoined(self.name, self.host))
 
     async def run(self) -> None:
@@ -125,7 +136,7 @@ class AgentDriver:
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
-                await self.runner.pace(order.job_id, order.attempt, runs=order.runs)
+                await self.runner.pace(order.job_id, order.attempt, runs=order.runs, at_unix_ms=order.at_ms)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:
@@ -134,13 +145,29 @@ class AgentDriver:
     async def _start(self, order: StartRun) -> None:
         """Start a piece; one that there is no room for is asked for again, as all that nobody says runs."""
         key = order.launch.job_id, order.launch.attempt
+        refusal = self._rules.refusal(order.launch.user)
         try:
-            await self.runner.start(self._pinned(order))
+            launch = self._ruled(self._pinned(order))
+            if refusal is None:
+                refusal = missing_groups(launch)
+            if refusal is not None:
+                self._say(RunEnded(self.name, *key, "failed", f"machine {self.name}: {refusal}", has_run=False))
+                return
+            await self.runner.start(launch)
         except UnavailableError as error:
             if key not in self._delayed:
                 logger.warning("%s cannot start job %d now: %s", self.name, key[0], error)
                 self._delayed.add(key)
                 self._say(RunDelayed(self.name, *key, f"machine {self.name} cannot start it now: {error}"))
+
+    def _ruled(self, launch: Launch) -> Launch:
+        """Return the launch with as whom it runs here, and within which limits."""
+        rules = self._rules
+        if rules.launcher and self._groups is None:
+            self._groups = dict(ask_launcher(rules.launcher, {"do": "hello"})["groups"])
+        nodes = len({rank.node for rank in launch.ranks})
+        limits = None if rules.limits is None else rules.limits.times(nodes)
+        return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
 
     def _look_for_room(self) -> None:
         """Say if there is room: the site thinks that there is none."""
@@ -166,7 +193,7 @@ class AgentDriver:
         launch = read_launch(folder)
         is_here = launch is not None and any(each.rank == rank for each in launch.ranks)
         try:
-            size = _written_path(folder, rank, stream).stat().st_size
+            size = self._written_path(folder, rank, stream).lstat().st_size
         except OSError:
             size = 0
         return OutputRead(is_here, data, size)
@@ -177,13 +204,8 @@ class AgentDriver:
             raise OptionError("stream", f"is {stream!r:.20}; out, err or result")
         if min(job_id, attempt, rank, offset, limit) < 0:
             raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
-        path = _written_path(piece_folder(self.runner.root, (job_id, attempt)), rank, stream)
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                return file.read(min(limit, MOST_OUTPUT))
-        except FileNotFoundError:
-            return b""
+        path = self._written_path(piece_folder(self.runner.root, (job_id, attempt)), rank, stream)
+        return read_regular(path, offset, min(limit, MOST_OUTPUT))
 
     async def end_all(self) -> None:
         """End all that runs here."""
@@ -206,6 +228,11 @@ class AgentDriver:
         own = self._threads[slot] if slot < len(self._threads) else ()
         chosen = own if rank.threads is None else tuple(own[lane] for lane in rank.threads if lane < len(own))
         return msgspec.structs.replace(rank, threads=chosen or None)
+
+    def _written_path(self, folder: Path, rank: int, stream: str) -> Path:
+        if stream != RESULT:
+            return output_path(folder, rank, stream)
+        return result_path(user_folder(folder, launcher=self._rules.launcher), rank)
 
     def _say(self, report: Report) -> None:
         self._queue.append(report)
@@ -252,10 +279,6 @@ class AgentDriver:
                     self._ended.append((report.job_id, report.attempt))
             while len(self._ended) > self._keep:
                 await self.runner.forget(*self._ended.popleft())
-
-
-def _written_path(folder: Path, rank: int, stream: str) -> Path:
-    return result_path(folder, rank) if stream == RESULT else output_path(folder, rank, stream)
 
 
 def _told(agent: str, event: PieceEvent) -> Report:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ import msgspec
 from gridweave.site.launch import Launch, PieceState
 
 LAUNCH = "launch.msgpack"
+CALL = "call.msgpack"
 STATE = "state.msgpack"
 CANCEL = "cancel"
 PACE = "pace"
@@ -62,14 +64,38 @@ def error_path(folder: Path, rank: int) -> Path:
     return folder / f"error-{rank}.txt"
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def user_folder(folder: Path, *, launcher: str) -> Path:
+    """Return the part of a piece's folder that its user may write; all of it, if that is the service itself."""
+    return folder / "own" if launcher else folder
+
+
+def read_regular(path: Path, offset: int = 0, limit: int = 1 << 20) -> bytes:
+    """Return a part of a file that a user may have put there; nothing if it is none, or a link, a pipe or a device.
+
+    A second name of a file is refused as well: it might be one of ours.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            return b""
+        return os.pread(handle, limit, offset)
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Put a file in place with all its content, or not at all.
 
     It is not forced to the disk: what a power failure takes is the record of processes that it took as well.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(data)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(data)
         temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -98,6 +124,7 @@ def room_problem(root: Path, *, trial: bool = False) -> str | None:
 def write_cancel(folder: Path, reason: str) -> bool:
     """Leave the wish to end a piece in its folder; the first one stays. Return whether this was the first."""
     temporary = folder / f".{CANCEL}.{os.getpid()}"
+    temporary.touch(mode=0o600)
     temporary.write_text(reason, encoding="utf-8")
     try:
         os.link(temporary, folder / CANCEL)

@@ -67,7 +67,7 @@ class Forks:
         asyncio.get_running_loop().add_reader(ours, self._receive)
 
     def _start_server(self, requests: int) -> subprocess.Popen[bytes]:
-        with (self._root / LOG).open("ab") as log:
+        with open(os.open(self._root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:
             # -P: nothing is imported from the directory that this process happens to be in.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "gridweave.site.machine.forkserver", str(requests)],

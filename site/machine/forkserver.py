@@ -16,7 +16,13 @@ import socket
 import sys
 from pathlib import Path
 
-from gridweave.site.machine.processes import PR_SET_NAME, become_subreaper, control_process, signal_descendants
+from gridweave.site.machine.processes import (
+    PR_SET_NAME,
+    become_subreaper,
+    control_process,
+    signal_descendants,
+    signal_pipe,
+)
 from gridweave.site.machine.shim import supervise_and_exit, warm_up
 
 MAX_REQUEST_BYTES = 8192
@@ -47,9 +53,7 @@ class ForkServer:
         self.requests = requests
         become_subreaper()
         warm_up()
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        reader = signal_pipe({signal.SIGCHLD})
         self.selector.register(reader, selectors.EVENT_READ)
         self.selector.register(requests, selectors.EVENT_READ)
         gc.collect()

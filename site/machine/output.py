@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +38,12 @@ class RankOutput:
     """Standard output and error of one rank, which share one limit.
 
     The line that tells of what was dropped comes on top of it. `writers` are the ends of the pipes for the rank
-    (`close_writers` when it has them); `problem` is why output is missing.
+    (`close_writers` when it has them); `problem` is why output is missing. `give` makes a new file the user's.
     """
 
-    def __init__(self, folder: Path, rank: int, limit_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, rank: int, limit_bytes: int, give: Callable[[int], None] = lambda handle: None
+    ) -> None:
         self.limit_bytes = limit_bytes
         self.kept_bytes = 0
         self.dropped_bytes = 0
@@ -48,6 +51,7 @@ class RankOutput:
         self.writers: list[int] = []
         self._streams: dict[int, _Stream] = {}
         self._nowhere = -1
+        self._give = give
         for name in STREAMS:
             reader, writer = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reader, False)
@@ -121,7 +125,8 @@ class RankOutput:
     def _file(self, stream: _Stream) -> int:
         if stream.file < 0:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            stream.file = os.open(stream.path, flags, 0o644)
+            stream.file = os.open(stream.path, flags, 0o640)
+            self._give(stream.file)
         return stream.file
 
     def _start_dropping(self, stream: _Stream) -> None:

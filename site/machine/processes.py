@@ -85,6 +85,15 @@ def control_process(option: int, value: int | bytes) -> None:
         raise OSError(code, os.strerror(code))
 
 
+def signal_pipe(numbers: Iterable[int]) -> int:
+    """Turn signals into bytes to read, one a signal, so that none is lost; return the end to read from."""
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    for number in numbers:
+        signal.signal(number, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
 def become_subreaper() -> None:
     """Take in every process below this one whose parent ends: none can leave by forking twice or by setsid."""
     control_process(PR_SET_CHILD_SUBREAPER, 1)

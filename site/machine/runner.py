@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -18,9 +19,11 @@ from types import TracebackType
 
 import msgspec
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, UnavailableError
+from gridweave.site.elements import Element
 from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
-from gridweave.site.machine.elements import COUNTER, ended_elements, interrupted_elements
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
+from gridweave.site.machine.elements import ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     CANCEL_NOW,
     FULL,
@@ -39,6 +42,7 @@ from gridweave.site.machine.folders import (
     read_launch,
     read_state,
     room_problem,
+    user_folder,
     write_cancel,
     write_pace,
     write_state,
@@ -46,6 +50,7 @@ from gridweave.site.machine.folders import (
 )
 from gridweave.site.machine.forks import Forks
 from gridweave.site.machine.processes import boot_id, open_process, strays
+from gridweave.site.machine.starter import clear_as_user
 
 
 class KnownPiece:
@@ -100,8 +105,8 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
 async def end_strays(state: PieceState) -> None:
     """End what a shim has left that was killed since this start of the machine, and wait until it is gone."""
     while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
-        for stat in found:
-            handle = open_process(stat.pid, stat.start_ticks)
+        for process in found:
+            handle = open_process(process.pid, process.start_ticks)
             if handle is None:
                 continue
             try:
@@ -126,6 +131,54 @@ async def _readable(handle: int) -> None:
         loop.remove_reader(handle)
 
 
+def _check_way(root: Path) -> None:
+    """Refuse a folder that the users of jobs cannot reach."""
+    for folder in root.parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            problem = f"{folder} lets no other users through, and jobs of others run below it"
+            right = "name a folder elsewhere (folder = ... in GRID.toml), or chmod o+x"
+            raise InputError(f"{root}: {problem}; {right}")
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of a piece, with what its user has in it."""
+    launch = read_launch(folder)
+    if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
+        with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
+            clear_as_user(folder, launch)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Tell whether a folder of a user holds nothing; one that may not be looked into may hold something."""
+    try:
+        return not os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _end_group(folder: Path) -> None:
+    """End what is left in the control group of a piece, and remove it."""
+    launch = read_launch(folder)
+    if launch is not None and launch.groups:
+        with contextlib.suppress(OSError):  # what belongs to others, their keeper ends
+            group = Cgroups(ControlGroup(launch.groups)).group(group_name(folder))
+            group.kill()
+            group.remove()
+
+
+def _packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
+    """Return what became of the elements of a piece of a packed array, and which were drawn and have not ended."""
+    launch = read_launch(folder)
+    if launch is None or launch.elements is None:
+        return (), ()
+    own = user_folder(folder, launcher=launch.launcher)
+    ended = ended_elements(own, launch.elements)
+    return ended, interrupted_elements(own, launch.elements, ended)
+
+
 LOCK = "runner.lock"
 
 _GONE = ".gone-"
@@ -142,6 +195,8 @@ class Runner:
         A folder of its own on a local disk. What it holds is found again by the next runner of this folder.
     environment : mapping from str to str, optional
         What every job gets; ``None``: the environment of this process.
+    others : bool
+        Whether a launcher starts jobs as other users, who must reach their folders in this one.
 
     Raises
     ------
@@ -171,8 +226,9 @@ class Runner:
     finished
     """
 
-    def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path, environment: Mapping[str, str] | None = None, *, others: bool = False) -> None:
         self.root = root.absolute()
+        self._others = others
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._pieces: dict[Key, KnownPiece] = {}
         self._forgotten: dict[Key, None] = {}
@@ -195,7 +251,11 @@ class Runner:
         """Take the folder, listen, and start a fork server."""
         try:
             (self.root / JOBS).mkdir(parents=True, exist_ok=True)
-            self.root.chmod(0o700)
+            # Other users pass through to what is their own, and see nothing on the way.
+            for folder in (self.root, self.root / JOBS):
+                folder.chmod(0o711 if self._others else 0o700)
+            if self._others:
+                _check_way(self.root)
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):
@@ -250,7 +310,8 @@ class Runner:
         piece = self._pieces[key] = KnownPiece(key, folder)
         piece.alone_ms = launch.alone_ms
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o711 if launch.launcher else 0o700)
             write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
         except (ValueError, TypeError, OverflowError) as error:
             right = "texts must be Unicode, and the arguments of a callable what JSON can say"
@@ -345,7 +406,7 @@ class Runner:
         ended first.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
-            await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+            await asyncio.to_thread(_remove, gone)
         for folder in sorted((self.root / JOBS).iterdir()):
             key = piece_key(folder)
             if key is not None and key not in self._pieces:
@@ -372,7 +433,7 @@ class Runner:
         gone = folder.with_name(f"{_GONE}{folder.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(gone)
-            await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+            await asyncio.to_thread(_remove, gone)
 
     def knows(self, job_id: int, attempt: int) -> bool:
         """Return whether a piece is or was here, as far as this machine has not lost its folder."""
@@ -485,6 +546,7 @@ class Runner:
             self._tell_ended(piece, last)
             return
         if here:
+            await asyncio.to_thread(_end_group, piece.folder)  # first: what is frozen does not end by a signal
             await end_strays(state)
         why = "its supervising process was killed" if here else "the machine was restarted while it ran"
         self._conclude(piece, "lost", why, state)
@@ -524,9 +586,7 @@ class Runner:
         if state.started_ms is not None:
             self._tell_started(piece, state.started_ms)
         piece.ended = True
-        elements = ended_elements(piece.folder)
-        launch = read_launch(piece.folder) if elements or (piece.folder / COUNTER).exists() else None
-        interrupted = interrupted_elements(piece.folder, launch, elements) if launch is not None else ()
+        elements, interrupted = _packed_ends(piece.folder)
         self._events.put_nowait(
             PieceEnded(
                 *piece.key,

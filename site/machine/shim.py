@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import resource
 import sys
 import traceback
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from gridweave.site.launch import Launch, PieceState, Rank, RankReport, launch_p
 from gridweave.site.machine.folders import SHIM_LOG, STATE, piece_key, read_launch
 from gridweave.site.machine.processes import PR_SET_NAME, boot_id, control_process, descendants, process_stat
 from gridweave.site.machine.supervisor import Supervisor, rank_environment
-from gridweave.site.machine.usage import Meter, process_io
+from gridweave.site.machine.usage import process_io
 
 
 def warm_up() -> None:
@@ -36,7 +35,7 @@ def warm_up() -> None:
     own = process_stat(os.getpid())
     assert own is not None
     descendants(own.pid)
-    Meter().collect(own.pid, resource.getrusage(resource.RUSAGE_SELF), process_io(own.pid), own)
+    process_io(own.pid)
 
 
 def supervise(folder: Path, base: Mapping[str, str]) -> None:
@@ -68,6 +67,10 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
     supervisor.run()
 
 
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
     """Supervise in a process of its own, which ends here; a fault of the shim itself goes into ``shim.log``."""
     status = 1
@@ -75,7 +78,7 @@ def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
         supervise(folder, base)
         status = 0
     except BaseException:
-        with contextlib.suppress(OSError), open(folder / SHIM_LOG, "a", encoding="utf-8") as log:
+        with contextlib.suppress(OSError), open(folder / SHIM_LOG, "a", encoding="utf-8", opener=_privately) as log:
             traceback.print_exc(file=log)
     finally:
         os._exit(status)

@@ -2,7 +2,7 @@
 
 A rank that runs, as the shim sees it.
 
-One rank: its command, its environment, and the fork that waits at a gate until all ranks are ready.
+The command and the environment of a rank.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.site.elements import elements_problem
 from gridweave.site.launch import (
+    Call,
     Launch,
     Outcome,
     Phase,
@@ -29,9 +32,10 @@ from gridweave.site.launch import (
     launch_problem,
     total_usage,
 )
-from gridweave.site.machine.affinity import format_cpu_list
-from gridweave.site.machine.elements import ended_elements, run_elements
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
+from gridweave.site.machine.elements import Packed, ended_elements
 from gridweave.site.machine.folders import (
+    CALL,
     CANCEL_NOW,
     FULL,
     GATE,
@@ -41,23 +45,17 @@ from gridweave.site.machine.folders import (
     error_path,
     read_cancel,
     read_pace,
+    read_regular,
     reserve,
+    user_folder,
     write_state,
+    write_whole,
 )
 from gridweave.site.machine.output import RankOutput
-from gridweave.site.machine.processes import (
-    PR_SET_NAME,
-    TOKEN_VARIABLE,
-    become_subreaper,
-    boot_id,
-    continue_descendants,
-    control_process,
-    die_with_parent,
-    process_stat,
-    signal_descendants,
-    stop_descendants,
-)
-from gridweave.site.machine.usage import Meter, process_io
+from gridweave.site.machine.processes import TOKEN_VARIABLE, boot_id, process_stat, signal_pipe
+from gridweave.site.machine.rank import GO, HANDLED, READY, RankStart
+from gridweave.site.machine.starter import LauncherStarter, OwnStarter, Starter
+from gridweave.site.machine.usage import Meter
 
 CLOSED = -1
 """In place of a pipe that has ended."""
@@ -97,10 +95,7 @@ class RankProcess:
             except ValueError:
                 name = f"signal {-code}"
             return f"rank {self.rank} was ended by {name}"
-        try:
-            lines = error_path(folder, self.rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
+        lines = read_regular(error_path(folder, self.rank)).decode(errors="replace").strip().splitlines()
         raised = f": {lines[-1].strip()[:_MAX_REASON]}" if lines else ""
         return f"rank {self.rank} ended with exit code {code}{raised}"
 
@@ -121,29 +116,19 @@ class RankProcess:
         )
 
 
-READY = b"+"
-"""What a rank reports when it is ready; a longer report is why it is not; the end of the pipe is that it has begun."""
+ALLOWED = ("LANG", "LC_", "TZ")
+"""What a job of another user gets of the environment of the service: variables that begin so."""
 
-NOT_STARTED = 127
-GO = b"g"
-
-HANDLED = frozenset({signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1})
-"""The signals that a shim has handlers for."""
-
-_RESET = tuple(
-    int(getattr(signal, name))
-    for name in (
-        *("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGUSR1", "SIGUSR2"),
-        *("SIGCHLD", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGXFSZ"),
-    )
-)
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where its commands are looked for."""
 
 
 def rank_command(launch: Launch, folder: Path, rank: Rank) -> tuple[str, ...]:
     """Return what a rank executes: the command, or the Python that calls the callable."""
     if launch.call is None:
         return launch.argv
-    return (sys.executable, "-m", "gridweave.site.machine.call", str(folder), str(rank.rank))
+    own = user_folder(folder, launcher=launch.launcher)
+    return (sys.executable, "-m", "gridweave.site.machine.call", str(folder / CALL), str(own), str(rank.rank))
 
 
 def rank_environment(
@@ -151,8 +136,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the environment of a rank.
 
-    That which every job of this machine gets, then the names that PyTorch and others look for, then the job's own, then
-    those of gridweave, which nothing replaces.
+    That which every job of this machine gets, of which a job of another user gets what is `ALLOWED`; then the names
+    that PyTorch and others look for, then the job's own, then those of gridweave, which nothing replaces.
     """
     size = launch.size if launch.size is not None else len(launch.ranks)
     host, _, port = launch.rendezvous.rpartition(":")
@@ -160,6 +145,8 @@ def rank_environment(
     common["LOCAL_WORLD_SIZE"] = str(len(launch.ranks))
     if host:
         common |= {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}
+    if launch.launcher:
+        base = {"PATH": PATH} | {name: value for name, value in base.items() if name.startswith(ALLOWED)}
     own = {
         "GRIDWEAVE_JOB_ID": str(launch.job_id),
         "GRIDWEAVE_ATTEMPT": str(launch.attempt),
@@ -179,127 +166,6 @@ def rank_environment(
 def working_directory(launch: Launch, folder: Path) -> str:
     """Return where the ranks run."""
     return launch.working_directory if launch.working_directory is not None else str(folder / "work")
-
-
-def fork_rank(
-    launch: Launch,
-    folder: Path,
-    rank: Rank,
-    environment: Mapping[str, str],
-    gate: tuple[int, int],
-    output: tuple[int, int],
-) -> tuple[int, int]:
-    """Fork a rank that makes itself ready, says so, and waits at the gate; return its pid and the pipe of its report.
-
-    All ranks wait at the gate, a pipe, and each takes one byte; its end means: do not start. The report says `READY`,
-    or why the rank cannot start, and ends when its command has begun.
-    """
-    command = rank_command(launch, folder, rank)
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    shim = os.getpid()
-    # The rank must not take a signal with the shim's handlers in place.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-    try:
-        pid = os.fork()
-    except OSError:
-        os.close(reader)
-        os.close(writer)
-        raise
-    finally:
-        if os.getpid() == shim:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if pid == 0:
-        try:
-            os.close(gate[1])
-            _become_rank(launch, folder, rank, shim, output)
-            program = _program(command[0], environment.get("PATH", os.defpath))
-            os.write(writer, READY)
-            if os.read(gate[0], 1) == GO:
-                _begin(launch, folder, rank, program, command, environment)
-        except OSError as error:
-            _report(writer, f"rank {rank.rank}: {os.strerror(error.errno or 0)}")
-        except _CannotStartError as error:
-            _report(writer, str(error))
-        finally:
-            os._exit(NOT_STARTED)
-    os.close(writer)
-    os.set_blocking(reader, False)
-    return pid, reader
-
-
-class _CannotStartError(Exception):
-    """Why a rank cannot start, in one line."""
-
-
-def _report(writer: int, problem: str) -> None:
-    os.write(writer, " ".join(problem.split()).encode(errors="replace")[:4000])
-
-
-def _become_rank(launch: Launch, folder: Path, rank: Rank, shim: int, output: tuple[int, int]) -> None:
-    """Make the forked process what the rank's command is to find."""
-    os.setsid()
-    die_with_parent(shim)
-    signal.set_wakeup_fd(-1)
-    for number in _RESET:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    control_process(PR_SET_NAME, f"gridweave-{rank.rank}".encode()[:15])
-    if rank.threads is not None:
-        _pin(rank, rank.threads)
-    directory = working_directory(launch, folder)
-    try:
-        os.chdir(directory)
-    except OSError as error:
-        right = "it must be a directory on this machine that the job may enter"
-        raise _CannotStartError(f"working directory {directory!r}: {os.strerror(error.errno or 0)}; {right}") from error
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for target, source in enumerate((nothing, *output)):
-        os.dup2(source, target)
-
-
-def _pin(rank: Rank, threads: tuple[int, ...]) -> None:
-    may = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, threads)
-    except (OSError, OverflowError, ValueError) as error:
-        what = f"rank {rank.rank} cannot be pinned to hardware threads {format_cpu_list(threads)}"
-        raise _CannotStartError(f"{what}: this machine lets it run on {format_cpu_list(may)}") from error
-
-
-def _program(name: str, path: str) -> str:
-    """Return the file to execute, or say why there is none."""
-    found = shutil.which(name, path=path)
-    if found is not None:
-        return found
-    if "/" in name:
-        if not os.path.exists(name):
-            raise _CannotStartError(f"command {name!r}: there is no such file; give a program that is on this machine")
-        if os.path.isdir(name):
-            raise _CannotStartError(f"command {name!r}: is a directory; give a program")
-        raise _CannotStartError(f"command {name!r}: is not executable; give it the x permission (chmod +x)")
-    where = f"the directories of PATH ({path})"
-    for folder in path.split(os.pathsep):
-        if os.path.isfile(os.path.join(folder, name)):
-            there = os.path.join(folder, name)
-            raise _CannotStartError(f"command {name!r}: {there} is not executable; give it the x permission (chmod +x)")
-    raise _CannotStartError(f"command {name!r}: not found in {where}; install it on this machine or give its full path")
-
-
-def _begin(
-    launch: Launch, folder: Path, rank: Rank, program: str, command: tuple[str, ...], environment: Mapping[str, str]
-) -> None:
-    """Become the rank's program, or the one that draws elements of a packed array and runs it for each."""
-    if launch.elements is None:
-        _execute(program, command, environment)
-    os._exit(run_elements(launch, folder, rank.rank, program, command, environment))
-
-
-def _execute(program: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
-    try:
-        os.execve(program, list(command), dict(environment))
-    except OSError as error:
-        right = "a script must begin with a line like #!/bin/sh, a program must be built for this machine"
-        raise _CannotStartError(f"command {program!r}: {os.strerror(error.errno or 0)}; {right}") from error
 
 
 _FIRST_SAMPLE_S = 0.5
@@ -335,42 +201,50 @@ class Supervisor:
         self.heard_by_s: float | None = None
         self.sample_s = _FIRST_SAMPLE_S
         self.sample_at_s: float | None = None
-        self.childless = True
         # The wish to stand still or to go on, since when it stands still, and how long it has before.
         self.pace: Pace | None = None
         self.paused_at_s: float | None = None
+        self.is_frozen = False
         self.paused_s = 0.0
+        self.starter: Starter | None = None
+        self.group: ControlGroup | None = None
+        self.user_folder = user_folder(folder, launcher=launch.launcher)
         self.processes: list[RankProcess] = []
-        self.meter = Meter()
+        self.meter = Meter(os.getpid())
         self.selector = selectors.DefaultSelector()
         self.gate: tuple[int, int] | None = None
 
     def run(self) -> None:
         """Start the ranks, stay until nothing of them is left, and write down how they ended."""
-        become_subreaper()
         self._hear_signals()
         self._obey_cancel()
         self.pace = read_pace(self.folder)
         if self.outcome is None:
             self._prepare()
-        while self.outcome is None or not self.childless:
+        while self.outcome is None or not self.nothing_left:
             for key, _ in self.selector.select(self._pause_s()):
                 key.data(key.fd)
             self._collect()
             self._keep_time()
+        if self.group is not None:
+            self._look_for_memory()
+            with contextlib.suppress(OSError):  # a launcher's keeper has killed all that this process may not
+                self.group.kill()
+            self.group.remove()
         self._write_end()
+
+    @property
+    def nothing_left(self) -> bool:
+        """Whether no process of the piece is left."""
+        return self.starter is None or self.starter.nothing_left
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _hear_signals(self) -> None:
         """Turn the signals into something to read; from now on none is lost."""
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        for number in HANDLED:
-            signal.signal(number, lambda _number, _frame: None)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self.selector.register(reader, selectors.EVENT_READ, self._on_signal)
+        self.selector.register(signal_pipe(HANDLED), selectors.EVENT_READ, self._on_signal)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _on_signal(self, reader: int) -> None:
@@ -399,29 +273,59 @@ class Supervisor:
             return
         try:
             reserve(self.folder, len(self.launch.ranks))
-            if self.launch.working_directory is None:
-                (self.folder / "work").mkdir(exist_ok=True)
+            self._choose_starter()
             self.gate = os.pipe2(os.O_CLOEXEC)
             for local_rank in range(len(self.launch.ranks)):
                 self._fork(local_rank)
             os.close(self.gate[0])
             if self.launch.start_at_unix_ms is not None:
                 self._write()
+        except GridweaveError as error:
+            self._end("failed", str(error), at_once=True)
         except (OSError, ValueError) as error:
             why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             self._end(_blamed(error), f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
 
+    def _choose_starter(self) -> None:
+        """Make the control group, and find who starts the ranks."""
+        launch = self.launch
+        if launch.limits is not None and launch.groups:
+            self.group = Cgroups(ControlGroup(launch.groups)).make(group_name(self.folder), launch.limits)
+        if launch.launcher:
+            self.starter = starter = LauncherStarter(launch, self.folder, is_grouped=self.group is not None)
+            self.selector.register(starter.news, selectors.EVENT_READ, lambda _: None)
+            self.meter = Meter(starter.root)
+        else:
+            self.starter = OwnStarter(self.group)
+            if launch.working_directory is None:
+                (self.folder / "work").mkdir(exist_ok=True)
+        if launch.call is not None:
+            self._tell_call(launch.call, self.starter)
+
+    def _tell_call(self, call: Call, starter: Starter) -> None:
+        """Write down what the Python of a rank is to call, where its user can read it."""
+        path = self.folder / CALL
+        write_whole(path, msgspec.msgpack.encode((call, self.launch.output_limit_bytes)))
+        with path.open("rb") as file:
+            starter.give(file.fileno())
+
     def _fork(self, local_rank: int) -> None:
         assert self.gate is not None
-        rank = self.launch.ranks[local_rank]
-        environment = rank_environment(self.launch, self.folder, rank, local_rank, self.token, self.base)
-        output = RankOutput(self.folder, rank.rank, self.launch.output_limit_bytes)
-        ends = (output.writers[0], output.writers[1])
-        pid, report = fork_rank(self.launch, self.folder, rank, environment, self.gate, ends)
+        assert self.starter is not None
+        rank, launch = self.launch.ranks[local_rank], self.launch
+        own, elements = str(self.user_folder), launch.elements
+        start = RankStart(
+            rank.rank,
+            rank_command(launch, self.folder, rank),
+            rank_environment(launch, self.user_folder, rank, local_rank, self.token, self.base),
+            working_directory(launch, self.user_folder),
+            rank.threads,
+            None if elements is None else Packed(own, elements, launch.output_limit_bytes),
+        )
+        output = RankOutput(self.folder, rank.rank, launch.output_limit_bytes, self.starter.give)
+        pid, start_ticks, report = self.starter.start(start, self.gate, (output.writers[0], output.writers[1]))
         output.close_writers()
-        self.childless = False
-        stat = process_stat(pid)
-        process = RankProcess(rank.rank, pid, stat.start_ticks if stat else 0, report, output)
+        process = RankProcess(rank.rank, pid, start_ticks, report, output)
         self.processes.append(process)
         self.meter.add_rank(rank.rank, pid)
         self.selector.register(report, selectors.EVENT_READ, lambda _: self._on_report(process))
@@ -472,7 +376,7 @@ class Supervisor:
 
     def _pause_s(self) -> float | None:
         """Return how long there is nothing to do unless something happens."""
-        if self.outcome is not None and self.childless:
+        if self.outcome is not None and self.nothing_left:
             return 0.0
         now_s = time.monotonic()
         instants = [self.kill_at_s, self.announce_at_s, self.sample_at_s, self.heard_by_s, self._limit_at_s()]
@@ -505,14 +409,40 @@ class Supervisor:
 
     def _change_pace(self) -> None:
         """Stop all ranks with all that stems from them, or let them go on."""
+        if self.starter is None:
+            return  # what it had started is ended
         if self.paused_at_s is None:
-            stop_descendants()
+            self.is_frozen = self._freeze(self.starter)
+            if not self.is_frozen:
+                self.starter.pause()
             self.paused_at_s = time.monotonic()
         else:
             self._count_pause()
-            continue_descendants()
+            if self.is_frozen:
+                self._thaw()
+            else:
+                self.starter.resume()
         with contextlib.suppress(OSError):  # a full disk; what counts is that it was done
             self._write()
+
+    def _freeze(self, starter: Starter) -> bool:
+        """Have the control group of the piece stand still, and return whether it does; signals do it otherwise."""
+        try:
+            if self.group is None:
+                self.group = Cgroups(ControlGroup(self.launch.groups)).make_freezer(group_name(self.folder))
+            if self.group is None or not self.group.can_pause:
+                return False
+            if self.launch.limits is None:
+                starter.gather(self.group)
+            return self.group.stop()
+        except (OSError, UnavailableError):
+            return False
+
+    def _thaw(self) -> None:
+        assert self.group is not None, "it was frozen by it"
+        self.is_frozen = False
+        with contextlib.suppress(OSError):
+            self.group.freeze(frozen=False)
 
     def _count_pause(self) -> None:
         if self.paused_at_s is not None:
@@ -537,6 +467,7 @@ class Supervisor:
             self._kill(now_s)
         if self.sample_at_s is not None and now_s >= self.sample_at_s:
             took_s = self.meter.sample()
+            self._look_for_memory()
             self.sample_s = min(self.sample_s * 2, _LAST_SAMPLE_S)
             self.sample_at_s = now_s + max(self.sample_s, _SAMPLE_SHARE * took_s)
             with contextlib.suppress(OSError):  # a full disk; the end has room set aside
@@ -597,34 +528,53 @@ class Supervisor:
             self._kill(now_s)
             return
         self.kill_at_s = now_s + self.launch.grace_ms / 1000
-        signal_descendants(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         with contextlib.suppress(OSError):
             self._write()
 
     def _kill(self, now_s: float) -> None:
         """Kill what is there, and come back for what was forked in the meantime."""
-        signal_descendants(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self.kill_at_s = now_s + self.kill_again_s
         self.kill_again_s = min(2 * self.kill_again_s, _LAST_KILL_AGAIN_S)
 
+    def _signal(self, number: int) -> None:
+        if self.starter is not None:
+            self.starter.signal(number)
+        if self.is_frozen:
+            self._thaw()
+
     def _collect(self) -> None:
-        """Wait for all that has ended: ranks, and orphans that came to this process as their subreaper."""
-        while self.processes:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                self.childless = True
-                break
-            if ended is None:
-                break
-            pid = ended.si_pid
-            stat, counters = process_stat(pid), process_io(pid)
-            _, status, used = os.wait4(pid, 0)
-            self.meter.collect(pid, used, counters, stat)
+        """Take in all that has ended: ranks, and what they left."""
+        if self.starter is None:
+            return
+        try:
+            found = self.starter.collect() if self.processes else []
+        except UnavailableError as error:
+            self.outcome, self.reason = self.outcome or "lost", self.reason or str(error)
+            self.starter = None
+            return
+        for ended in found:
+            self.meter.collect(ended)
             for process in self.processes:
-                if process.pid == pid and process.status is None:
-                    process.status, process.ended_s = status, time.monotonic()
+                if process.pid == ended.pid and process.status is None:
+                    process.status, process.ended_s = ended.status, time.monotonic()
+        if any(ended.status == signal.SIGKILL for ended in found):
+            self._look_for_memory()
         self._judge()
+
+    def _look_for_memory(self) -> None:
+        """End the piece if the kernel has killed a process of it for want of memory."""
+        if self.group is None or self.outcome not in (None, "finished") or not self.group.oom_kills():
+            return
+        assert self.launch.limits is not None
+        limit_bytes = self.launch.limits.memory_bytes or 0
+        right = "ask for more nodes, or use less"
+        reason = f"out of memory: it used all of its {limit_bytes >> 20:,} MiB on this machine; {right}"
+        if self.nothing_left:
+            self.outcome, self.reason = "failed", reason
+        else:
+            self._end("failed", reason, at_once=True)
 
     def _judge(self) -> None:
         """Decide how the piece ended, once its ranks have."""
@@ -633,16 +583,17 @@ class Supervisor:
         failed = next((process for process in self.processes if process.failed), None)
         if all(process.status is not None for process in self.processes):
             outcome: Outcome = "failed" if failed else "finished"
-            reason = failed.describe(self.folder) if failed else ""
-            if self.launch.elements and (problem := elements_problem(ended_elements(self.folder))):
+            reason = failed.describe(self.user_folder) if failed else ""
+            elements = self.launch.elements
+            if elements and (problem := elements_problem(ended_elements(self.user_folder, elements))):
                 outcome, reason = "failed", "; ".join(filter(None, (problem, reason)))
-            if self.childless:
+            if self.nothing_left:
                 self.outcome, self.reason = outcome, reason
             else:
                 left = "what it left running was ended"
                 self._end(outcome, f"{reason}; {left}" if reason else left)
         elif failed is not None and self.launch.end_on_failure:
-            self._end("failed", f"{failed.describe(self.folder)}; the other ranks were ended")
+            self._end("failed", f"{failed.describe(self.user_folder)}; the other ranks were ended")
 
     def _all_reports_heard(self) -> bool:
         """Take in what ranks that have ended said of their start, which explains their exit better than its code."""
@@ -651,7 +602,7 @@ class Supervisor:
             while process.report != CLOSED:  # nobody else has its other end, so this comes to an end
                 self._on_report(process)
         if self.gate is not None and ended:
-            self._end("failed", f"{ended[0].describe(self.folder)} before the start")
+            self._end("failed", f"{ended[0].describe(self.user_folder)} before the start")
         return self.outcome is None
 
     # -- records ------------------------------------------------------------------------------------------------------

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from gridweave.site.launch import Used
-from gridweave.site.machine.processes import ProcessStat, descendants
+from gridweave.site.machine.processes import ProcessStat, descendants, process_stat
 
 _KIB = 1024
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class EndedProcess(NamedTuple):
+    """A process that has ended: what wait4(2) said of it, and what it was.
+
+    It read and wrote so many bytes; its session and start are 0 if the kernel did not tell them.
+    """
+
+    pid: int
+    status: int
+    cpu_s: float
+    peak_memory_kib: int
+    read_bytes: int
+    written_bytes: int
+    session: int
+    start_ticks: int
+
+
+def reap() -> tuple[list[EndedProcess], bool]:
+    """Wait for all children that have ended, without pause; return them, and whether no child is left."""
+    found: list[EndedProcess] = []
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return found, True
+        if ended is None:
+            return found, False
+        stat, counters = process_stat(ended.si_pid), process_io(ended.si_pid)
+        pid, status, used = os.wait4(ended.si_pid, 0)
+        session, start_ticks = (stat.session, stat.start_ticks) if stat else (0, 0)
+        cpu_s = used.ru_utime + used.ru_stime
+        found.append(EndedProcess(pid, status, cpu_s, used.ru_maxrss, *counters, session, start_ticks))
 
 
 class _Sum:
@@ -64,7 +97,7 @@ class _Live:
 
 
 class Meter:
-    """Counts what the processes below this one use, by rank.
+    """Counts what the processes below one use, by rank.
 
     The kernel hands the times of a process to whoever waits for it, with those of all that it has waited for itself. So
     what the shim collects from a rank is exact for every process of the rank that was waited for. A process whose
@@ -73,7 +106,8 @@ class Meter:
     The largest process of a rank is never smaller than the fork of the shim that it was before its command began.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: int) -> None:
+        self._root = root  # the process of which they all stem
         self._sums: dict[int | None, _Sum] = {None: _Sum()}
         self._leaders: dict[int, int] = {}
         self._owners: dict[tuple[int, int], int] = {}
@@ -83,15 +117,13 @@ class Meter:
         self._sums[rank] = _Sum()
         self._leaders[pid] = rank
 
-    def collect(
-        self, pid: int, used: resource.struct_rusage, counters: tuple[int, int], stat: ProcessStat | None
-    ) -> None:
-        """Take in a process that has been waited for: what wait4(2) and `process_io` said, and what it was."""
-        part = self._sums[self._owner(stat) if stat else self._leaders.get(pid)]
-        part.cpu_s += used.ru_utime + used.ru_stime
-        part.peak_memory_bytes = max(part.peak_memory_bytes, used.ru_maxrss * _KIB)
-        part.read_bytes += counters[0]
-        part.written_bytes += counters[1]
+    def collect(self, ended: EndedProcess) -> None:
+        """Take in a process that has been waited for."""
+        part = self._sums[self._owner(ended.pid, ended.session, ended.start_ticks)]
+        part.cpu_s += ended.cpu_s
+        part.peak_memory_bytes = max(part.peak_memory_bytes, ended.peak_memory_kib * _KIB)
+        part.read_bytes += ended.read_bytes
+        part.written_bytes += ended.written_bytes
 
     def sample(self) -> float:
         """Look at all processes that run, and return how many seconds that took."""
@@ -99,9 +131,9 @@ class Meter:
         owners: dict[int, int | None] = {}
         live: dict[int | None, _Live] = {}
         known: dict[tuple[int, int], int] = {}
-        for stat in descendants(os.getpid()):
+        for stat in descendants(self._root):
             owner = owners.get(stat.parent)
-            owner = owner if owner is not None else self._owner(stat)
+            owner = owner if owner is not None else self._owner(stat.pid, stat.session, stat.start_ticks)
             owners[stat.pid] = owner
             if owner is not None:
                 known[stat.pid, stat.start_ticks] = owner
@@ -119,10 +151,10 @@ class Meter:
         """Return what those processes used that no rank can be found for."""
         return self._sums[None].usage(0.0)
 
-    def _owner(self, stat: ProcessStat) -> int | None:
-        """Return the rank of a process: by its session, or by where it was seen before its parent ended."""
-        rank = self._leaders.get(stat.session)
-        return rank if rank is not None else self._owners.get((stat.pid, stat.start_ticks))
+    def _owner(self, pid: int, session: int, start_ticks: int) -> int | None:
+        """Return the rank of a process: by itself, its session, or where it was seen before its parent ended."""
+        rank = self._leaders.get(session, self._leaders.get(pid))
+        return rank if rank is not None else self._owners.get((pid, start_ticks))
 
 
 def process_io(pid: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.site.job import JobRequest
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
@@ -172,10 +173,11 @@ class SiteActor(DrivenActor["SiteDesk"]):
         *,
         password_file: str = "",
         calls: Calls | None = None,
+        maxima: Maxima = NO_MAXIMA,
     ) -> None:
         self._calls: Calls = Handles(namespace) if calls is None else calls
         self._settings, self._journal, self._clock = settings, journal, clock
-        self._password_file = password_file
+        self._password_file, self._maxima = password_file, maxima
         self._uplink_end = uplink
         self._uplink: Link | None = None
         super().__init__(site_actor(settings.name))
@@ -190,7 +192,8 @@ class SiteActor(DrivenActor["SiteDesk"]):
 
             self._uplink = Link(self._uplink_end)
         place = journal_place(self._journal, self._password_file)
-        driver = SiteDriver(self._settings, place, self._clock, to_grid=self._to_grid, to_machine=self._to_machine)
+        doors: dict[str, Any] = {"to_grid": self._to_grid, "to_machine": self._to_machine}
+        driver = SiteDriver(self._settings, place, self._clock, maxima=self._maxima, **doors)
         uplink = self._uplink
         return SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
 

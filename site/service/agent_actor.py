@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from gridweave.errors import UnavailableError
+from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
 from gridweave.site.messages import Machine, Probed
 from gridweave.site.service.calls import GRID_ACTOR, Door, Handles, NearActor, agent_actor, encode, endure, site_actor
@@ -38,13 +39,14 @@ class NodeAgent(NearActor):
         clock: Clock | None = None,
         *,
         host: str = "",
+        rules: MachineRules = ANY_JOBS,
     ) -> None:
         import ray
 
         self._handles, self._site = Handles(namespace), site
         threads = () if virtual else node_threads(machine.nodes)
         host = host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        self._driver = AgentDriver(machine.name, Path(folder), self._report, host=host, threads=threads)
+        self._driver = AgentDriver(machine.name, Path(folder), self._report, host=host, threads=threads, rules=rules)
         self._door = Door(self, ("part",))
         self._opened = asyncio.Event()
         self._host, self._probe_port = host, 0

@@ -34,6 +34,7 @@ from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.step import Core, Step
+from gridweave.site.maxima import NO_MAXIMA, Maxima, MaximaSet
 from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.service.clock import Clock
 
@@ -100,11 +101,20 @@ class Driver(ABC, Generic[Incoming]):
     """Drives a core: events and packets in, what it decides out, a journal between.
 
     The core is fresh, and is brought to where its journal ends. That is made with ``batch=0``: this sees to it when it
-    is written. The ``peers`` are the other ends of its channels; ``send`` carries a packet to one of them.
+    is written. The ``peers`` are the other ends of its channels; ``send`` carries a packet to one of them. From now on
+    the ``maxima`` count for its users.
     """
 
     def __init__(
-        self, core: LiveCore, journal: Journal, clock: Clock, *, peers: Sequence[str], incoming: Any, send: Send
+        self,
+        core: LiveCore,
+        journal: Journal,
+        clock: Clock,
+        *,
+        peers: Sequence[str],
+        incoming: Any,
+        send: Send,
+        maxima: Maxima = NO_MAXIMA,
     ) -> None:
         try:
             self.replayed = replay(journal, core)
@@ -116,12 +126,7 @@ class Driver(ABC, Generic[Incoming]):
         self._core, self._journal, self._send = core, journal, send
         self.clock = clock
         self._decoder: msgspec.msgpack.Decoder[Packet[Incoming]] = msgspec.msgpack.Decoder(Packet[incoming])
-        self._channels: dict[str, Channel] = {}
-        for peer in peers:
-            known = journal.channel(peer)
-            self._channels[peer] = Channel.restored(
-                RESEND_MS, first=known.first, unacknowledged=known.unacknowledged, received=known.received
-            )
+        self._channels = {peer: _restored(journal, peer) for peer in peers}
         self._now_ms = self.replayed.now_ms
         self._events: list[Any] = []
         self._packets: list[tuple[str, Packet[Incoming]]] = []
@@ -138,6 +143,8 @@ class Driver(ABC, Generic[Incoming]):
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
+        # They are no setting that a journal is known by: they change while jobs wait.
+        self._events += [MaximaSet(maxima)] * (core.book.eligibility.lines.maxima != maxima)
 
     # -- the doors ----------------------------------------------------------------------------------------------------
 
@@ -467,6 +474,12 @@ class Driver(ABC, Generic[Incoming]):
         if self._sending:
             await asyncio.wait(self._sending)
         self._journal.close()
+
+
+def _restored(journal: Journal, peer: str) -> Channel:
+    """Return the channel to a peer as the journal has it."""
+    known = journal.channel(peer)
+    return Channel.restored(RESEND_MS, first=known.first, unacknowledged=known.unacknowledged, received=known.received)
 
 
 def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:

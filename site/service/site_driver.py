@@ -14,6 +14,7 @@ from gridweave.jit import one_at_a_time
 from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.live import LiveSite
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
@@ -57,7 +58,14 @@ class SiteDriver(Driver[Any]):
     """Drives a `LiveSite`; packets go to the grid, and orders to machines by their names."""
 
     def __init__(
-        self, settings: SiteSettings, place: str | Path, clock: Clock, *, to_grid: Send, to_machine: Send
+        self,
+        settings: SiteSettings,
+        place: str | Path,
+        clock: Clock,
+        *,
+        to_grid: Send,
+        to_machine: Send,
+        maxima: Maxima = NO_MAXIMA,
     ) -> None:
         self.settings = settings
         with one_at_a_time(f"site-{settings.policy.discipline}"):
@@ -71,7 +79,7 @@ class SiteDriver(Driver[Any]):
             identity=settings,
             batch=0,
         )
-        super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid)
+        super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid, maxima=maxima)
         self.journal = journal
         self._to_machine = to_machine
         self._due: set[str] = set()

@@ -118,6 +118,18 @@ async def test_scopes_come_from_the_claim_that_is_named(tmp_path: Path) -> None:
             assert (await grid.ask("GET", "/v1/whoami", token=named))[0] == 401
 
 
+async def test_limits_come_from_the_claim_that_is_named(tmp_path: Path) -> None:
+    """A token has the limits that it claims; one whose claim is none, or names what is not known, is not taken."""
+    async with guarded(tmp_path, limits_claim="gridweave_limits") as (issuer, grid):
+        small = issuer.token(gridweave_limits={"max_nodes": 2, "max_limit_ms": 10**9})
+        status, problem, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(nodes=3)]}, token=small)
+        assert (status, problem["errors"][0]["where"]) == (403, "jobs[0].request.nodes")
+        assert (await grid.ask("GET", "/v1/whoami", token=issuer.token()))[0] == 200
+        for claim in ({"max_nodes": 0}, {"max_nods": 2}, [2], "2"):
+            token = issuer.token(gridweave_limits=claim)
+            assert (await grid.ask("GET", "/v1/whoami", token=token))[0] == 401
+
+
 def _unsigned(issuer: RealIssuer) -> str:
     return jwt.encode(issuer.claims(), None, algorithm="none", headers={"kid": "r"})
 

@@ -27,6 +27,8 @@ def limited(place: Path, **limits: Any) -> str:
 
 BEYOND = {
     "nodes": ({"max_nodes": 4}, {"nodes": 5}, None, "nodes"),
+    "time": ({"max_limit_ms": 10**9}, {"limit_ms": 10**9 + 1}, None, "limit_ms"),
+    "priority": ({"max_priority": 5.0}, {"priority": 6.0}, None, "priority"),
     "another site": ({"sites": ("north",)}, {}, "south", "site"),
     "the grid": ({"sites": ("north",)}, {}, None, "site"),
     "another account": ({"accounts": ("climate", "ocean")}, {"account": "fusion"}, None, "account"),

@@ -58,7 +58,7 @@ class Keeper:
     def start(self, job_id: int) -> bool:
         """Have a job run."""
         self.pasts[job_id] = past(job_id, started=True)
-        wished = self.keeping.started(job_id)
+        wished = self.keeping.started(job_id, self.requests[job_id])
         self.settle()
         return wished
 

@@ -118,6 +118,8 @@ def may(info: TokenInfo) -> str:
     words += [f"accounts {', '.join(limits.accounts)}"] if limits.accounts else []
     words += [f"at most {limits.max_nodes} nodes"] if limits.max_nodes is not None else []
     words += [f"arrays of at most {limits.max_array} jobs"] if limits.max_array is not None else []
+    words += [f"at most {span_text(limits.max_limit_ms)} each"] if limits.max_limit_ms is not None else []
+    words += [f"priority of at most {limits.max_priority:g}"] if limits.max_priority is not None else []
     return "; ".join(words)
 
 

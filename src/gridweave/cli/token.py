@@ -35,6 +35,17 @@ Place = Annotated[
 ]
 
 
+_TYPED = {
+    "user": "USER",
+    "days": "--valid",
+    "scopes": "--scope",
+    "limits": "--sites, --accounts and the maxima",
+    "max_nodes": "--max-nodes",
+    "max_array": "--max-array",
+    "max_limit_ms": "--max-time",
+}
+
+
 @app.command("create")
 def create(
     user: Annotated[str, typer.Argument(metavar="USER", help="User that the token speaks for.")],
@@ -53,6 +64,10 @@ def create(
     accounts: Annotated[str, typer.Option(metavar="LIST", help="Only for jobs of these accounts.")] = "",
     max_nodes: Annotated[int | None, typer.Option(metavar="N", help="Only for jobs of at most N nodes.")] = None,
     max_array: Annotated[int | None, typer.Option(metavar="N", help="Only for arrays of at most N jobs.")] = None,
+    max_time: Annotated[str, typer.Option(metavar="SPAN", help="Only for jobs of at most this time limit.")] = "",
+    max_priority: Annotated[
+        float | None, typer.Option(metavar="N", help="Only for jobs of at most this priority.")
+    ] = None,
     tokens: Place = None,
     here: Here = None,
     as_json: Json = False,
@@ -62,10 +77,10 @@ def create(
     Example: gridweave token create anna --scope read,submit --valid 30d --tokens tokens.db
     """
     days = None if valid == "never" else parse_time_ms("--valid", valid) / 86_400_000
-    given = {"scopes": "--scope", "limits": "--sites, --accounts, --max-nodes and --max-array"}
-    given |= {"max_nodes": "--max-nodes", "max_array": "--max-array"}
-    with _store(tokens, here, create=True) as store, named_as_typed(user="USER", days="--valid", **given):
-        limits = _limits(sites, accounts, max_nodes, max_array)
+    numbers: dict[str, Any] = {"max_nodes": max_nodes, "max_array": max_array, "max_priority": max_priority}
+    numbers["max_limit_ms"] = parse_time_ms("--max-time", max_time) if max_time else None
+    with _store(tokens, here, create=True) as store, named_as_typed(**_TYPED):
+        limits = _limits(sites, accounts, numbers)
         made = store.create(user, cast("Any", _listed(scope)), days=days, limits=limits)
         _audit(store, "token-create", made.info.token_id)
     if as_json:
@@ -212,10 +227,10 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _limits(sites: str, accounts: str, max_nodes: int | None, max_array: int | None) -> TokenLimits:
+def _limits(sites: str, accounts: str, numbers: dict[str, Any]) -> TokenLimits:
     from gridweave.grid.api import TokenLimits
 
-    return TokenLimits(sites=_listed(sites), accounts=_listed(accounts), max_nodes=max_nodes, max_array=max_array)
+    return TokenLimits(sites=_listed(sites), accounts=_listed(accounts), **numbers)
 
 
 def _instant(time_ms: int) -> str:

@@ -54,6 +54,21 @@ def test_the_example_can_be_read_from_a_file(tmp_path: Path) -> None:
         read_grid(tmp_path / "missing.toml")
 
 
+def test_maxima_are_read_and_what_is_wrong_with_them_is_told() -> None:
+    """Defaults and names come to the plan; a number that makes no sense has its line, and so has an unknown key."""
+    maxima = plan(SITES + "[maxima.each_user]\nnodes = 4\n[maxima.users.anna]\nlimit_hours = 1.5\n").maxima
+    assert (maxima.of("user", "anna").nodes, maxima.of("user", "anna").limit_ms) == (4, 5_400_000)
+    assert maxima.of("account", "anna").nodes is None
+    told = problems(SITES + "[maxima.users.anna]\nnodes = 0\n[maxima.accounts.x]\nnode_hour = 3\n")
+    assert told == [
+        "GRID.toml:10: maxima.users.anna.nodes: is 0; a whole number from 1 to 10000000",
+        (
+            "GRID.toml:12: maxima.accounts.x.node_hour: is not known (perhaps node_hours was meant); known are "
+            "limit_hours, priority, nodes, waiting_jobs, running_jobs, running_nodes, node_hours, window_hours"
+        ),
+    ]
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     """Unknown keys, wrong types and what contradicts itself are told with file, line and field."""
     told = problems(

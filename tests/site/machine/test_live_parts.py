@@ -202,7 +202,7 @@ def test_samples_see_what_nobody_waits_for() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        meter = Meter()
+        meter = Meter(os.getpid())
         meter.add_rank(7, child.pid)
         assert meter.usage(7, 1.0) == Used(wall_s=1.0)
         assert meter.sample() > 0

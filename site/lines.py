@@ -1,0 +1,388 @@
+"""Who is let into the queue, and who stands in line for that: arrays, and the maxima of users and accounts.
+
+Each of these is a *group*, which has room for so much at one time. A job falls under all of its groups and goes in when
+each has room, in the order of the numbers of jobs: none goes ahead of another that waits for the same group. No clock,
+no I/O.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from gridweave.site.explain import nodes_text
+from gridweave.site.job import JobRequest
+from gridweave.site.maxima import NO_MAXIMA, NO_MAXIMUM, Maxima, Maximum, beyond, hours_text, node_s_of
+from gridweave.site.times import span_text
+
+GroupName = tuple[str, str, str]
+"""``array`` with its user and its name; or ``user`` or ``account`` with its name, and nothing."""
+
+Lane = tuple[GroupName, ...]
+"""The groups of a job: those with the same ones stand in one line."""
+
+PARTS_OF_WINDOW = 100
+"""What was used leaves the window in so many parts: up to a hundredth of the window later than it might."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a job asks its groups for."""
+
+    nodes: int
+    node_s: int  # that it may use
+    at_once: int  # so many jobs of its array may be inside; 0: all
+
+
+class JobGroup(msgspec.Struct):
+    """What the jobs of a group have: those that are inside, in the queue or running, and those that were."""
+
+    inside: int = 0
+    nodes: int = 0
+    promised_s: int = 0  # node-seconds that those inside may use
+    unstarted: int = 0  # jobs that have not started, inside or not
+    used: list[tuple[int, int]] = []  # until when node-seconds count that were used, and how many; ascending
+
+    def used_s(self, now_ms: int) -> int:
+        """Return the node-seconds of jobs that have ended within the window."""
+        return sum(node_s for until_ms, node_s in self.used if until_ms > now_ms)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be known of it any more."""
+        return not (self.inside or self.unstarted or self.used)
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """What of a group has no room for a job."""
+
+    group: GroupName
+    what: str  # ``jobs``, ``nodes`` or ``node-hours``
+    most: int
+    there: int
+    asked: int
+    window_ms: int = 0
+    until_ms: int | None = None  # of node-hours: when there is room though nothing but time has passed
+
+    @property
+    def missing(self) -> int:
+        """By how much the job goes beyond it."""
+        return self.there + self.asked - self.most
+
+    @property
+    def words(self) -> str:
+        """What binds, and by how much, in one line."""
+        kind, name, _ = self.group
+        if kind == "array":
+            return f"{self.most} jobs of its array {self.group[2]} are under way, as many as may be"
+        whose = whose_text(kind, name)
+        if self.what == "jobs":
+            return f"{whose} has {_jobs(self.there)} under way and may have {self.most}: {self.missing} too many"
+        if self.what == "nodes":
+            there = nodes_text(self.there)
+            return f"{whose} has {there} under way and may have {self.most}: {self.missing} too many with this job"
+        there, most, missing = (hours_text(number) for number in (self.there, self.most, self.missing))
+        window = span_text(self.window_ms)
+        return f"{whose} has {there} node-hours used or under way in {window} and may have {most}: {missing} too many"
+
+
+class LinesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is inside and who stands in line, when all is settled."""
+
+    maxima: Maxima
+    groups: list[tuple[GroupName, JobGroup]]
+    standing: list[tuple[Lane, dict[int, Ask]]]
+    started: list[int]
+
+
+class Lines:
+    """The groups of the jobs that are not over, and the lines before them.
+
+    Examples
+    --------
+    >>> lines = Lines()
+    >>> lines.maxima = Maxima(each_user=Maximum(running_jobs=1))
+    >>> lane, ask = (("user", "anna", ""),), Ask(1, 60, 0)
+    >>> for job_id in (1, 2):
+    ...     lines.stand(job_id, lane, ask)
+    >>> lines.move(0)
+    [1]
+    >>> lines.bound(0, lane, ask)[0].words
+    "user 'anna' has 1 job under way and may have 1: 1 too many"
+    """
+
+    def __init__(self) -> None:
+        self.maxima = NO_MAXIMA
+        self._groups: dict[GroupName, JobGroup] = {}
+        # Of each lane, the numbers of the jobs that stand in it, as a heap; some may have left.
+        self._lanes: dict[Lane, list[int]] = {}
+        self._asks: dict[int, tuple[Lane, Ask]] = {}
+        self._lanes_of: dict[GroupName, set[Lane]] = {}
+        self._started: set[int] = set()
+        self._moved: set[GroupName] = set()
+
+    def __contains__(self, job_id: int) -> bool:
+        """Return whether a job stands in line."""
+        return job_id in self._asks
+
+    def change(self, maxima: Maxima) -> None:
+        """Have other maxima count from now on; who is inside stays there."""
+        self.maxima = maxima
+        self._moved.update(self._lanes_of)
+
+    def refusal(self, request: JobRequest) -> str | None:
+        """Return why a job may not be handed in, in one line, or None."""
+        for kind, name in (("user", request.user), ("account", request.account)):
+            maximum = self._maximum((kind, name, ""))
+            if maximum is NO_MAXIMUM or (kind == "account" and not name):
+                continue
+            group = self._groups.get((kind, name, ""))
+            unstarted = 0 if group is None else group.unstarted
+            problem = beyond(maximum, whose_text(kind, name), request, unstarted)
+            if problem is not None:
+                return problem
+        return None
+
+    # -- what becomes of jobs -----------------------------------------------------------------------------------------
+
+    def came(self, lane: Lane) -> None:
+        """Take note of a job that was handed in."""
+        for name in lane:
+            self._groups.setdefault(name, JobGroup()).unstarted += 1
+
+    def started(self, job_id: int, lane: Lane) -> None:
+        """Take note that a job runs; if it did before, nothing changes."""
+        if job_id not in self._started:
+            self._started.add(job_id)
+            for name in lane:
+                self._groups[name].unstarted -= 1
+
+    def over(self, job_id: int, lane: Lane) -> None:
+        """Take note that a job is over, or was declined; it is neither inside nor in line."""
+        for name in lane:
+            group = self._groups.get(name)
+            if group is not None:
+                group.unstarted -= job_id not in self._started
+                if group.is_empty:
+                    del self._groups[name]
+        self._started.discard(job_id)
+
+    def has_to_stand(self, lane: Lane, ask: Ask) -> bool:
+        """Return whether a job has to stand in line, if only to be let in at once."""
+        return bool(ask.at_once) or any(name in self._lanes_of or self._maximum(name).lets_wait for name in lane)
+
+    def enter(self, lane: Lane, ask: Ask) -> None:
+        """Let a job in."""
+        for name in lane:
+            group = self._groups.setdefault(name, JobGroup())
+            group.inside += 1
+            group.nodes += ask.nodes
+            group.promised_s += ask.node_s
+
+    def leave(self, lane: Lane, ask: Ask, now_ms: int, used_s: int = 0) -> None:
+        """Take note that a job is inside no more, and has used so many node-seconds."""
+        for name in lane:
+            group = self._groups[name]
+            group.inside -= 1
+            group.nodes -= ask.nodes
+            group.promised_s -= ask.node_s
+            self._moved.add(name)
+            maximum = self._maximum(name)
+            if used_s and maximum.node_hours is not None:
+                _charge(group, used_s, now_ms, maximum.window_ms)
+
+    def stand(self, job_id: int, lane: Lane, ask: Ask) -> None:
+        """Have a job stand in line."""
+        self._asks[job_id] = lane, ask
+        heapq.heappush(self._lanes.setdefault(lane, []), job_id)
+        for name in lane:
+            self._lanes_of.setdefault(name, set()).add(lane)
+        self._moved.update(lane)
+
+    def step_out(self, job_id: int) -> None:
+        """Have a job stand in line no more, if it does."""
+        found = self._asks.pop(job_id, None)
+        if found is not None:
+            self._moved.update(found[0])
+
+    def move(self, now_ms: int) -> list[int]:
+        """Let in who may go in, and return them in that order."""
+        for name in [name for name in self._lanes_of if name in self._groups]:
+            used = self._groups[name].used
+            while used and used[0][0] <= now_ms:
+                used.pop(0)
+                self._moved.add(name)
+        let_in: list[int] = []
+        while self._moved:
+            moved, self._moved = self._moved, set()
+            near = {name for lane in self._lanes_before(moved) for name in lane}
+            let_in += self._move(now_ms, self._lanes_before(near))
+        return let_in
+
+    def _lanes_before(self, names: set[GroupName]) -> set[Lane]:
+        return {lane for name in names for lane in self._lanes_of.get(name, ())}
+
+    def _move(self, now_ms: int, lanes: set[Lane]) -> list[int]:
+        """Let in from the heads of lanes, the lowest number first; whoever has to wait lets none of its groups by."""
+        heads = [(first, lane) for lane in lanes if (first := self._first(lane)) is not None]
+        heapq.heapify(heads)
+        let_in: list[int] = []
+        shut: set[GroupName] = set()
+        while heads:
+            job_id, lane = heads[0]
+            _, ask = self._asks[job_id]
+            full = [name for name in lane if self._bound(now_ms, name, ask) is not None]
+            shut.update(full)
+            if not shut.isdisjoint(lane):
+                heapq.heappop(heads)
+                continue
+            del self._asks[job_id]
+            self.enter(lane, ask)
+            let_in.append(job_id)
+            # Others may have stood behind it.
+            self._moved.update(lane)
+            following = self._first(lane)
+            if following is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (following, lane))
+        return let_in
+
+    def _first(self, lane: Lane) -> int | None:
+        """Return the first that stands in a lane; a lane with none is forgotten."""
+        line = self._lanes.get(lane)
+        while line:
+            if line[0] in self._asks:
+                return line[0]
+            heapq.heappop(line)
+        self._lanes.pop(lane, None)
+        for name in lane:
+            others = self._lanes_of.get(name)
+            if others is not None:
+                others.discard(lane)
+                if not others:
+                    del self._lanes_of[name]
+        return None
+
+    # -- what binds ---------------------------------------------------------------------------------------------------
+
+    def bound(self, now_ms: int, lane: Lane, ask: Ask) -> list[Bound]:
+        """Return which groups have no room for a job; none if it only stands behind others."""
+        found = (self._bound(now_ms, name, ask) for name in lane)
+        return [bound for bound in found if bound is not None]
+
+    def ahead(self, job_id: int) -> tuple[int, GroupName] | None:
+        """Return the first job that stands in line before another for the same group, and that; None if none does."""
+        lane, _ = self._asks[job_id]
+        found = []
+        for name in lane:
+            firsts = (self._lanes[other][0] for other in self._lanes_of[name] if self._lanes.get(other))
+            found += [(first, name) for first in firsts if first < job_id and first in self._asks]
+        return min(found, default=None)
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when used node-hours leave the window of a group that somebody waits for; None if none do."""
+        found = (self._groups[name].used for name in self._lanes_of if name in self._groups)
+        return min((used[0][0] for used in found if used), default=None)
+
+    def _maximum(self, name: GroupName) -> Maximum:
+        kind, who, _ = name
+        return NO_MAXIMUM if kind == "array" or self.maxima is NO_MAXIMA else self.maxima.of(kind, who)
+
+    def _bound(self, now_ms: int, name: GroupName, ask: Ask) -> Bound | None:
+        """Return what of a group has no room; a job that asks for more than there ever is goes in when it is empty."""
+        group = self._groups.get(name)
+        if group is None:
+            return None
+        maximum, inside = self._maximum(name), group.inside
+        most_jobs = (ask.at_once or None) if name[0] == "array" else maximum.running_jobs
+        if most_jobs is not None and inside + 1 > most_jobs:
+            return Bound(name, "jobs", most_jobs, inside, 1)
+        if maximum.running_nodes is not None and inside and group.nodes + ask.nodes > maximum.running_nodes:
+            return Bound(name, "nodes", maximum.running_nodes, group.nodes, ask.nodes)
+        most, there = maximum.node_s, group.used_s(now_ms) + group.promised_s
+        if maximum.node_hours is None or not there or there + ask.node_s <= most:
+            return None
+        until_ms = _less_used_ms(group, now_ms, there + ask.node_s - most)
+        return Bound(name, "node-hours", most, there, ask.node_s, maximum.window_ms, until_ms)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> LinesState:
+        """Return who is inside and who stands in line."""
+        standing: dict[Lane, dict[int, Ask]] = {}
+        for job_id, (lane, ask) in self._asks.items():
+            standing.setdefault(lane, {})[job_id] = ask
+        return LinesState(self.maxima, list(self._groups.items()), list(standing.items()), sorted(self._started))
+
+    def restore(self, state: LinesState) -> None:
+        """Take in who was inside and who stood in line; these are fresh."""
+        self.maxima = NO_MAXIMA if state.maxima == NO_MAXIMA else state.maxima
+        self._groups, self._started = dict(state.groups), set(state.started)
+        for lane, asks in state.standing:
+            for job_id, ask in asks.items():
+                self.stand(job_id, lane, ask)
+        self._moved = set()
+
+    def check_invariants(self, now_ms: int) -> None:
+        """Raise AssertionError if the state contradicts itself: somebody waits for nothing."""
+        for name, group in self._groups.items():
+            least = min(group.inside, group.nodes, group.promised_s, group.unstarted)
+            assert least >= 0, f"{name} has fewer than none"
+        for job_id, (lane, ask) in self._asks.items():
+            is_bound = self.bound(now_ms, lane, ask) or self.ahead(job_id)
+            assert is_bound, f"job {job_id} stands in line for nothing"
+
+
+def lane_of(request: JobRequest) -> tuple[Lane, Ask]:
+    """Return the groups of a job, and what it asks them for."""
+    return tuple(_groups_of(request)), Ask(
+        request.nodes,
+        node_s_of(request.nodes, request.limit_ms),
+        0 if request.array is None else request.array.at_once,
+    )
+
+
+def _groups_of(request: JobRequest) -> Iterator[GroupName]:
+    if request.array is not None:
+        yield "array", request.user, request.array.name
+    yield "user", request.user, ""
+    if request.account:
+        yield "account", request.account, ""
+
+
+def whose_text(kind: str, name: str) -> str:
+    """Return whose a maximum is, in words.
+
+    Examples
+    --------
+    >>> whose_text("account", "physics"), whose_text("user", "")
+    ("account 'physics'", 'who has no name')
+    """
+    return f"{kind} {name!r}" if name else "who has no name"
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)}"
+
+
+def _less_used_ms(group: JobGroup, now_ms: int, node_s: int) -> int | None:
+    """Return when so many node-seconds that were used have left the window; None if fewer were used."""
+    for until_ms, used_s in group.used:
+        node_s -= used_s if until_ms > now_ms else 0
+        if node_s <= 0:
+            return until_ms
+    return None
+
+
+def _charge(group: JobGroup, node_s: int, now_ms: int, window_ms: int) -> None:
+    """Count what was used until it leaves the window, in parts of that."""
+    part_ms = max(1, window_ms // PARTS_OF_WINDOW)
+    until_ms = -(-now_ms // part_ms) * part_ms + window_ms
+    group.used = [used for used in group.used if used[0] > now_ms]
+    if group.used and group.used[-1][0] >= until_ms:
+        until_ms, before = group.used[-1]
+        group.used[-1] = until_ms, before + node_s
+    else:
+        group.used.append((until_ms, node_s))

@@ -1,0 +1,102 @@
+"""Which Unix user a user is on this machine, as the launcher's file says: by a table, by the same name, else none."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import resource
+import stat
+import subprocess
+import sys
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+LEAST_UID = 1000
+"""Below are the accounts of the system: the rule of the same name never gives one of these."""
+
+
+class DeniedError(Exception):
+    """Why something is not done, in one line."""
+
+
+class LauncherFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the launcher's file says: see docs/launchers.md."""
+
+    service: str
+    socket: str
+    cgroup: str = ""
+    users: dict[str, str] = {}
+    same_name: bool = False
+    private_tmp: bool = True
+    limits: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
+
+
+class Settings(NamedTuple):
+    """The launcher's file, as whom the service runs, and the control groups that were made for jobs."""
+
+    path: str
+    file: LauncherFile
+    service: pwd.struct_passwd
+    groups: dict[str, str]
+
+    def account(self, user: str) -> pwd.struct_passwd:
+        """Return the Unix user for the user of a job: by the table, else by the same name, else none."""
+        name = self.file.users.get(user) or (user if self.file.same_name else "")
+        if not name:
+            raise DeniedError(f"user {user!r} has no Unix user on this machine; add it to [users] of {self.path}")
+        account = account_of(name, f"user {user!r}")
+        if account.pw_uid == 0 or account.pw_gid == 0:
+            raise DeniedError(f"user {user!r}: is mapped to {name!r}, who is root here; map an ordinary Unix user")
+        if account.pw_uid == self.service.pw_uid:
+            raise DeniedError(f"user {user!r}: is mapped to {name!r}, as whom the service runs; map another Unix user")
+        if user not in self.file.users and account.pw_uid < LEAST_UID:
+            raise DeniedError(
+                f"user {user!r}: {name!r} is an account of the system; add it to [users] if that is meant"
+            )
+        return account
+
+
+def account_of(name: str, whose: str) -> pwd.struct_passwd:
+    """Return a Unix user of this machine."""
+    try:
+        return pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise DeniedError(f"{whose}: this machine has no Unix user {name!r}; make it, or name another") from None
+
+
+def read_settings(path: str) -> Settings:
+    """Read the launcher's file, and have its control groups made by a program that ends before anybody asks."""
+    with open(path, "rb") as opened:
+        _check_roots(path, os.fstat(opened.fileno()))
+        try:
+            file = msgspec.toml.decode(opened.read(), type=LauncherFile)
+        except msgspec.DecodeError as error:
+            raise DeniedError(f"{path}: {error}; docs/launchers.md says what may be in it") from None
+    for user, name in file.users.items():
+        if account_of(name, f"{path}: users.{user}").pw_uid == 0:
+            raise DeniedError(f"{path}: users.{user} is {name!r}, who is root; map an ordinary Unix user")
+    for limit in file.limits:
+        if not hasattr(resource, f"RLIMIT_{limit.upper()}"):
+            raise DeniedError(f"{path}: limits.{limit} is no limit of setrlimit(2); one is nofile")
+    service, groups = account_of(file.service, f"{path}: service"), {}
+    if file.cgroup:
+        command = [sys.executable, "-P", "-m", "gridweave.site.machine.cgroups", file.cgroup]
+        owner = [str(service.pw_uid), str(service.pw_gid)]
+        groups = json.loads(subprocess.run([*command, *owner], stdout=subprocess.PIPE, check=True).stdout)
+    return Settings(path, file, service, groups)
+
+
+def _check_roots(path: str, file: os.stat_result) -> None:
+    """Refuse a file that anyone but root could have written, or put in its place."""
+    folder = os.path.dirname(os.path.realpath(path))
+    found = [(path, file)]
+    while True:
+        found.append((folder, os.stat(folder)))
+        if folder == "/":
+            break
+        folder = os.path.dirname(folder)
+    for name, status in found:
+        if status.st_uid != 0 or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
+            raise DeniedError(f"{path}: {name} can be written by others than root; chown root, chmod go-w")

@@ -1,0 +1,344 @@
+"""Control groups of Linux: limits of a job that hold, who was killed for want of memory, pausing, and an end of all.
+
+Version 2 is used for whatever it has; for each controller that it lacks, version 1, if that is mounted beside it. The
+kernel's names are in Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from gridweave.errors import InputError
+from gridweave.site.launch import Launch, Limits
+from gridweave.site.machine.processes import descendants, process_stat, send_signal
+
+CONTROLLERS = ("memory", "cpu", "pids")
+"""What limits need; each may be missing by itself."""
+
+UNIFIED = "unified"
+"""In place of a controller: the hierarchy of version 2, by which a group is killed and paused."""
+
+FREEZER = "freezer"
+"""By which version 1 pauses a group."""
+
+_PERIOD_US = 100_000
+_ROUNDS = 1_000
+_FREEZE_S = 1.0
+_LOOK_S = 0.0005
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+class ControlGroup:
+    """One control group.
+
+    Parameters
+    ----------
+    folders : mapping from str to str or Path
+        Its folder in each hierarchy, by controller.
+    """
+
+    def __init__(self, folders: Mapping[str, str | Path]) -> None:
+        self.folders = {controller: Path(folder) for controller, folder in folders.items()}
+
+    def _is_2(self, controller: str) -> bool:
+        return (self.folders[controller] / "cgroup.controllers").exists()
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether its processes can be paused."""
+        return UNIFIED in self.folders or FREEZER in self.folders
+
+    def add(self, pid: int) -> None:
+        """Move a process into it, with all that it will fork."""
+        for folder in set(self.folders.values()):
+            (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+    def limit(self, limits: Limits) -> None:
+        """Set limits; the kernel holds to them from now on. Limits that are None are lifted."""
+        if "memory" in self.folders:
+            self._limit_memory(limits.memory_bytes)
+        if "cpu" in self.folders:
+            quota = None if limits.cpus is None else max(1_000, round(limits.cpus * _PERIOD_US))
+            if self._is_2("cpu"):
+                self._write("cpu", "cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")
+            else:
+                self._write("cpu", "cpu.cfs_period_us", str(_PERIOD_US))
+                self._write("cpu", "cpu.cfs_quota_us", str(-1 if quota is None else quota))
+        if "pids" in self.folders:
+            self._write("pids", "pids.max", "max" if limits.processes is None else str(limits.processes))
+
+    def _limit_memory(self, limit_bytes: int | None) -> None:
+        if self._is_2("memory"):
+            self._write("memory", "memory.max", "max" if limit_bytes is None else str(limit_bytes))
+            self._write("memory", "memory.swap.max", "max" if limit_bytes is None else "0", optional=True)
+            self._write("memory", "memory.oom.group", "1", optional=True)
+            return
+        text = str(-1 if limit_bytes is None else limit_bytes)
+        # With swap it must never be below that without.
+        self._write("memory", "memory.memsw.limit_in_bytes", "-1", optional=True)
+        self._write("memory", "memory.limit_in_bytes", text)
+        self._write("memory", "memory.memsw.limit_in_bytes", text, optional=True)
+
+    def oom_kills(self) -> int:
+        """Return how many of its processes the kernel has killed because memory was at its limit."""
+        folder = self.folders.get("memory")
+        if folder is None:
+            return 0
+        name = "memory.events" if self._is_2("memory") else "memory.oom_control"
+        try:
+            lines = (folder / name).read_text(encoding="ascii").splitlines()
+        except FileNotFoundError:
+            return 0
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+    def pids(self) -> list[int]:
+        """Return its processes."""
+        found: set[int] = set()
+        for folder in self.folders.values():
+            with contextlib.suppress(FileNotFoundError):
+                found |= set(map(int, (folder / "cgroup.procs").read_text(encoding="ascii").split()))
+        return sorted(found)
+
+    def gather(self, root: int) -> None:
+        """Move all that stems from a process into it, also what is forked meanwhile."""
+        for _ in range(_ROUNDS):
+            inside = set(self.pids())
+            outside = [stat.pid for stat in descendants(root) if stat.pid not in inside and stat.state not in "ZX"]
+            if not outside:
+                return
+            for pid in outside:
+                with contextlib.suppress(ProcessLookupError):
+                    self.add(pid)
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Pause all of its processes, or let them go on; the kernel takes a moment."""
+        if UNIFIED in self.folders:
+            self._write(UNIFIED, "cgroup.freeze", str(int(frozen)))
+        elif FREEZER in self.folders:
+            self._write(FREEZER, "freezer.state", "FROZEN" if frozen else "THAWED")
+
+    def is_frozen(self) -> bool:
+        """Return whether all of its processes stand still."""
+        if UNIFIED in self.folders:
+            return "frozen 1" in (self.folders[UNIFIED] / "cgroup.events").read_text(encoding="ascii")
+        return (self.folders[FREEZER] / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN"
+
+    def stop(self) -> bool:
+        """Pause all of its processes, and return whether they all stand still; if not, none is paused."""
+        self.freeze(frozen=True)
+        until_s = time.monotonic() + _FREEZE_S
+        while not self.is_frozen():
+            if time.monotonic() >= until_s:
+                self.freeze(frozen=False)
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def kill(self) -> None:
+        """Kill all of its processes, also paused ones, and what they fork meanwhile."""
+        unified = self.folders.get(UNIFIED)
+        if unified is not None and (unified / "cgroup.kill").exists():
+            self._write(UNIFIED, "cgroup.kill", "1")
+            return
+        self.freeze(frozen=False)
+        # Whoever forks faster than this loop is stopped by its limit of processes.
+        for _ in range(_ROUNDS):
+            stats = [stat for stat in map(process_stat, self.pids()) if stat is not None and stat.state not in "ZX"]
+            if not stats:
+                return
+            for stat in stats:
+                send_signal(stat, signal.SIGKILL)
+
+    def remove(self, *, patience_s: float = 2.0) -> bool:
+        """Remove it, and return whether that was possible: not while a process of it is left."""
+        until_s = time.monotonic() + patience_s
+        for folder in dict.fromkeys(self.folders.values()):
+            while True:
+                try:
+                    folder.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    # What was killed takes the kernel a moment to clear away.
+                    if time.monotonic() >= until_s:
+                        return False
+                    time.sleep(0.002)
+                else:
+                    break
+        return True
+
+    def _write(self, controller: str, name: str, text: str, *, optional: bool = False) -> None:
+        try:
+            (self.folders[controller] / name).write_text(text, encoding="ascii")
+        except OSError:
+            # Without accounting of swap, or with an older kernel, the file is not there or cannot be written.
+            if not optional:
+                raise
+
+
+class Cgroups:
+    """The control groups of one runner: a group for all of it, and below that one for each job.
+
+    Parameters
+    ----------
+    parent : ControlGroup
+        The group of all; this process must be able to make folders in each of its own.
+    """
+
+    def __init__(self, parent: ControlGroup) -> None:
+        self.parent = parent
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Its folder for each controller, as `ControlGroup` takes them."""
+        return {controller: str(folder) for controller, folder in self.parent.folders.items()}
+
+    def make(self, name: str, limits: Limits) -> ControlGroup:
+        """Make the group of a job, with its limits; one that is there already is limited anew."""
+        group = self.group(name)
+        for folder in dict.fromkeys(group.folders.values()):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        group.limit(limits)
+        return group
+
+    def make_freezer(self, name: str) -> ControlGroup | None:
+        """Make the group of a job that can be paused, and is not limited; None if there can be none."""
+        folders = {each: self.parent.folders[each] for each in (UNIFIED, FREEZER) if each in self.parent.folders}
+        try:
+            return Cgroups(ControlGroup(folders)).make(name, Limits()) if folders else None
+        except OSError:
+            return None
+
+    def group(self, name: str) -> ControlGroup:
+        """Return the group of a job, which need not be there."""
+        if not _NAME.fullmatch(name):
+            raise InputError(f"control group {name!r}: is called by letters, digits, '-', '_' and '.'")
+        return ControlGroup({each: folder / name for each, folder in self.parent.folders.items()})
+
+
+def missing_groups(launch: Launch) -> str | None:
+    """Return why the limits of a launch would not hold, in one line, or None."""
+    lacking = [] if launch.limits is None else [each for each in launch.limits.controllers if each not in launch.groups]
+    if not lacking:
+        return None
+    return f"its limits cannot hold: no control group for {', '.join(lacking)} may be used here; see docs/launchers.md"
+
+
+def group_name(folder: Path) -> str:
+    """Return what the group of a piece is called: another one for each runner of a machine."""
+    return f"{zlib.crc32(os.fsencode(folder.parent)):08x}-{folder.name}"
+
+
+def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
+    """Return the folder of this process's own group for each controller, and whether it is of version 2.
+
+    `root` is the folder of a process below /proc.
+    """
+    own: dict[str, str] = {}
+    for line in Path(root, "cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        own |= dict.fromkeys(controllers.split(",") if controllers else [UNIFIED], path)
+    found: dict[str, tuple[Path, bool]] = {}
+    for line in Path(root, "mountinfo").read_text(encoding="utf-8").splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        inside, mount = before.split(" ")[3:5]
+        if kind == "cgroup2" and UNIFIED in own:
+            folder = _below(mount, inside, own[UNIFIED])
+            found[UNIFIED] = folder, True
+            with contextlib.suppress(OSError):
+                names = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
+                found |= {name: (folder, True) for name in names if name in CONTROLLERS}
+        elif kind == "cgroup":
+            for name in options.split(" ")[-1].split(","):
+                if name in (*CONTROLLERS, FREEZER) and name in own:
+                    found.setdefault(name, (_below(mount, inside, own[name]), False))
+    return found
+
+
+def _below(mount: str, inside: str, path: str) -> Path:
+    """Return where a group is, if `inside` of the hierarchy is seen at `mount`."""
+    relative = os.path.relpath(path, inside)
+    return Path(mount) if relative.startswith("..") else Path(mount, relative)
+
+
+def open_cgroups(
+    name: str,
+    *,
+    owner: tuple[int, int] | None = None,
+    root: str = "/proc/self",
+    controllers: Collection[str] = CONTROLLERS,
+) -> Cgroups:
+    """Make the group of a runner below that of this process, and return it with what could be had.
+
+    Parameters
+    ----------
+    name : str
+        Of the group; that of an earlier run is taken up again.
+    owner : tuple of int, optional
+        The uid and gid that may make groups in it from now on, if that is not this process.
+    root : str
+        The folder of this process below /proc.
+    controllers : collection of str
+        Which controllers are needed; without any, processes can be paused and killed.
+
+    Returns
+    -------
+    Cgroups
+        Without the controllers that this process may not use; with none at all nothing can be limited.
+    """
+    folders: dict[str, Path] = {}
+    for controller, (own, is_2) in mounted(root).items():
+        if controller not in (*controllers, UNIFIED, FREEZER):
+            continue
+        folder = own / name
+        with contextlib.suppress(OSError):
+            if is_2 and controller != UNIFIED:
+                _pass_on(own, controller)
+            folder.mkdir(mode=0o755, exist_ok=True)
+            if is_2 and controller != UNIFIED:
+                _pass_on(folder, controller)
+            if owner is not None:
+                _hand_over(folder, owner)
+            if os.access(folder, os.W_OK):
+                folders[controller] = folder
+    if UNIFIED in folders:
+        folders.pop(FREEZER, None)
+    return Cgroups(ControlGroup(folders))
+
+
+def _pass_on(folder: Path, controller: str) -> None:
+    """Let the groups in a folder of version 2 have a controller; the processes in it move aside, as it demands."""
+    control = folder / "cgroup.subtree_control"
+    if controller in control.read_text(encoding="ascii").split():
+        return
+    try:
+        control.write_text(f"+{controller}", encoding="ascii")
+    except OSError:
+        aside = folder / "service"
+        aside.mkdir(exist_ok=True)
+        for pid in (folder / "cgroup.procs").read_text(encoding="ascii").split():
+            with contextlib.suppress(ProcessLookupError):
+                (aside / "cgroup.procs").write_text(pid, encoding="ascii")
+        control.write_text(f"+{controller}", encoding="ascii")
+
+
+def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
+    for path in (folder, folder / "cgroup.procs", folder / "cgroup.subtree_control"):
+        with contextlib.suppress(FileNotFoundError):
+            os.chown(path, *owner)
+
+
+if __name__ == "__main__":
+    # For the launcher: the group of this name, for a uid and a gid.
+    made = open_cgroups(sys.argv[1], owner=(int(sys.argv[2]), int(sys.argv[3])))
+    print(json.dumps(made.paths))

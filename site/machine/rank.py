@@ -1,0 +1,147 @@
+"""What a forked process does to become a rank: make itself ready, say so, wait at the gate, execute its command.
+
+All of it is done as the user whose rank it is. A rank of a packed array executes its command for one element after the
+other.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from gridweave.site.machine.affinity import format_cpu_list
+from gridweave.site.machine.elements import Packed, run_elements
+from gridweave.site.machine.processes import PR_SET_NAME, control_process
+
+READY = b"+"
+"""What a rank reports when it is ready; a longer report is why it is not; the end of the pipe is that it has begun."""
+
+NOT_STARTED = 127
+GO = b"g"
+
+HANDLED = frozenset({signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1})
+"""The signals that whoever forks ranks has handlers for."""
+
+_RESET = tuple(
+    int(getattr(signal, name))
+    for name in (
+        *("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGUSR1", "SIGUSR2"),
+        *("SIGCHLD", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGXFSZ"),
+    )
+)
+
+
+class RankStart(NamedTuple):
+    """What a rank executes, and where."""
+
+    rank: int
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    directory: str
+    threads: tuple[int, ...] | None  # the hardware threads that it may run on; ``None``: those that it has
+    packed: Packed | None = None  # of a packed array: which elements it draws from
+
+
+class _CannotStartError(Exception):
+    """Why a rank cannot start, in one line."""
+
+
+def forget_parent() -> None:
+    """Leave the session of the parent, and take signals as a new program does."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in _RESET:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int, output: tuple[int, int]) -> NoReturn:
+    """Make this process, which is a user's already, the rank that is told in a file; see `become_rank`."""
+    start = msgspec.json.decode(os.pread(what, os.fstat(what).st_size, 0), type=RankStart)
+    names = {"HOME": account.pw_dir, "SHELL": account.pw_shell or "/bin/sh"}
+    names |= {"USER": account.pw_name, "LOGNAME": account.pw_name}
+    become_rank(start._replace(environment=names | start.environment), gate, report, output)
+
+
+def become_rank(start: RankStart, gate: int, report: int, output: tuple[int, int]) -> NoReturn:
+    """Make this process the rank, and execute its command when the gate opens.
+
+    All ranks wait at the gate, a pipe, and each takes one byte; its end means: do not start. The report says `READY`,
+    or why the rank cannot start, and ends when its command has begun.
+    """
+    try:
+        _take_place(start, output)
+        program = _program(start.command[0], start.environment.get("PATH", os.defpath))
+        os.write(report, READY)
+        if os.read(gate, 1) == GO:
+            if start.packed is not None:
+                os._exit(run_elements(start.packed, start.rank, program, start.command, start.environment))
+            _execute(program, start.command, start.environment)
+    except OSError as error:
+        tell_problem(report, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
+    except _CannotStartError as error:
+        tell_problem(report, str(error))
+    finally:
+        os._exit(NOT_STARTED)
+
+
+def tell_problem(report: int, problem: str) -> None:
+    """Report why the rank cannot start."""
+    os.write(report, " ".join(problem.split()).encode(errors="replace")[:4000])
+
+
+def _take_place(start: RankStart, output: tuple[int, int]) -> None:
+    control_process(PR_SET_NAME, f"gridweave-{start.rank}".encode()[:15])
+    if start.threads is not None:
+        _pin(start.rank, start.threads)
+    try:
+        os.chdir(start.directory)
+    except OSError as error:
+        right = "it must be a directory on this machine that the job may enter"
+        problem = f"working directory {start.directory!r}: {os.strerror(error.errno or 0)}; {right}"
+        raise _CannotStartError(problem) from error
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in enumerate((nothing, *output)):
+        os.dup2(source, target)
+
+
+def _pin(rank: int, threads: Sequence[int]) -> None:
+    may = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, threads)
+    except (OSError, OverflowError, ValueError) as error:
+        what = f"rank {rank} cannot be pinned to hardware threads {format_cpu_list(tuple(threads))}"
+        raise _CannotStartError(f"{what}: this machine lets it run on {format_cpu_list(may)}") from error
+
+
+def _program(name: str, path: str) -> str:
+    """Return the file to execute, or say why there is none."""
+    found = shutil.which(name, path=path)
+    if found is not None:
+        return found
+    if "/" in name:
+        if not os.path.exists(name):
+            raise _CannotStartError(f"command {name!r}: there is no such file; give a program that is on this machine")
+        if os.path.isdir(name):
+            raise _CannotStartError(f"command {name!r}: is a directory; give a program")
+        raise _CannotStartError(f"command {name!r}: is not executable; give it the x permission (chmod +x)")
+    where = f"the directories of PATH ({path})"
+    for folder in path.split(os.pathsep):
+        if os.path.isfile(os.path.join(folder, name)):
+            there = os.path.join(folder, name)
+            raise _CannotStartError(f"command {name!r}: {there} is not executable; give it the x permission (chmod +x)")
+    raise _CannotStartError(f"command {name!r}: not found in {where}; install it on this machine or give its full path")
+
+
+def _execute(program: str, command: Sequence[str], environment: dict[str, str]) -> None:
+    try:
+        os.execve(program, list(command), environment)
+    except OSError as error:
+        right = "a script must begin with a line like #!/bin/sh, a program must be built for this machine"
+        raise _CannotStartError(f"command {program!r}: {os.strerror(error.errno or 0)}; {right}") from error

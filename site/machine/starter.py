@@ -1,0 +1,304 @@
+"""Who starts the ranks of a piece: the shim itself, as its own user, or a launcher, as the user of the job.
+
+Either tells what has ended below it, and signals all that is there. The shim is the parent of the ranks it starts; a
+launcher's keeper (`gridweave.site.machine.launcher`) is that of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.site.launch import Launch
+from gridweave.site.machine.cgroups import ControlGroup, group_name
+from gridweave.site.machine.folders import user_folder
+from gridweave.site.machine.processes import (
+    become_subreaper,
+    continue_descendants,
+    die_with_parent,
+    process_stat,
+    signal_descendants,
+    stop_descendants,
+)
+from gridweave.site.machine.rank import GO, HANDLED, NOT_STARTED, RankStart, become_rank, forget_parent, tell_problem
+from gridweave.site.machine.usage import EndedProcess, reap
+
+
+class Starter(Protocol):
+    """Starts ranks, and knows what becomes of all that stems from them."""
+
+    root: int  # the process of which all stems
+    nothing_left: bool
+
+    def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
+        """Start a rank up to the gate; return its pid, when it began in ticks, and the pipe of its report."""
+
+    def collect(self) -> list[EndedProcess]:
+        """Return what has ended since the last time."""
+
+    def signal(self, number: int) -> None:
+        """Signal all that there is."""
+
+    def pause(self) -> None:
+        """Have all that there is stand still."""
+
+    def resume(self) -> None:
+        """Let all that there is go on."""
+
+    def gather(self, group: ControlGroup) -> None:
+        """Move all that there is into a control group of the piece."""
+
+    def give(self, handle: int) -> None:
+        """Make a file of the shim's the user's."""
+
+
+class OwnStarter:
+    """Starts ranks as the user that it runs as itself."""
+
+    def __init__(self, group: ControlGroup | None) -> None:
+        become_subreaper()
+        self.root = os.getpid()
+        self.nothing_left = True
+        self._group = group
+
+    def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
+        """See `Starter`."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        # The rank must not take a signal with the shim's handlers in place.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
+        finally:
+            if os.getpid() == self.root:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if pid == 0:
+            self._be_rank(start, gate, writer, output)
+        os.close(writer)
+        os.set_blocking(reader, False)
+        self.nothing_left = False
+        stat = process_stat(pid)
+        return pid, stat.start_ticks if stat else 0, reader
+
+    def _be_rank(self, start: RankStart, gate: tuple[int, int], writer: int, output: tuple[int, int]) -> None:
+        try:
+            os.close(gate[1])
+            forget_parent()
+            die_with_parent(self.root)
+            if self._group is not None:
+                self._group.add(os.getpid())
+            become_rank(start, gate[0], writer, output)
+        except OSError as error:
+            tell_problem(writer, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
+        finally:
+            os._exit(NOT_STARTED)
+
+    def collect(self) -> list[EndedProcess]:
+        """See `Starter`; orphans come to this process as their subreaper."""
+        found, self.nothing_left = reap()
+        return found
+
+    def signal(self, number: int) -> None:
+        """See `Starter`."""
+        signal_descendants(number)
+
+    def pause(self) -> None:
+        """See `Starter`."""
+        stop_descendants()
+
+    def resume(self) -> None:
+        """See `Starter`."""
+        continue_descendants()
+
+    def gather(self, group: ControlGroup) -> None:
+        """See `Starter`."""
+        group.gather(self.root)
+
+    def give(self, handle: int) -> None:
+        """See `Starter`: it is the user's already."""
+
+
+class LauncherStarter:
+    """Has ranks started by the launcher of this machine, as the user that it has for the job's.
+
+    Raises
+    ------
+    UnavailableError
+        If the launcher does not answer.
+    InputError
+        If it starts nothing for this user.
+    """
+
+    def __init__(self, launch: Launch, folder: Path, *, is_grouped: bool = False, clears: bool = False) -> None:
+        self.nothing_left = True
+        self._early: list[dict[str, Any]] = []
+        self._socket = connect_launcher(launch.launcher)
+        own = user_folder(folder, launcher=launch.launcher)
+        paths = [own] if clears else [own, own / "work", own / "tmp"]
+        for path in paths:
+            path.mkdir(exist_ok=True)
+        handles = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) for path in paths]
+        self.news = self._socket.fileno()  # readable when something has ended
+        try:
+            group = "" if clears else group_name(folder)
+            _send(self._socket, {"do": "keep", "user": launch.user, "group": group, "limited": is_grouped}, handles)
+            self.root = int(self._answer("keeper")["keeper"])
+        except (UnavailableError, OSError):
+            self._socket.close()
+            raise
+        finally:
+            for handle in handles:
+                os.close(handle)
+        self._socket.setblocking(False)
+
+    def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
+        """See `Starter`."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        what = os.memfd_create("rank", os.MFD_CLOEXEC)
+        try:
+            with open(what, "wb", closefd=False) as file:
+                file.write(msgspec.json.encode(start))
+            _send(self._socket, {"do": "start"}, [what, gate[0], writer, *output])
+        finally:
+            os.close(what)
+            os.close(writer)
+        said = self._answer("pid")
+        os.set_blocking(reader, False)
+        self.nothing_left = False
+        for earlier in self._early:
+            earlier["nothing_left"] = False
+        return int(said["pid"]), int(said["ticks"]), reader
+
+    def _answer(self, name: str) -> dict[str, Any]:
+        """Wait for an answer, and keep what else comes meanwhile."""
+        self._socket.setblocking(True)
+        try:
+            while True:
+                said = _receive(self._socket)
+                if name in said:
+                    return said
+                self._early.append(said)
+        finally:
+            self._socket.setblocking(False)
+
+    def collect(self) -> list[EndedProcess]:
+        """See `Starter`."""
+        found: list[EndedProcess] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                said = self._early.pop(0) if self._early else _receive(self._socket)
+                found += [EndedProcess(*one) for one in said["ended"]]
+                self.nothing_left = bool(said["nothing_left"])
+        return found
+
+    def signal(self, number: int) -> None:
+        """See `Starter`."""
+        self._tell({"do": "signal", "number": int(number)})
+
+    def pause(self) -> None:
+        """See `Starter`; it is done once the keeper has read it, a moment later."""
+        self._tell({"do": "pause"})
+
+    def resume(self) -> None:
+        """See `Starter`."""
+        self._tell({"do": "resume"})
+
+    def gather(self, group: ControlGroup) -> None:
+        """See `Starter`."""
+        self._tell({"do": "gather"})
+        self._answer("gathered")
+
+    def _tell(self, what: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a keeper that is gone has ended all before
+            _send(self._socket, what, [])
+
+    def give(self, handle: int) -> None:
+        """See `Starter`."""
+        with contextlib.suppress(OSError):
+            _send(self._socket, {"do": "give"}, [handle])
+
+    def close(self) -> None:
+        """Let the launcher end what is left."""
+        self._socket.close()
+
+
+def clear_as_user(folder: Path, launch: Launch) -> None:
+    """Empty what a user has in the folder of a piece, as that user."""
+    starter = LauncherStarter(launch, folder, clears=True)
+    gate, nothing = os.pipe2(os.O_CLOEXEC), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        command = ("sh", "-c", "chmod -R u+rwX . ; find . -mindepth 1 -delete")
+        start = RankStart(0, command, {"PATH": os.defpath}, str(user_folder(folder, launcher=launch.launcher)), None)
+        report = starter.start(start, gate, (nothing, nothing))[2]
+        os.close(report)
+        os.write(gate[1], GO)
+        while not starter.nothing_left:
+            select.select([starter.news], [], [])
+            starter.collect()
+    finally:
+        starter.close()
+        for handle in (*gate, nothing):
+            os.close(handle)
+
+
+def connect_launcher(path: str) -> socket.socket:
+    """Return a connection to the launcher that listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        why = os.strerror(error.errno or 0)
+        right = "it must run there as root (docs/launchers.md)"
+        raise UnavailableError(f"the launcher at {path} does not answer: {why}; {right}") from error
+    return connection
+
+
+def ask_launcher(path: str, what: dict[str, Any]) -> dict[str, Any]:
+    """Ask a launcher one thing, and return what it says.
+
+    Raises
+    ------
+    UnavailableError
+        If it does not answer, or will not do it.
+    """
+    with connect_launcher(path) as connection:
+        connection.settimeout(_PATIENCE_S)
+        _send(connection, what, [])
+        return _receive(connection)
+
+
+_PATIENCE_S = 60.0
+
+
+def _send(connection: socket.socket, what: dict[str, Any], handles: list[int]) -> None:
+    packet = json.dumps(what).encode()
+    if handles:
+        socket.send_fds(connection, [packet], handles)
+    else:
+        connection.send(packet)
+
+
+def _receive(connection: socket.socket) -> dict[str, Any]:
+    try:
+        packet = connection.recv(1 << 16)
+    except TimeoutError as error:
+        raise UnavailableError("the launcher does not answer; look at its log") from error
+    if not packet:
+        raise UnavailableError("the launcher has ended the connection; look at its log")
+    said: dict[str, Any] = json.loads(packet)
+    if "problem" in said:
+        raise UnavailableError(str(said["problem"]))
+    return said

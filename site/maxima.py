@@ -1,0 +1,195 @@
+"""Maxima: what the jobs of a user, and of an account, may ask for and use; their operator writes them down.
+
+Some are of one job (its limit, priority and nodes) and of how many wait: what goes beyond is refused. The others are of
+what is under way, and of node-hours in a window: what goes beyond waits. docs/maxima.md has the rules.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH, MOST_PRIORITY, JobRequest
+from gridweave.site.times import span_text
+
+HOUR_MS = 3_600_000
+
+USUAL_WINDOW_HOURS = 720.0
+
+MOST_NODE_S = 10**12
+"""A job counts as so many node-seconds at most (30,000 node-years): sums of them stay whole numbers of 64 bits."""
+
+MOST_HOURS = MAX_TIME_MS / HOUR_MS
+
+
+class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the jobs of one user, or of one account, may ask for and use; what is left out has no maximum.
+
+    Attributes
+    ----------
+    limit_hours : float, optional
+        How long one job may run.
+    priority : float, optional
+        Of one job.
+    nodes : int, optional
+        Of one job.
+    waiting_jobs : int, optional
+        Jobs that have not started, wherever they wait.
+    running_jobs, running_nodes : int, optional
+        Jobs that are in the queue or run, and the nodes of these together.
+    node_hours : float, optional
+        In the window: of jobs that ended in it, what they used; of those in the queue and running, what they may use.
+    window_hours : float, optional
+        720, if left out.
+
+    Raises
+    ------
+    OptionError
+        If a number makes no sense.
+    """
+
+    limit_hours: float | None = None
+    priority: float | None = None
+    nodes: int | None = None
+    waiting_jobs: int | None = None
+    running_jobs: int | None = None
+    running_nodes: int | None = None
+    node_hours: float | None = None
+    window_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("limit_hours", MOST_HOURS), ("node_hours", 1e12), ("window_hours", MOST_HOURS)):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= most:
+                raise OptionError(name, f"is {value}; hours, above 0 and up to {most:g}")
+        for name in ("nodes", "waiting_jobs", "running_jobs", "running_nodes"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MAX_WIDTH:
+                raise OptionError(name, f"is {value}; a whole number from 1 to {MAX_WIDTH}")
+        if self.priority is not None and not abs(self.priority) <= MOST_PRIORITY:
+            raise OptionError("priority", f"is {self.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}")
+
+    def over(self, usual: Maximum) -> Maximum:
+        """Return these numbers, and the usual ones where none is given.
+
+        Examples
+        --------
+        >>> both = Maximum(nodes=8).over(Maximum(nodes=4, priority=5.0))
+        >>> both.nodes, both.priority
+        (8, 5.0)
+        """
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
+        return msgspec.structs.replace(usual, **given)
+
+    @property
+    def lets_wait(self) -> bool:
+        """Whether a job may have to wait for others because of it."""
+        return not (self.running_jobs is self.running_nodes is self.node_hours is None)
+
+    @property
+    def limit_ms(self) -> int:
+        """How long one job may run; if there is a maximum."""
+        return math.floor((self.limit_hours or 0.0) * HOUR_MS)
+
+    @property
+    def node_s(self) -> int:
+        """Node-seconds in the window; if there is a maximum."""
+        return math.floor((self.node_hours or 0.0) * 3600)
+
+    @property
+    def window_ms(self) -> int:
+        """The window of node-hours."""
+        return math.floor((self.window_hours or USUAL_WINDOW_HOURS) * HOUR_MS)
+
+
+NO_MAXIMUM = Maximum()
+
+
+class Maxima(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The maxima of a grid, or of a site for its own users: for each user and account, and others for some by name."""
+
+    each_user: Maximum = NO_MAXIMUM
+    each_account: Maximum = NO_MAXIMUM
+    users: dict[str, Maximum] = {}
+    accounts: dict[str, Maximum] = {}
+
+    def of(self, kind: str, name: str) -> Maximum:
+        """Return what counts for a ``user`` or an ``account`` of this name.
+
+        Examples
+        --------
+        >>> maxima = Maxima(each_user=Maximum(nodes=4), users={"anna": Maximum(nodes=8)})
+        >>> maxima.of("user", "anna").nodes, maxima.of("user", "bert").nodes, maxima.of("account", "physics").nodes
+        (8, 4, None)
+        """
+        named, usual = (self.users, self.each_user) if kind == "user" else (self.accounts, self.each_account)
+        own = named.get(name)
+        return usual if own is None else own.over(usual)
+
+
+NO_MAXIMA = Maxima()
+
+
+class MaximaSet(msgspec.Struct, frozen=True, tag="MaximaSet"):
+    """The operator has set other maxima; they count for jobs that are handed in, or still wait for a maximum."""
+
+    maxima: Maxima
+
+
+def node_s_of(nodes: int, span_ms: int) -> int:
+    """Return the node-seconds of a job that has so many nodes for so long, rounded up; no more than `MOST_NODE_S`.
+
+    Examples
+    --------
+    >>> node_s_of(4, 1_500)
+    6
+    """
+    return min(-(-nodes * span_ms // 1000), MOST_NODE_S)
+
+
+def beyond(maximum: Maximum, whose: str, request: JobRequest, unstarted: int) -> str | None:
+    """Return by how much a job goes beyond what may be asked for, and what would be right; None if it does not.
+
+    ``whose`` the maximum is, in words; so many of their jobs have not started.
+
+    Examples
+    --------
+    >>> from gridweave.site.job import Program
+    >>> request = JobRequest(program=Program(argv=("true",)), nodes=12, limit_ms=1000)
+    >>> beyond(Maximum(nodes=8), "user 'anna'", request, 0)
+    "nodes is 12, 4 more than the maximum of user 'anna'; give 8 or fewer"
+    """
+    if maximum.nodes is not None and request.nodes > maximum.nodes:
+        more = str(request.nodes - maximum.nodes)
+        return f"nodes is {request.nodes}, {more} more than the maximum of {whose}; give {maximum.nodes} or fewer"
+    if maximum.running_nodes is not None and request.nodes > maximum.running_nodes:
+        more = f"{request.nodes - maximum.running_nodes} more than all jobs of {whose} together may have at one time"
+        return f"nodes is {request.nodes}, {more}; give {maximum.running_nodes} or fewer"
+    if maximum.limit_hours is not None and request.limit_ms > maximum.limit_ms:
+        more = f"{span_text(request.limit_ms - maximum.limit_ms)} more than the maximum of {whose}"
+        return f"the time limit is {span_text(request.limit_ms)}, {more}; give {span_text(maximum.limit_ms)} or less"
+    if maximum.priority is not None and request.priority > maximum.priority:
+        more = f"{request.priority - maximum.priority:g} more than the maximum of {whose}"
+        return f"priority is {request.priority:g}, {more}; give {maximum.priority:g} or less"
+    asked_s = node_s_of(request.nodes, request.limit_ms)
+    if maximum.node_hours is not None and asked_s > maximum.node_s:
+        more = f"{hours_text(asked_s - maximum.node_s)} more than {whose} may use in {span_text(maximum.window_ms)}"
+        right = f"ask for {hours_text(maximum.node_s)} or fewer, with fewer nodes or a shorter time limit"
+        return f"it may use {hours_text(asked_s)} node-hours, {more}; {right}"
+    if maximum.waiting_jobs is not None and unstarted >= maximum.waiting_jobs:
+        more = f"{unstarted + 1 - maximum.waiting_jobs} more than the maximum with this one"
+        return f"{whose} has {unstarted} jobs that have not started, {more}; wait until one has, or cancel one"
+    return None
+
+
+def hours_text(node_s: int) -> str:
+    """Return node-seconds in hours, as few digits as say it well.
+
+    Examples
+    --------
+    >>> hours_text(3600), hours_text(5400), hours_text(1)
+    ('1', '1.5', '0.000278')
+    """
+    return f"{node_s / 3600:.3g}" if node_s < 3_600_000 else f"{node_s / 3600:.0f}"

@@ -1,0 +1,194 @@
+"""A machine with a launcher, two Unix users who do not trust each other, and a job of one of them to be attacked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gridweave.site.launch import Launch, Limits, PieceEnded, PieceStarted, Rank
+from gridweave.site.machine.folders import piece_folder
+from gridweave.site.machine.runner import Runner
+from gridweave.site.machine.starter import ask_launcher
+
+PATIENCE_S = 120.0
+UNIX = {"alice": "gw-test-alice", "bob": "gw-test-bob"}
+LIMITS = Limits(memory_bytes=128 << 20, processes=64)
+SECRET = "a-secret-of-bob"
+
+
+class Place:
+    """The machine: its launcher, a runner, and a job of bob's that runs all the time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.socket, self.file = folder, folder / "socket", folder / "launcher.toml"
+        self.loop = asyncio.Runner()
+        self.number = 100
+        self.token = folder / "service" / "token"
+        self.token.parent.mkdir(mode=0o700)
+        self.token.write_text("GOT the token of the grid")
+        self.token.chmod(0o600)
+        users = "\n".join(f'{user} = "{name}"' for user, name in UNIX.items())
+        self.file.write_text(
+            f'service = "root"\nsocket = "{self.socket}"\ncgroup = "gridweave-test"\n[users]\n{users}\n'
+        )
+        self.file.chmod(0o600)
+        with (folder / "log").open("wb") as log:
+            command = [sys.executable, "-P", "-m", "gridweave.site.machine.launcher", str(self.file)]
+            self.launcher = subprocess.Popen(command, stderr=log)
+        self.loop.run(self._listens())
+        self.groups: dict[str, str] = ask_launcher(str(self.socket), {"do": "hello"})["groups"]
+        self.runner = Runner(folder / "runner", {**os.environ, "SECRET_OF_SERVICE": "GOT"}, others=True)
+        self.loop.run(self.runner.open())
+        # Attacks as root would succeed, and reach all of this machine.
+        _, _, said = self.run("alice", "id", "-un")
+        assert said.strip() == UNIX["alice"], f"jobs do not run as their users: {said!r}"
+        self.loop.run(self._begin())
+
+    async def _listens(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.socket.exists():
+                assert self.launcher.poll() is None, (self.folder / "log").read_text()
+                await asyncio.sleep(0.02)
+
+    async def _begin(self) -> None:
+        script = f"echo {SECRET} > /tmp/left; echo {SECRET}; echo GOT > secret; exec sleep 1000 # {SECRET}"
+        await self.runner.start(self.launch("bob", 1, "sh", "-c", script, environment={"SECRET": SECRET}))
+        async with asyncio.timeout(PATIENCE_S):
+            event = await anext(self.runner.events())
+        assert isinstance(event, PieceStarted), event
+
+    def launch(self, user: str, job_id: int, *argv: str, **more: object) -> Launch:
+        """Return a piece of one rank of a user."""
+        options: dict[str, object] = {"limits": LIMITS, "groups": self.groups, "grace_ms": 0, **more}
+        places = (Rank(0),)
+        return Launch(
+            job_id=job_id,
+            attempt=0,
+            ranks=places,
+            argv=argv,
+            user=user,
+            launcher=str(self.socket),
+            **options,  # type: ignore[arg-type]
+        )
+
+    @property
+    def victim(self) -> int:
+        """The process of bob's job."""
+        state = self.runner.state(1, 0)
+        assert state is not None
+        return state.ranks[0].pid
+
+    def names(self) -> dict[str, object]:
+        """Return what attackers know: where things are, and which processes run."""
+        state = self.runner.state(1, 0)
+        assert state is not None
+        keeper = int(Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[1])
+        assert keeper > 1
+        return {
+            "token": self.token,
+            "file": self.file,
+            "socket": self.socket,
+            "runner": self.runner.root,
+            "bob": piece_folder(self.runner.root, (1, 0)),
+            "victim": self.victim,
+            "shim": state.shim_pid,
+            "keeper": keeper,
+            "launcher": self.launcher.pid,
+            "memory": self.groups.get("memory", "/nowhere"),
+            "test": os.getpid(),
+        }
+
+    def attack(self, script: str) -> str:
+        """Run a shell script as alice, never as root, and return what it said."""
+        return self.run("alice", "sh", "-c", f'test "$(id -un)" = {UNIX["alice"]} || exit 99; {script}')[2]
+
+    def run(self, user: str, *argv: str, **more: object) -> tuple[PieceEnded, Path, str]:
+        """Run a job to its end; return that, its folder, and what it said."""
+        self.number += 1
+        number = self.number
+
+        async def to_the_end() -> PieceEnded:
+            await self.runner.start(self.launch(user, number, *argv, **more))
+            return await self.end_of(number)
+
+        ended = self.loop.run(to_the_end())
+        folder = piece_folder(self.runner.root, (number, 0))
+        said = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("rank-*")))
+        return ended, folder, said
+
+    async def end_of(self, job_id: int) -> PieceEnded:
+        """Return the end of a job, when it comes."""
+        async with asyncio.timeout(PATIENCE_S):
+            async for event in self.runner.events():
+                if isinstance(event, PieceEnded) and event.job_id == job_id:
+                    return event
+        raise AssertionError
+
+    def close(self) -> None:
+        """End all of it."""
+        self.loop.run(self._end())
+        self.loop.close()
+        self.launcher.terminate()
+        self.launcher.wait()
+
+    async def _end(self) -> None:
+        await self.runner.cancel(1, 0, "over")
+        await self.end_of(1)
+        for key in self.runner.known():
+            await self.runner.forget(*key)
+        await self.runner.close()
+
+
+UnixUsers = Callable[..., contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def have_users(*names: str) -> Iterator[None]:
+    """Have Unix users on this machine for a while, or skip."""
+    if os.getuid() != 0:
+        pytest.skip("attacks by jobs are skipped: only root can run jobs as other users")
+    made = []
+    try:
+        for name in names:
+            with contextlib.suppress(KeyError):
+                pwd.getpwnam(name)
+                continue
+            subprocess.run(["useradd", "--no-create-home", "--home-dir", "/", name], check=True)
+            made.append(name)
+        yield
+    finally:
+        for name in made:
+            subprocess.run(["userdel", name], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def unix_users() -> UnixUsers:
+    """Return what makes Unix users for a while."""
+    return have_users
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Place]:
+    """Return a machine with two users; only root can make one."""
+    with have_users(*UNIX.values()):
+        # Not below /tmp, which jobs do not see.
+        folder = Path(tempfile.mkdtemp(prefix="gridweave-test-", dir="/run"))
+        folder.chmod(0o711)
+        try:
+            place = Place(folder)
+            try:
+                yield place
+            finally:
+                place.close()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
