@@ -12,6 +12,7 @@ import pytest
 
 from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.config.reading import default_text, grid_of_text, read_grid
+from gridweave.grid.policy import GridTuning
 from gridweave.grid.service.cluster import plan_of
 from gridweave.grid.service.local import wanted_grid
 
