@@ -40,6 +40,8 @@ def play_grid(
         raise OptionError(
             "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
         )
+    if policy.tuning is not None:
+        raise OptionError("tuning", "of the queue is played in the simulated world; run a scenario")
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     if net is not None:
         net.check(sites, policy)
