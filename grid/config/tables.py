@@ -189,6 +189,24 @@ class FarSiteTable(EndTable, frozen=True, kw_only=True):
         )
 
 
+class TuningTable(Table, frozen=True, kw_only=True):
+    """How the grid tunes the order of its queue: as `gridweave.grid.policy.GridTuning`.
+
+    Attributes
+    ----------
+    policies : list of str, or str
+        The orders; as one text with a plus between them.
+    decider, preferred, tuning : str
+    slackness_pct : float
+    """
+
+    policies: list[str] | str = "fcfs+sjf+ljf"
+    decider: Annotated[str, one_of(("advanced", "simple", "preferred"), "Who chooses the order.")] = "advanced"
+    preferred: str | None = None
+    tuning: Annotated[str, one_of(("full", "half"), "After what the order is decided anew.")] = "full"
+    slackness_pct: Annotated[float, Meta(description="By how much another order must be better.")] = 0.0
+
+
 class PolicyTable(Table, frozen=True, kw_only=True):
     """What ``[grid]`` says everywhere: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments.
 
@@ -222,6 +240,7 @@ class PolicyTable(Table, frozen=True, kw_only=True):
         Annotated[str, one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
         | list[tuple[Annotated[int, Meta(ge=1, le=MAX_INT)], Annotated[int, Meta(ge=1, le=MAX_INT)]]]
     ) = "unlimited"
+    tuning: TuningTable | None = None
     split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
     exact_up_to: Annotated[
         int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=MAX_INT)

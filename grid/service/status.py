@@ -71,6 +71,9 @@ class _Said(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+_COUNTED = ("waiting", "held", "starting", "running")
+
+
 def look(name: str) -> LocalStatus:
     """Return how a grid on this machine is."""
     state = read_grid_state(name)
@@ -81,7 +84,7 @@ def look(name: str) -> LocalStatus:
         return LocalStatus(name=name, up=False, folder=state.folder, kept=kept)
     said = asyncio.run(_ask(state))
     queue = said.queue or Queue()
-    counts = {key: getattr(queue, key) if said.queue else None for key in ("waiting", "held", "starting", "running")}
+    counts = {key: getattr(queue, key) if said.queue else None for key in _COUNTED}
     return LocalStatus(
         name=name,
         up=True,
@@ -98,7 +101,7 @@ async def _ask(state: LocalGridState) -> _Said:
     from gridweave.grid.client.client import Client
     from gridweave.grid.client.transport import Patience
 
-    if state.process(GATEWAY) is None:
+    if not state.has_gateway:
         return _Said(problem="it does not run")
     once = Patience(total_s=0.0, connect_s=0.0, try_s=ASK_S)
     async with Client(state.url, token=state.token, ca=state.cert or None, patience=once) as grid:
