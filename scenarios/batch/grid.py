@@ -90,9 +90,13 @@ def _result_of(
         Placement(fragments, of_all(state.first_fragment, 0), of_all(state.n_fragments, 0)),
         never,
         cancelled=cancelled_in(workload, start_ms, never),
-        factor=of_all(played.factor, 1) if with_net else None,
-        slowdown=of_all(played.slowdown, 1) if with_net else None,
-        transfer_ms=of_all(played.transfer_ms, 0) if with_net else None,
+        columns={
+            "factor": of_all(played.factor, 1),
+            "slowdown": of_all(played.slowdown, 1),
+            "transfer_ms": of_all(played.transfer_ms, 0),
+        }
+        if with_net
+        else {},
     )
 
 
