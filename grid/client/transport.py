@@ -158,6 +158,9 @@ class Transport:
         self.headers = _headers(connection)
         self.trusted = _trusted(connection)
         self._sessions: dict[int, aiohttp.ClientSession] = {}
+        # Requests have connections in turn: of aiohttp's own pool who has just let one go gets it again, and some wait
+        # for as long as there are others.
+        self._turns = asyncio.Semaphore(_CONNECTIONS)
         # Of a grid that runs here: the process that was seen to listen at its address.
         self._gateway = gateway_here(connection)
 
@@ -206,9 +209,13 @@ class Transport:
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=self.patience.try_s)
-        async with self._session(_CONNECTIONS).request(
-            method, self._url(path), params=query, data=data, headers=headers, timeout=limit, allow_redirects=False
-        ) as response:
+        session = self._session(_CONNECTIONS)
+        async with (
+            self._turns,
+            session.request(
+                method, self._url(path), params=query, data=data, headers=headers, timeout=limit, allow_redirects=False
+            ) as response,
+        ):
             return GatewayAnswer(response.status, response.reason or "", response.headers, await response.read())
 
     @contextlib.asynccontextmanager
