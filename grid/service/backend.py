@@ -47,10 +47,10 @@ from gridweave.version import __version__
 SUBMIT_S = 60.0
 """So long an answer to jobs that are handed in is waited for."""
 
-LOOK_S = 1.0
+LOOK_S = 1.5
 """So long it is waited for what a site or the grid says of itself."""
 
-HUNG_S = 0.6
+HUNG_S = 0.9
 """A site that has not answered for so long is asked whether it answers at all, and has as long again for that."""
 
 T = TypeVar("T")

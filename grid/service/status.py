@@ -28,8 +28,8 @@ from gridweave.grid.service.state import (
 )
 from gridweave.site.machine.processes import PROC, process_stat
 
-ASK_S = 1.5
-"""So long the gateway may take: it waits for no site that does not answer for longer than a second."""
+ASK_S = 5.0
+"""So long the gateway may take; it waits for no site that hangs for longer than `LOOK_S` of its backend."""
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
