@@ -45,6 +45,12 @@ class QueueTuning:
         """The order in force."""
         return self.orders[self._active]
 
+    def why_starts_move(self) -> str:
+        """Say which order is in force, and by which rule another may be."""
+        when = "each submission and end" if self._codes.follows & ENDED else "each submission"
+        rule = f"the plan with the best AWRT decides anew at {when}"
+        return f"the order {self.order} is in force, {rule}, and the start may move"
+
     def submitted(self) -> None:
         """Take note that a job has come."""
         self._due |= SUBMITTED

@@ -92,6 +92,7 @@ class Standing:
         # Where the job would end first alone: the end, and the name of the site.
         self._whole_end_ms, self._whole_site, self._whole_ms = self._first_end_alone()
         # All is said before the queue is played forward.
+        self._moves = "" if queue.tuning is None else f"; {queue.tuning.why_starts_move()}"
         self._reason = self._why()
         self._rows = tuple(self._row(site) for site in self._sites)
         self._split = self._split_now()
@@ -135,7 +136,7 @@ class Standing:
             job_id=None if self._is_quote else self._job.job_id,
             now_ms=self._now_ms,
             ahead=self._ahead,
-            reason=reason,
+            reason=reason + self._moves,
             sites=self._rows,
             split=self._split,
         )

@@ -11,7 +11,7 @@ from gridweave.grid.control.full import FullControl
 from gridweave.grid.explain.play import waiting_forecast
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite
-from gridweave.grid.policy import GridPolicy
+from gridweave.grid.policy import GridPolicy, GridTuning
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.messages import (
     Ended,
@@ -334,3 +334,14 @@ def test_no_control_says_where_it_was_sent() -> None:
     assert at(told(core, 2, 1), "south")[2] == "has refused it"
     core.handle(2, FromLiveSite(NORTH, Refused(2, 2, "no")))
     assert told(core, 2, 2).reason == "all sites have refused it; it is sent again in 1m"
+
+
+def test_a_grid_that_tunes_its_queue_names_the_order() -> None:
+    """Forecasts and quotes end with the order in force, and the rule by which a start may move."""
+    tuning = GridTuning(policies=("fcfs", "sjf"), decider="preferred", preferred="sjf")
+    core = grid((8, 10), (4, 10), (8, 50), (8, 20), mode="sharing", tuning=tuning)
+    rule = "is in force, the plan with the best AWRT decides anew at each submission and end, and the start may move"
+    assert told(core, 3).reason.endswith(f"; the order sjf {rule}")
+    quote = core.quote(0, request(8, 30))
+    assert quote.reason.endswith(f"; the order sjf {rule}")
+    assert told(core, 4).start_ms == 10 * MINUTE_MS
