@@ -19,6 +19,7 @@ from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.batch.pieces import Progress, in_pieces, times_of
+from gridweave.scenarios.batch.saving import Saving, identity_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.batch.tuned import played_tuned
 from gridweave.scenarios.results.needs import need_metrics
@@ -55,6 +56,7 @@ def play_site(
     driver: str = "batch",
     check: bool = False,
     progress: Progress | None = None,
+    saving: Saving | None = None,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
     _check_workload(workload, policy)
@@ -62,7 +64,7 @@ def play_site(
     check_node_events(node_events, nodes)
     play = _COMPILED.get(type(policy))
     if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
-        told = _played(workload, nodes, policy, node_events, progress)
+        told = _played(workload, nodes, policy, node_events, progress, saving)
     elif play is not None and driver == "batch" and not reservations:
         told = play(workload, nodes, policy, progress)
     else:
@@ -112,14 +114,23 @@ def _played(
     policy: SitePolicy,
     node_events: Sequence[NodeEvent],
     progress: Progress | None,
+    saving: Saving | None,
 ) -> Stepped:
     """Return what becomes of the jobs in the compiled loop."""
     refused = refusals(workload, nodes, policy)
     rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
     offset_ms = _offset_for(workload, policy)
     run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms, node_events=node_events)
+    if saving is not None:
+        columns_of = [workload.columns[name] for name in sorted(workload.columns)]
+        times = workload.job_id, workload.submit_ms, workload.width, workload.estimate_ms, workload.run_ms
+        saving.begin(identity_of(*times, *columns_of, nodes, policy, list(node_events), offset_ms), run.parts)
     for until in in_pieces(len(rows), _SLICE, progress):
         run.play(until)
+        if saving is not None:
+            saving.after_piece()
+    if saving is not None:
+        saving.done()
     start_ms, end_ms = times_of(run.start_ms, run.end_ms, rows, len(workload))
     columns, totals = {}, {}
     if run.outages is not None:
@@ -161,11 +172,19 @@ def _options_of(policy: Policy) -> dict[str, Any]:
 
 
 def check_driver(
-    driver: str, policy: Policy, reservations: Sequence[Request], node_events: Sequence[NodeEvent] = ()
+    driver: str,
+    policy: Policy,
+    reservations: Sequence[Request],
+    node_events: Sequence[NodeEvent] = (),
+    saving: Saving | None = None,
 ) -> None:
-    """Check that a driver is known, and that it and the policy know reservations and node events, if there are any."""
+    """Check that a driver is known, and that it and the policy know reservations and the like, if there are any."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
+    if saving is not None and (not isinstance(policy, SitePolicy) or driver != "batch" or reservations):
+        raise OptionError(
+            "save", "is for the disciplines queue and planning in the compiled loop, without reservations"
+        )
     if reservations and not entry_of(policy).keeps_reservations:
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
     check_requests(reservations)
@@ -275,6 +294,11 @@ class BatchRun:
         self._work = None if self.outages is None else no_work(len(rows))
         self._run = new_run(workload.run_ms[rows], room=len(self._state.running))
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """All that changes as the run goes on, and more."""
+        return self._state, self._discipline, self._work, self.outages, self._run
 
     @property
     def waiting(self) -> IntArray:

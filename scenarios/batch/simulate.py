@@ -15,6 +15,7 @@ from gridweave.scenarios.batch.grid import play_grid
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.one_site import check_driver, play_site
 from gridweave.scenarios.batch.pieces import Progress
+from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.batch.shared import NodeKinds, SharedPolicy, play_shared
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
@@ -56,6 +57,7 @@ def simulate(
     cores: npt.ArrayLike | None = None,
     rows: npt.ArrayLike | None = None,
     progress: Progress | None = None,
+    saving: Saving | None = None,
     **options: Unpack[SiteOptions],
 ) -> SimulationResult:
     """Simulate one site, or a grid of sites under full control.
@@ -104,6 +106,8 @@ def simulate(
     progress : callable, optional
         Of one site: called now and then, and at the end, with the number of jobs submitted so far and the number of all
         that are not refused.
+    saving : Saving, optional
+        Of one site, under the disciplines queue and planning: where the simulation is saved as it goes, and taken up.
     **options
         ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms`` and ``limits``, as in
         `gridweave.site.policy.SitePolicy`.
@@ -151,10 +155,11 @@ def simulate(
     elif options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
     if not isinstance(policy, GridPolicy | SharedNodes | SharingPolicy | str):
-        check_driver(driver, policy, reservations, node_events)
+        check_driver(driver, policy, reservations, node_events, saving)
     workload = _loaded(workload, nodes)
     stepped = None if driver == "batch" else driver
     of_site = {"reservations": reservations or None, "node_events": node_events or None, "driver": stepped}
+    of_site["save"] = saving
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_sharing: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
     if isinstance(policy, GridPolicy):
@@ -166,7 +171,7 @@ def simulate(
         return play_shared(workload, kinds, policy, model=model, cores=cores, rows=rows, progress=progress)
     _refuse(of_grid | of_sharing, "a site whose nodes are not shared")
     given = cast("int | None", nodes), policy, reservations, node_events
-    return play_site(workload, *given, driver=driver, check=check, progress=progress)
+    return play_site(workload, *given, driver=driver, check=check, progress=progress, saving=saving)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
