@@ -158,8 +158,8 @@ def simulate(
         check_driver(driver, policy, reservations, node_events, saving)
     workload = _loaded(workload, nodes)
     stepped = None if driver == "batch" else driver
-    of_site = {"reservations": reservations or None, "node_events": node_events or None, "driver": stepped}
-    of_site["save"] = saving
+    of_site: dict[str, Any] = {"reservations": reservations or None, "node_events": node_events or None}
+    of_site |= {"driver": stepped, "save": saving}
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_sharing: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
     if isinstance(policy, GridPolicy):
