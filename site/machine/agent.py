@@ -14,7 +14,7 @@ import msgspec
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.launch import ANY_JOBS, Launch, MachineRules, PieceEvent, PieceReady, PieceStarted, Rank
 from gridweave.site.machine.affinity import usable_cores
-from gridweave.site.machine.cgroups import missing_groups, open_cgroups
+from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups
 from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, result_path, user_folder
 from gridweave.site.machine.output import STREAMS, output_path
 from gridweave.site.machine.runner import Runner
@@ -91,7 +91,7 @@ class AgentDriver:
         self._rules = rules
         environment = own_environment() if environment is None else environment
         self.runner = Runner(root, environment, others=bool(rules.launcher))
-        self._groups: dict[str, str] = {}
+        self._groups: dict[str, str] | None = None
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
@@ -106,8 +106,9 @@ class AgentDriver:
         """Take the folder, and find again what runs there."""
         await self.runner.open()
         await self.runner.adopt()
-        if self._rules.limits is not None and not self._rules.launcher:
-            self._groups = open_cgroups(_GROUP).paths
+        if not self._rules.launcher:
+            wanted = () if self._rules.limits is None else CONTROLLERS
+            self._groups = open_cgroups(_GROUP, controllers=wanted).paths
         self._say(MachineJoined(self.name, self.host))
 
     async def run(self) -> None:
@@ -162,11 +163,11 @@ class AgentDriver:
     def _ruled(self, launch: Launch) -> Launch:
         """Return the launch with as whom it runs here, and within which limits."""
         rules = self._rules
-        if rules.launcher and not self._groups and rules.limits is not None:
-            self._groups = ask_launcher(rules.launcher, {"do": "hello"})["groups"]
+        if rules.launcher and self._groups is None:
+            self._groups = dict(ask_launcher(rules.launcher, {"do": "hello"})["groups"])
         nodes = len({rank.node for rank in launch.ranks})
         limits = None if rules.limits is None else rules.limits.times(nodes)
-        return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups)
+        return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
 
     def _look_for_room(self) -> None:
         """Say if there is room: the site thinks that there is none."""

@@ -9,11 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gridweave.site.launch import Launch, PieceEnded, Rank
+from gridweave.site.machine.cgroups import FREEZER, UNIFIED, Cgroups, ControlGroup, group_name, mounted
+from gridweave.site.machine.folders import piece_folder
 from gridweave.site.machine.processes import descendants, process_stat
 from gridweave.site.machine.runner import Runner
 
@@ -43,10 +47,11 @@ class Counting:
         self.counts.mkdir(exist_ok=again)
         self.root = folder / "runner"
 
-    def launch(self, limit_ms: int | None = None) -> Launch:
+    def launch(self, limit_ms: int | None = None, groups: dict[str, str] | None = None) -> Launch:
         """Return what is started."""
         command = ("python3", "-c", COUNT, str(self.counts))
-        return Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=command, limit_ms=limit_ms, grace_ms=0)
+        more = {"limit_ms": limit_ms, "grace_ms": 0, "groups": groups or {}}
+        return Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=command, **more)  # type: ignore[arg-type]
 
     def numbers(self) -> list[int]:
         """Return how far each process has counted."""
@@ -257,3 +262,68 @@ async def test_nothing_is_left_of_a_paused_job_whose_shim_is_killed(tmp_path: Pa
         assert (await ended(runner)).outcome == "lost"
     assert len(below) == 4
     assert not [stat.pid for stat in below if (now := process_stat(stat.pid)) is not None and now.state not in "ZX"]
+
+
+@pytest.fixture(params=[UNIFIED, FREEZER])
+def freezer(request: pytest.FixtureRequest) -> Iterator[Cgroups]:
+    """Return control groups that can pause, of either version, or skip."""
+    own, _ = mounted().get(request.param, (None, False))
+    folder = own / f"gridweave-test-{uuid.uuid4().hex[:8]}" if own is not None else None
+    try:
+        assert folder is not None
+        folder.mkdir()
+    except (AssertionError, OSError):
+        pytest.skip(f"pausing by a control group is not tested: none of {request.param} may be made here")
+    found = Cgroups(ControlGroup({request.param: folder}))
+    yield found
+    assert found.parent.remove()
+
+
+@pytest.mark.asyncio
+async def test_a_control_group_pauses_a_job(tmp_path: Path, freezer: Cgroups) -> None:
+    """Where there is one, it is used: nothing that a job's processes could hear lets them go on before it is time."""
+    job = Counting(tmp_path)
+    group = freezer.group(group_name(piece_folder(job.root, (7, 0))))
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch(groups=freezer.paths))
+        await job.counting([0] * 4)
+        for _ in range(CYCLES // 10):
+            await runner.pace(7, 0, runs=False)
+            await job.paused(runner)
+            assert group.is_frozen()
+            state = runner.state(7, 0)
+            assert state is not None
+            pids = {stat.pid for stat in descendants(state.shim_pid)}
+            assert pids == set(group.pids())
+            before = job.numbers()
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert job.numbers() == before
+            await runner.pace(7, 0, runs=True)
+            await job.paused(runner, wanted=False)
+            await job.counting(before)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        await runner.cancel(7, 0, "enough")
+        assert (await ended(runner)).outcome == "cancelled"
+    assert not any(folder.exists() for folder in group.folders.values())
+
+
+@pytest.mark.asyncio
+async def test_what_a_killed_shim_leaves_frozen_is_ended(tmp_path: Path, freezer: Cgroups) -> None:
+    """Processes that no signal reaches are let go to be ended."""
+    job = Counting(tmp_path)
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch(groups=freezer.paths))
+        await job.counting([0] * 4)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        state = runner.state(7, 0)
+        assert state is not None
+        pids = [stat.pid for stat in descendants(state.shim_pid)]
+        assert len(pids) == 4
+        os.kill(state.shim_pid, signal.SIGKILL)
+        assert (await ended(runner)).outcome == "lost"
+        assert not [pid for pid in pids if (stat := process_stat(pid)) is not None and stat.state not in "ZX"]
