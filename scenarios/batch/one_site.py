@@ -62,10 +62,11 @@ def play_site(
     _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
+    in_loop = driver == "batch" and not reservations
     play = _COMPILED.get(type(policy))
-    if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
+    if isinstance(policy, SitePolicy) and in_loop:
         told = _played(workload, nodes, policy, node_events, progress, saving)
-    elif play is not None and driver == "batch" and not reservations:
+    elif play is not None and in_loop:
         told = play(workload, nodes, policy, progress)
     else:
         cancellations(workload, np.arange(len(workload)))
@@ -82,12 +83,19 @@ def play_site(
         reservations=told.answers,
         label=policy.label,
         options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
-        shared=entry_of(policy).shares_nodes,
-        shares_time=entry_of(policy).shares_time,
         columns=told.columns,
-        own_metrics=own_metrics(entry_of(policy), workload, nodes, told) | _by_needs(workload, nodes, told),
         tuning=told.tuning,
+        **_by_discipline(entry_of(policy), workload, nodes, told),
     )
+
+
+def _by_discipline(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, Any]:
+    """Return the fields of a result that hang on the discipline alone."""
+    return {
+        "shared": entry.shares_nodes,
+        "shares_time": entry.shares_time,
+        "own_metrics": own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
+    }
 
 
 def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:

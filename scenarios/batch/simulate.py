@@ -150,16 +150,14 @@ def simulate(
     >>> (simulate(jobs, 1, "L-U1").end_ms / 3_600_000).round(3).tolist()
     [1.04, 1.04, 2.04]
     """
-    if policy is None:
-        policy = SitePolicy(**options)
-    elif options:
+    if policy is not None and options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
+    policy = SitePolicy(**options) if policy is None else policy
     if not isinstance(policy, GridPolicy | SharedNodes | SharingPolicy | str):
         check_driver(driver, policy, reservations, node_events, saving)
     workload = _loaded(workload, nodes)
-    stepped = None if driver == "batch" else driver
     of_site: dict[str, Any] = {"reservations": reservations or None, "node_events": node_events or None}
-    of_site |= {"driver": stepped, "save": saving}
+    of_site |= {"driver": None if driver == "batch" else driver, "save": saving}
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_sharing: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
     if isinstance(policy, GridPolicy):
