@@ -141,7 +141,7 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
         now_ms=now_ms,
         state=record.state,
         start_ms=record.start_ms,
-        places=record.places if record.state in ("starting", "running", "ended") else (),
+        places=record.places if record.state in ("starting", "running", "ending", "ended") else (),
         length_ms=record.request.limit_ms,
         reason=kept or _recorded(record, now_ms),
     )
@@ -155,6 +155,8 @@ def _recorded(record: JobRecord, now_ms: int) -> str:
         case "running":
             since = "" if record.start_ms is None else f", for {rough_span_text(max(0, now_ms - record.start_ms))}"
             return f"it runs on {where}{since}"
+        case "ending":
+            return f"it was told to end on {where}, and has time for that" if where else "it was told to end"
         case "ended":
             return f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
         case _:

@@ -40,6 +40,7 @@ KINDS: dict[str, Kind] = {
     "unsupported-media-type": Kind(415, "The body is of a form that is not understood"),
     "unknown-expectation": Kind(417, "The request expects what is not understood"),
     "invalid-request": Kind(422, "A part of the request cannot be used"),
+    "declined": Kind(422, "The job was not taken in"),
     "too-many-failed-logins": Kind(429, "Too many logins have failed"),
     "too-many-requests": Kind(429, "Too many requests in a short time"),
     "too-many-at-once": Kind(429, "Too many requests at once"),

@@ -29,7 +29,7 @@ from gridweave.grid.api import (
 from gridweave.grid.explain.delegated import with_site_answer
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast
-from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, WishKind
+from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.service.calls import (
@@ -133,10 +133,12 @@ class LiveBackend:
         )
         return answers
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    ) -> list[int]:
         """Do what a user wants of jobs; return those that it was done to."""
         asked = (
-            self._ask(actor, "wish", list[int], kind, mine, origin)
+            self._ask(actor, "wish", list[int], kind, mine, origin, signal)
             for actor, mine in (await self._by_desk(job_ids)).items()
         )
         return [job_id for done in await asyncio.gather(*asked) for job_id in done]
@@ -154,6 +156,8 @@ class LiveBackend:
 
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that are asked for, the newest first."""
+        if query.site is not None:
+            await self._site(query.site)  # there is one of this name
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
         return await self._ask(actor, "jobs", JobPage, query)
 
@@ -276,9 +280,9 @@ class LiveBackend:
         """Have a site take nothing new of the grid, or take it again."""
         await self._ask(await self._site(site), "drain", type(None), draining)
 
-    async def queue(self, limit: int) -> Queue:
+    async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait."""
-        return await self._ask(self.home, "queue", Queue, limit)
+        return await self._ask(self.home, "queue", Queue, limit, explain)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import FromLiveSite, GridMessage, LiveGridEvent, TellSite
+from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.jit import one_at_a_time
 from gridweave.site.job import Accepted, Declined, JobRequest, Program
@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
+    GridMessage,
     Probed,
     Quoted,
     RequestQuote,

@@ -305,10 +305,21 @@ class _Work:
         return grid
 
     def _await_actors(self, grid: RunningGrid) -> None:
-        # The first time on a machine, compiling takes a minute.
-        self._tell("Starting the sites and the meta-scheduler (for the first time: compiling them)")
+        what, total, began = (
+            "Starting the sites and the meta-scheduler",
+            len(self.done.state.sites) + 1,
+            time.monotonic(),
+        )
+        self._tell(what)
+
+        def missing(names: list[str]) -> None:
+            left = ", ".join(name.removeprefix("site:") for name in names)
+            why = "; the first time on a machine they are compiled, which takes a minute or two"
+            after = f"{total - len(names)} of {total} are ready after {time.monotonic() - began:.0f} s"
+            self._tell(f"{what}: {after}, still {left}{why}")
+
         try:
-            grid.wait()
+            grid.wait(tell=missing)
         except InputError as error:
             right = f"go back to that, or forget its jobs: gridweave up --fresh --name {self._wanted.name}"
             raise InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}") from error

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 import platformdirs
@@ -124,11 +125,41 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     @property
+    def has_gateway(self) -> bool:
+        """Whether the gateway that was started for it is what listens at its address, and no other program is."""
+        process, port = self.process(GATEWAY), urlsplit(self.url).port
+        return process is not None and port is not None and listens_at(process.pid, port)
+
+    @property
     def alive(self) -> tuple[LocalProcess, ...]:
         """Those of its processes that live."""
         if self.boot != boot_id():
             return ()
         return tuple(process for process in self.processes if process.is_alive)
+
+
+_LISTENS = "0A"
+"""The state of a socket that listens, in /proc/net/tcp (proc(5))."""
+
+
+def listens_at(pid: int, port: int) -> bool:
+    """Return whether a process of this user listens at a TCP port."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]:
+                _, local, _, state, *more = line.split()
+                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{more[5]}]")
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
+                return True
+    return False
 
 
 def node_of(site: str) -> str:

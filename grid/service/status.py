@@ -68,6 +68,9 @@ class _Said(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+_COUNTED = ("waiting", "held", "starting", "running")
+
+
 def look(name: str) -> LocalStatus:
     """Return how a grid on this machine is."""
     state = read_grid_state(name)
@@ -78,7 +81,7 @@ def look(name: str) -> LocalStatus:
         return LocalStatus(name=name, up=False, folder=state.folder, kept=kept)
     said = asyncio.run(_ask(state))
     queue = said.queue or Queue()
-    counts = {key: getattr(queue, key) if said.queue else None for key in ("waiting", "held", "starting", "running")}
+    counts = {key: getattr(queue, key) if said.queue else None for key in _COUNTED}
     return LocalStatus(
         name=name,
         up=True,
@@ -93,7 +96,7 @@ def look(name: str) -> LocalStatus:
 async def _ask(state: LocalGridState) -> _Said:
     from gridweave.grid.client.client import Client
 
-    if state.process(GATEWAY) is None:
+    if not state.has_gateway:
         return _Said(problem="it does not run; `gridweave up` starts it again")
     try:
         async with asyncio.timeout(ASK_S), Client(state.url, token=state.token, ca=state.cert or None) as grid:

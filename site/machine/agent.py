@@ -36,6 +36,7 @@ from gridweave.site.messages import (
     RunEnded,
     RunReady,
     RunStarted,
+    SignalRun,
     StartRun,
 )
 
@@ -137,6 +138,8 @@ class AgentDriver:
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
                 await self.runner.pace(order.job_id, order.attempt, runs=order.runs, at_unix_ms=order.at_ms)
+            elif isinstance(order, SignalRun):
+                self.runner.signal(order.job_id, order.attempt, order.signal)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:

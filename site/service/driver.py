@@ -28,6 +28,7 @@ from gridweave.site.job import (
     Noted,
     RecordEnded,
     RecordUsage,
+    SignalName,
     WishKind,
 )
 from gridweave.site.journal.journal import Journal
@@ -191,9 +192,11 @@ class Driver(ABC, Generic[Incoming]):
         self._asked.set()
         return list(await asyncio.gather(*waiting))
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "") -> None:
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "", signal: SignalName | None = None
+    ) -> None:
         """Tell what a user wants of jobs; return when that is durable."""
-        await self.told(Wish(kind, tuple(job_ids), origin))
+        await self.told(Wish(kind, tuple(job_ids), origin, signal))
 
     def packet(self, peer: str, data: bytes) -> str | None:
         """Take in a packet from another end; one that cannot be read is dropped, as if it had been lost: return why."""

@@ -21,20 +21,19 @@ from gridweave.site.messages import (
     CommitNodes,
     DrainSite,
     EndRun,
-    FragmentsMet,
+    GridMessage,
     KeepRun,
     LiveSiteEvent,
     MachineForgotten,
     MachineJoined,
-    OpenGate,
     OpenRun,
     Order,
-    Request,
     RequestQuote,
     ReserveNodes,
     ResumeSite,
     RunEnded,
     RunStarted,
+    SignalRun,
     SiteMessage,
     StartRun,
     TellGrid,
@@ -46,8 +45,6 @@ from gridweave.site.service.driver import Driver, Send
 
 GRID = "grid"
 """The other end of a site's connection."""
-
-GridMessage = Request | DescribeJob | OpenGate | FragmentsMet
 
 
 REPEAT_S = 2.0
@@ -101,7 +98,7 @@ class SiteDriver(Driver[Any]):
         for command in commands:
             # What is not repeated is told even to those that are told again all that is.
             is_new = isinstance(command, (StartRun, OpenRun, EndRun)) and command.machine not in self._due
-            if is_new or isinstance(command, KeepRun):
+            if is_new or isinstance(command, (KeepRun, SignalRun)):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
         for machine, ordered in orders.items():

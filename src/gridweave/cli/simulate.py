@@ -430,7 +430,7 @@ def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
 
 def _print_matrices(workload: Workload, nodes: int | None, chosen: list[Policy], at_ms: int) -> None:
     """Print the matrix of each policy at an instant; the slice that goes on is marked."""
-    from gridweave.scenarios.batch.gang import matrix_at
+    from gridweave.scenarios.batch.slices import matrix_at
     from gridweave.site.disciplines.gang.matrix import matrix_rows
     from gridweave.site.disciplines.gang.policy import GangPolicy
 

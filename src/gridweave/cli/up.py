@@ -186,19 +186,30 @@ def progress() -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     console = Console(stderr=True)
+    began = time.monotonic()
     if not console.file.isatty():
         yield lambda what: say(f"{what} ...") if what else None
         return
     from gridweave.grid.service.signals import for_the_main_thread
 
-    began = time.monotonic()
-    status = console.status("")
+    step = _Step(began)
+    status = console.status(step)
     with for_the_main_thread():
         status.start()
     try:
-        yield lambda what: status.update(f"{what} [dim]({time.monotonic() - began:.0f} s)[/dim]" if what else "")
+        yield lambda what: setattr(step, "what", what)
     finally:
         status.stop()
+
+
+class _Step:
+    """What is going on, with how long all of it has taken; drawn anew by itself."""
+
+    def __init__(self, began: float) -> None:
+        self.what, self._began = "", began
+
+    def __rich__(self) -> str:
+        return f"{self.what} [dim]({time.monotonic() - self._began:.0f} s)[/dim]" if self.what else ""
 
 
 def _brought_plain(done: Brought) -> dict[str, Any]:

@@ -165,6 +165,58 @@ async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
         assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.story(waits)]
 
 
+DEAF = "trap '' TERM; trap 'echo heard' USR1; while true; do sleep 0.05; done"
+"""Does not end when it is told to, and says when it gets USR1."""
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_does_not_end_is_ending_until_it_is_killed_at_once(tmp_path: Path) -> None:
+    """One that ignores TERM has its long grace and is told as ending; to be killed at once is heard all the same."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        program = Program(argv=("sh", "-c", f"echo up; {DEAF}"), grace_ms=300_000)
+        request = JobRequest(program=program, limit_ms=600_000, user="anna")
+        own, deaf = [(await submit(backend, request, site=site))[0] for site in ("south", None)]
+        for job_id in (own, deaf):
+            await in_state(backend, job_id, "running")
+            await until(lambda job_id=job_id: _written(backend, job_id, b"up"))
+        assert sorted(await backend.wish("cancel", [own, deaf], origin=ANNA)) == [deaf, own]
+        for job_id in (own, deaf):
+            record = await in_state(backend, job_id, "ending")
+            assert record.end_ms is None
+        assert (await backend.queue(10)).ending == 1
+        assert sorted(await backend.wish("kill", [own, deaf], origin=ANNA)) == [deaf, own]
+        for job_id in (own, deaf):
+            assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_the_processes_of_a_job_get_a_signal_and_go_on(tmp_path: Path) -> None:
+    """All ranks of running jobs get it, of the grid and of a site's own users; of waiting ones nobody does."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        (own,) = await submit(backend, shell(f"echo up; {DEAF}", nodes=2), site="south")
+        runs, waits = await submit(backend, shell(f"echo up; {DEAF}", nodes=4), shell("true", nodes=4))
+        for job_id in (own, runs):
+            await in_state(backend, job_id, "running")
+            for rank in range(2):
+                await until(lambda job_id=job_id, rank=rank: _written(backend, job_id, b"up", rank))
+        asked = await backend.wish("signal", [own, runs, waits, 77], origin=ANNA, signal="USR1")
+        assert sorted(asked) == [runs, own]
+        for job_id in (own, runs):
+            for rank in range(2):
+                await until(lambda job_id=job_id, rank=rank: _written(backend, job_id, b"heard", rank))
+            assert [record.state for record in await backend.records([job_id])] == ["running"]
+        assert f"USR1 by wish, by {ANNA}" in [entry.detail for entry in await backend.story(runs)]
+        await backend.wish("kill", [own, runs, waits], origin=ANNA)
+
+
+async def _written(backend: Backend, job_id: int, what: bytes, rank: int = 0) -> bool:
+    """Return whether a rank has written something."""
+    part = await backend.output(job_id, rank, "out", 0, 1000)
+    return part is not None and what in part.data
+
+
 @pytest.mark.asyncio
 async def test_events_are_told_once_and_in_order(tmp_path: Path) -> None:
     """Whoever asks for what came after an event gets all of it; nobody waits when there is something."""

@@ -64,8 +64,8 @@ def test_a_break_changes_nothing(options: dict[str, Any], tmp_path: Path, monkey
     for seed in range(10):
         workload = jobs(seed)
         whole = simulate(workload, NODES, **options)
-        monkeypatch.setattr(one_site, "_SLICE", int(rng.integers(1, 40)))
-        pieces = 299 // one_site._SLICE
+        monkeypatch.setattr(one_site, "_PIECE", int(rng.integers(1, 40)))
+        pieces = 299 // one_site._PIECE
         first = int(rng.integers(0, pieces))
         broken_off(workload, Saving(path, every_s=0), first, **options)
         if first + 1 < pieces:
@@ -79,7 +79,7 @@ def test_a_break_changes_nothing(options: dict[str, Any], tmp_path: Path, monkey
 
 def test_it_is_taken_up_and_not_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was played is in the file: where the times that it holds are changed, so are those of the result."""
-    monkeypatch.setattr(one_site, "_SLICE", 30)
+    monkeypatch.setattr(one_site, "_PIECE", 30)
     path = tmp_path / "saved"
     broken_off(jobs(1), Saving(path, every_s=0), 8)
     with np.load(path, allow_pickle=False) as kept:
@@ -95,7 +95,7 @@ def test_it_is_taken_up_and_not_begun_anew(tmp_path: Path, monkeypatch: pytest.M
 
 def test_it_is_saved_when_the_time_has_come_or_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not more often than that."""
-    monkeypatch.setattr(one_site, "_SLICE", 50)
+    monkeypatch.setattr(one_site, "_PIECE", 50)
     now_s, written = 0.0, []
 
     def clock() -> float:
@@ -116,7 +116,7 @@ def test_it_is_saved_when_the_time_has_come_or_somebody_asks(tmp_path: Path, mon
 
 def test_what_cannot_be_taken_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another trace, another policy, no such file, no such thing, another version."""
-    monkeypatch.setattr(one_site, "_SLICE", 50)
+    monkeypatch.setattr(one_site, "_PIECE", 50)
     path = tmp_path / "saved"
     broken_off(jobs(3), Saving(path, every_s=0), 2)
     for workload, options in ((jobs(4), {}), (jobs(3), {"backfill": "none"})):
