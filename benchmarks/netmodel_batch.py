@@ -117,10 +117,9 @@ class Bench:
 
 def amounts_to(result: SimulationResult) -> float:
     """Return the constant p that the splits of a simulation amount to: its mean, weighted by the area on one site."""
-    assert result.factor is not None
     split = result.multi_site
     area = (result.workload.width * result.workload.run_ms)[split]
-    return float(((result.factor[split] - 1.0) * area).sum() / max(1, area.sum()))
+    return float(((result.columns["factor"][split] - 1.0) * area).sum() / max(1, area.sum()))
 
 
 def constant(label: str, workload: Workload, overhead: float) -> Case:

@@ -74,6 +74,10 @@ class JobBook:
         """Jobs that have not ended."""
         return len(self.records) - len(self._ended)
 
+    def open_jobs(self) -> set[int]:
+        """Return the jobs that have not ended."""
+        return self.records.keys() - set(self._ended)
+
     def next_wakeup_ms(self, core_ms: int | None) -> int | None:
         """Return when something may happen by itself, to the jobs here or, by the word of its core, in the queue."""
         here_ms = self.eligibility.next_wakeup_ms()

@@ -40,6 +40,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.batch.stepped import job_messages
+from gridweave.scenarios.results.grid import COLUMNS
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.workload.table import IntArray, Workload
@@ -104,9 +105,10 @@ def _grid_schedule(result: SimulationResult) -> str:
     """Return a schedule of a grid: also the nodes of each site, and what the links did to each job, in millionths."""
     more: list[Any] = [_nodes_by_site(result.fragments_of(row)) for row in range(len(result.workload))]
     columns: list[Any] = [more]
-    if result.factor is not None and result.slowdown is not None and result.transfer_ms is not None:
-        columns += [np.rint(parts * 1e6).astype(np.int64) for parts in (result.factor, result.slowdown)]
-        columns.append(result.transfer_ms)
+    if "factor" in result.columns:
+        factor, slowdown, transfer_ms = (result.columns[name] for name in COLUMNS)
+        columns += [np.rint(parts * 1e6).astype(np.int64) for parts in (factor, slowdown)]
+        columns.append(transfer_ms)
     return _schedule(result.workload.job_id, result.start_ms, result.end_ms, *columns)
 
 

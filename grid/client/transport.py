@@ -24,6 +24,7 @@ from gridweave.errors import (
     NotFoundError,
     OptionError,
     RefusedError,
+    SiteAwayError,
     UnavailableError,
 )
 from gridweave.grid.api import Problem
@@ -105,6 +106,8 @@ def seconds_to_wait(text: str | None, now: datetime.datetime) -> float | None:
 
 T = TypeVar("T")
 
+SITE_AWAY = "urn:gridweave:problem:site-unavailable"
+
 MSGPACK = "application/msgpack"
 PROBLEM_MSGPACK = "application/problem+msgpack"
 _ACCEPT = f"{MSGPACK}, {PROBLEM_MSGPACK}"
@@ -155,6 +158,9 @@ class Transport:
         self.headers = _headers(connection)
         self.trusted = _trusted(connection)
         self._sessions: dict[int, aiohttp.ClientSession] = {}
+        # Requests have connections in turn: of aiohttp's own pool who has just let one go gets it again, and some wait
+        # for as long as there are others.
+        self._turns = asyncio.Semaphore(_CONNECTIONS)
         # Of a grid that runs here: the process that was seen to listen at its address.
         self._gateway = gateway_here(connection)
 
@@ -203,9 +209,13 @@ class Transport:
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=self.patience.try_s)
-        async with self._session(_CONNECTIONS).request(
-            method, self._url(path), params=query, data=data, headers=headers, timeout=limit, allow_redirects=False
-        ) as response:
+        session = self._session(_CONNECTIONS)
+        async with (
+            self._turns,
+            session.request(
+                method, self._url(path), params=query, data=data, headers=headers, timeout=limit, allow_redirects=False
+            ) as response,
+        ):
             return GatewayAnswer(response.status, response.reason or "", response.headers, await response.read())
 
     @contextlib.asynccontextmanager
@@ -361,6 +371,8 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
             return NotAllowedError(detail, **said)
         case 404:
             return NotFoundError(detail, **said)
+        case 503 if problem.type == SITE_AWAY:
+            return SiteAwayError(detail)
         case 429 | 502 | 503 | 504:
             now = datetime.datetime.now(datetime.UTC)
             after_s = problem.retry_after_s or seconds_to_wait(answered.headers.get("Retry-After"), now) or 0.0

@@ -18,7 +18,7 @@ _REF = "#/components/schemas/{name}"
 
 _ALWAYS = (
     *("bad-http", "not-acceptable", "invalid-request", "too-many-requests", "too-many-at-once"),
-    *("internal", "unavailable", "busy"),
+    *("internal", "unavailable", "busy", "site-unavailable"),
 )
 _WITH_TOKEN = ("unauthenticated", "forbidden", "foreign-origin", "tokens-unavailable")
 _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-media-type", "unknown-expectation")

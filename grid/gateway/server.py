@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, OptionError, SiteAwayError, UnavailableError
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity, TokenStore, check_browser, identify
 from gridweave.grid.gateway.audit import AuditEntry, AuditLog, audit_place
 from gridweave.grid.gateway.backend import Backend
@@ -173,6 +173,8 @@ class Gateway:
             raise
         except InputError as error:
             raise RefusalError("invalid-request", str(error)) from None
+        except SiteAwayError as error:
+            raise RefusalError("site-unavailable", str(error)) from None
         except UnavailableError as error:
             self._parts.metrics.backend_failed()
             raise RefusalError("unavailable", str(error), retry_after_s=1.0) from None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import Awaitable, Coroutine, Hashable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import (
     Forecast,
     Health,
@@ -26,9 +26,8 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
-from gridweave.grid.explain.delegated import with_site_answer
 from gridweave.site.desk_messages import SiteNames
-from gridweave.site.explain import record_forecast
+from gridweave.site.explain import record_forecast, with_site_answer
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
 from gridweave.site.machine.agent import OutputRead
@@ -48,8 +47,11 @@ from gridweave.version import __version__
 SUBMIT_S = 60.0
 """So long an answer to jobs that are handed in is waited for."""
 
-LOOK_S = 3.0
+LOOK_S = 1.5
 """So long it is waited for what a site or the grid says of itself."""
+
+HUNG_S = 0.9
+"""A site that has not answered for so long is asked whether it answers at all, and has as long again for that."""
 
 T = TypeVar("T")
 
@@ -77,13 +79,42 @@ class LiveBackend:
         self._last: dict[str, SiteInfo] = {}
 
     async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
-        data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
+        call = self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
+        data = await (self._unless_hung(actor, call) if timeout_s > LOOK_S and actor in self._site_actors else call)
         known: Any = kind
         try:
             answer: T = answer_of(data, _decoder_of(known))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise UnavailableError(f"{actor}: its answer cannot be read ({error}); is it of another version?") from None
         return answer
+
+    @property
+    def _site_actors(self) -> dict[str, str]:
+        """The names of sites by those of their actors, as far as they are known."""
+        return {site_actor(site.name): site.name for site in self._names}
+
+    async def _unless_hung(self, actor: str, call: Coroutine[Any, Any, bytes]) -> bytes:
+        """Return the answer to a call; SiteAwayError if meanwhile the site does not even say how it is."""
+        task = asyncio.ensure_future(call)
+        try:
+            done, _ = await asyncio.wait([task], timeout=HUNG_S)
+            if not done:
+                await self._look_at(actor)
+            return await task
+        finally:
+            task.cancel()
+
+    async def _look_at(self, actor: str) -> None:
+        """Raise SiteAwayError if a site does not say how it is."""
+        try:
+            await self._calls.call(actor, "ask", "status", question(), timeout_s=HUNG_S)
+        except UnavailableError as error:
+            site = self._site_actors[actor]
+            last = self._last.get(site)
+            known = f"; when it last did, it had {last.free} of {last.nodes} nodes free" if last and last.nodes else ""
+            raise SiteAwayError(
+                f"site {site} does not answer{known}; the same may be asked again, other sites are not concerned"
+            ) from error
 
     # -- who there is -------------------------------------------------------------------------------------------------
 
@@ -291,8 +322,13 @@ class LiveBackend:
     async def health(self) -> Health:
         """Return whether the grid works; raises nothing."""
         try:
-            self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
-            sites = {site.name: site.answers for site in await self.sites()}
+            about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
+            if self._names:
+                self._names, told = await asyncio.gather(about, self.sites())
+            else:
+                self._names = await about
+                told = await self.sites()
+            sites = {site.name: site.answers for site in told}
         except UnavailableError:
             sites = {site.name: False for site in self._names}
             return Health(status="unavailable", version=__version__, sites=sites)

@@ -18,6 +18,10 @@ EXPLAIN_S = 1.0
 """So long it is worked out at most when the jobs of a queue start, which is played forward for each."""
 
 
+MOST_EXPLAINED = 1_000
+"""Where more jobs wait, it is not worked out for a list of them; `forecast` still does for one."""
+
+
 class GridDesk(Desk[GridDriver]):
     """What is asked of the meta-scheduler; the machines of its sites may not be known."""
 
@@ -38,7 +42,8 @@ class GridDesk(Desk[GridDriver]):
     async def queue(self, limit: int, explain: bool = False) -> Queue:
         """Return how many jobs there are in each state, and the first of those that wait.
 
-        With `explain` when they start, and why not sooner, of as many as can be told in a second.
+        With `explain` when they start, and why not sooner, of as many as can be told in a second; of none where so many
+        wait that each would take long.
         """
         await self.driver.durable()
         records = self.core.book.records
@@ -46,6 +51,7 @@ class GridDesk(Desk[GridDriver]):
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)
         states = {state: counts[state] for state in ("waiting", "held", "starting", "running", "ending")}
+        explain = explain and counts["waiting"] <= MOST_EXPLAINED
         jobs, until_s = [], time.monotonic() + EXPLAIN_S
         for record in list(first):
             known = await self.forecast(record.job_id) if explain and time.monotonic() < until_s else None

@@ -104,6 +104,7 @@ class GridDriver(Driver[Any]):
             answer_type=Accepted | Declined,
             identity=identity_of(settings),
             batch=0,
+            compacts=True,
         )
         peers = self._names
         super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, maxima=maxima)

@@ -5,7 +5,6 @@ Reading it needs neither Ray nor a journal: the client and the command look here
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "default"
 VERSION = 1
 
-STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS = (
+STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT = (
     "grid.json",
     "lock",
     "token",
@@ -39,11 +38,13 @@ STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS = (
     "tokens.db",
     "live",
     "logs",
+    "keeper.json",
 )
 """In the folder of a grid's state: what runs; who works on it; the operator's token; that of Ray; all tokens of the
-gateway; journals and jobs, if no other folder is named for them; what its processes have to say."""
+gateway; journals and jobs, if no other folder is named for them; what its processes have to say; what its
+keeper has brought back."""
 
-HEAD, GATEWAY = "head of Ray", "gateway"
+HEAD, GATEWAY, KEEPER = "head of Ray", "gateway", "keeper"
 """Names of processes; a site's Ray node is called by `node_of`."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
@@ -98,6 +99,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     ray_node: str = ""
     temp: str = ""  # folder of the sockets and logs of its own Ray
     processes: tuple[LocalProcess, ...] = ()
+    parts: tuple[str, ...] = ()  # the names of those processes that are to run: the keeper brings them back
     url: str = ""  # of the gateway; empty: there is none
     tokens: bool = True  # whether the gateway wants one
     cert: str = ""  # the file of its certificate; empty: it speaks plain HTTP
@@ -136,6 +138,17 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
         if self.boot != boot_id():
             return ()
         return tuple(process for process in self.processes if process.is_alive)
+
+    @property
+    def keeper(self) -> tuple[LocalProcess, ...]:
+        """Its keeper, if that lives."""
+        return tuple(process for process in self.alive if process.name == KEEPER)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of the processes that are to run and do not."""
+        there = {process.name for process in self.alive}
+        return tuple(name for name in self.parts if name not in there)
 
 
 _LISTENS = "0A"
@@ -220,8 +233,11 @@ def write_state(state: LocalGridState) -> None:
 
 
 def forget_processes(state: LocalGridState) -> None:
-    """Write down that nothing runs any more; by which GRID.toml it ran, and where, is kept for the next time."""
-    write_state(msgspec.structs.replace(state, processes=(), temp=""))
+    """Write down that nothing runs any more but the keeper, if it does.
+
+    By which GRID.toml it ran, and where, is kept for the next time.
+    """
+    write_state(msgspec.structs.replace(state, processes=state.keeper, temp=""))
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
@@ -243,26 +259,41 @@ def known_grids() -> list[str]:
 
 
 @contextlib.contextmanager
-def working_on(name: str) -> Iterator[Path]:
-    """Keep others from starting or ending the same grid meanwhile; yield the folder of its state."""
+def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
+    """Keep others from starting or ending the same grid meanwhile; yield the folder of its state.
+
+    Another one that does so is waited for, for so long.
+    """
     folder = make_private(state_folder(name))
     right = "wait for it, or give another --name"
-    with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}"):
+    with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}", patience_s):
         yield folder
 
 
 @contextlib.contextmanager
-def locked(path: Path, problem: str) -> Iterator[None]:
-    """Hold a lock, a file; UnavailableError with the problem if another process holds it."""
+def locked(path: Path, problem: str, patience_s: float = 0.0) -> Iterator[None]:
+    """Hold a lock, a file; UnavailableError with the problem if another process holds it for longer than is waited."""
+    until = time.monotonic() + patience_s
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UnavailableError(problem) from None
+        while not _take(handle):
+            if time.monotonic() >= until:
+                raise UnavailableError(problem)
+            time.sleep(_TRY_LOCK_EVERY_S)
         yield
     finally:
         os.close(handle)
+
+
+_TRY_LOCK_EVERY_S = 0.1
+
+
+def _take(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 # -- ending what was started ------------------------------------------------------------------------------------------
@@ -346,10 +377,14 @@ def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
 
     The next agents tell the reason to their sites. `patience_s` is for the jobs of each machine.
     """
+    import asyncio
+
     asyncio.run(_end_left(folder, reason, patience_s))
 
 
 async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
+    import asyncio
+
     from gridweave.site.machine.runner import Runner
 
     for jobs in sorted(folder.glob(f"*/*/{JOBS}")):
@@ -374,11 +409,11 @@ async def _end_all(runner: Runner, reason: str) -> None:
             left.discard((event.job_id, event.attempt))
 
 
-def count_running(folder: Path) -> int:
-    """Return how many parts of jobs run on this machine, by their folders."""
+def count_running(folder: Path, depth: str = "*/*") -> int:
+    """Return how many parts of jobs run on this machine, by their folders, which are so deep in this one."""
     states = (
         read_state(piece)
-        for jobs in folder.glob(f"*/*/{JOBS}")
+        for jobs in folder.glob(f"{depth}/{JOBS}")
         for piece in jobs.iterdir()
         if piece_key(piece) is not None
     )

@@ -40,6 +40,8 @@ def play_grid(
         raise OptionError(
             "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
         )
+    if policy.tuning is not None:
+        raise OptionError("tuning", "of the queue is played in the simulated world; run a scenario")
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     if net is not None:
         net.check(sites, policy)
@@ -88,9 +90,13 @@ def _result_of(
         Placement(fragments, of_all(state.first_fragment, 0), of_all(state.n_fragments, 0)),
         never,
         cancelled=cancelled_in(workload, start_ms, never),
-        factor=of_all(played.factor, 1) if with_net else None,
-        slowdown=of_all(played.slowdown, 1) if with_net else None,
-        transfer_ms=of_all(played.transfer_ms, 0) if with_net else None,
+        columns={
+            "factor": of_all(played.factor, 1),
+            "slowdown": of_all(played.slowdown, 1),
+            "transfer_ms": of_all(played.transfer_ms, 0),
+        }
+        if with_net
+        else {},
     )
 
 

@@ -128,9 +128,9 @@ def network_columns(result: SimulationResult) -> dict[str, npt.NDArray[Any]]:
     InputError
         If there was no network.
     """
-    if result.factor is None or result.slowdown is None or result.transfer_ms is None:
+    if not all(name in result.columns for name in COLUMNS):
         raise InputError("the grid was simulated without a network")
-    return dict(zip(COLUMNS, (result.factor, result.slowdown, result.transfer_ms), strict=True))
+    return {name: result.columns[name] for name in COLUMNS}
 
 
 def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
@@ -346,7 +346,6 @@ class GridRun:
         """
         result, jobs = self.result, self.result.workload
         start_ms, end_ms = result.start_ms[rows], result.end_ms[rows]
-        more = {**self._crossed(), **result.columns}
         return {
             "job_id": jobs.job_id[rows],
             "submit_ms": jobs.submit_ms[rows],
@@ -358,7 +357,7 @@ class GridRun:
             "site": self.sites_of_jobs(rows),
             "fragments": result.n_fragments[rows],
             "killed": jobs.overran[rows] & (start_ms != NEVER),
-        } | {name: values[rows] for name, values in more.items()}
+        } | {name: values[rows] for name, values in result.columns.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, with ``home``, the name of the site at which each was submitted.
@@ -460,13 +459,10 @@ class GridRun:
         """
         return write_all(Path(folder), files_of(self, self._write_jobs, plots=plots))
 
-    def _crossed(self) -> dict[str, npt.NDArray[Any]]:
-        return {} if self.net is None else network_columns(self.result)
-
     def _write_jobs(self, path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            header = (*JOBS_HEADER, *self._crossed(), *self.result.columns)
+            header = (*JOBS_HEADER, *self.result.columns)
             writer.writerow(header)
             for first in range(0, len(self.result.workload), ROWS_AT_ONCE):
                 columns = self.job_columns(slice(first, first + ROWS_AT_ONCE))

@@ -420,14 +420,11 @@ class SimulationResult(MadeAnew):
         On which of them jobs ran; on the one site if left out.
     policy : GridPolicy, optional
         Of a grid.
-    factor : numpy.ndarray of float64, shape (n,), optional
-        With a network: by which each job grew on idle links (1 on one site, and for jobs that never started).
-    slowdown : numpy.ndarray of float64, shape (n,), optional
-        With a network: by which it took longer than that because of what else was on the links, on average.
-    transfer_ms : numpy.ndarray of int64, shape (n,), optional
-        With a network: how long its data moved while it held its nodes.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
         What a discipline tells of each job besides (docs/write-a-discipline.md); 0 for jobs that were never started.
+        With a network between sites: by which ``factor`` each job grew on idle links, its ``slowdown``, by which it
+        took longer than that because of what else was on the links, on average (both 1 on one site, and for jobs that
+        never started), and ``transfer_ms``, how long its data moved while it held its nodes.
     own_metrics : mapping from str to float, optional
         The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
     world : WorldUse, optional
@@ -458,9 +455,6 @@ class SimulationResult(MadeAnew):
     site_nodes: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     placement: Placement | None = None
     policy: GridPolicy | None = None
-    factor: FloatArray | None = None
-    slowdown: FloatArray | None = None
-    transfer_ms: IntArray | None = None
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None

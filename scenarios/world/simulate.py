@@ -197,8 +197,12 @@ def _result(
             restarts=world.history.restarts,
             link_changes=world.link_changes,
         ),
-        factor=None if traffic is None else traffic.factor,
-        slowdown=None if traffic is None else traffic.slowdowns(start_ms, end_ms),
-        transfer_ms=None if traffic is None else traffic.transfer_ms,
+        columns={}
+        if traffic is None
+        else {
+            "factor": traffic.factor,
+            "slowdown": traffic.slowdowns(start_ms, end_ms),
+            "transfer_ms": traffic.transfer_ms,
+        },
         shared=world.shares_nodes,
     )

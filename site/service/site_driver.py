@@ -75,6 +75,7 @@ class SiteDriver(Driver[Any]):
             answer_type=Accepted | Declined,
             identity=settings,
             batch=0,
+            compacts=True,
         )
         super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid, maxima=maxima)
         self.journal = journal
@@ -126,8 +127,11 @@ class SiteDriver(Driver[Any]):
 
     async def repeat_orders(self) -> None:
         """Tell the machines again what they have not confirmed, without end: any call may be lost."""
+        machines = {machine.name for machine in self.settings.machines}
         while True:
-            self._repeat({machine.name for machine in self.settings.machines})
+            # Where there is nothing to repeat, nobody is woken.
+            if any(True for _ in self.site.runs.orders(*machines)):
+                self._repeat(machines)
             await asyncio.sleep(REPEAT_S)
 
     def _repeat(self, machines: set[str]) -> None:

@@ -300,6 +300,16 @@ def _status_plain(found: LocalStatus) -> dict[str, Any]:
     return plain | {"well": found.well}
 
 
+def _word(found: LocalStatus) -> str:
+    """Return in short how a grid is."""
+    if found.well:
+        return "is well"
+    missing = [part.name for part in found.parts if not part.well]
+    if missing == ["gateway"]:
+        return "has no gateway; its sites run on"
+    return "is not well: " + ", ".join(missing)
+
+
 def _print_status(found: LocalStatus) -> None:
     from datetime import datetime
 
@@ -310,6 +320,5 @@ def _print_status(found: LocalStatus) -> None:
         (part.name, "well" if part.well else "MISSING", str(part.pid or ""), since(part.since_ms), part.detail)
         for part in found.parts
     ]
-    word = "is well" if found.well else "is not well; `gridweave up` starts what is missing"
-    print_table(rows, headings=("", "", "process", "since", ""), title=f"The grid {found.name} {word}", left=5)
+    print_table(rows, headings=("", "", "process", "since", ""), title=f"The grid {found.name} {_word(found)}", left=5)
     typer.echo(f"journals, jobs and output: {found.folder}")

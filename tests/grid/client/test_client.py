@@ -510,3 +510,22 @@ async def test_a_client_goes_where_the_gateway_of_a_grid_here_went(monkeypatch: 
             state = LocalGridState(**told, url=second.url, tokens=False, processes=(here,))
             await grid.submit(["true"])
         assert (len(first.grid.records_by_id), len(second.grid.records_by_id)) == (1, 1)
+
+
+async def test_requests_have_connections_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many requests over few connections none is overtaken by more than there are others under way."""
+    monkeypatch.setattr("gridweave.grid.client.transport._CONNECTIONS", 2)
+    ends, overtaken = 0, []
+
+    async def ask(grid: Client) -> None:
+        nonlocal ends
+        for _ in range(20):
+            begun = ends
+            await grid.queue(0)
+            overtaken.append(ends - begun)
+            ends += 1
+
+    async with served() as gateway, Client(gateway.url) as grid:
+        await asyncio.gather(*(ask(grid) for _ in range(10)))
+    assert len(overtaken) == 200
+    assert max(overtaken) <= 12

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
-from gridweave.errors import InputError, UnavailableError
-from gridweave.grid.api import JobQuery
+from gridweave.errors import InputError, SiteAwayError, UnavailableError
+from gridweave.grid.api import JobQuery, Queue, SiteInfo
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
+from gridweave.site.desk_messages import SiteNames
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
+from virtual_time import VirtualLoop
 
 PATIENCE_S = 60.0
 ANNA = "anna, request 7"
@@ -309,3 +315,58 @@ async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.
         assert await listed(site="north") == []
         assert await listed(own="north") == []
         assert [record.state for record in await backend.records([1, 30])] == ["ended", "held"]
+
+
+class HungCalls:
+    """Calls to a grid of two sites, of which some actors never answer."""
+
+    def __init__(self, *hung: str) -> None:
+        self.hung = set(hung)
+
+    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Answer, or be silent until the time is over."""
+        assert method == "ask"
+        if actor in self.hung:
+            await asyncio.sleep(timeout_s)
+            raise UnavailableError(f"actor {actor} does not answer")
+        answers: dict[str, Any] = {
+            "about": [SiteNames("north", 4, ("m0",)), SiteNames("south", 2, ("m0",))],
+            "status": SiteInfo(name=actor.removeprefix("site:"), nodes=4, free=4),
+            "queue": Queue(),
+            "submit": [Accepted("key", 7)],
+        }
+        return msgspec.msgpack.encode(Answered(msgspec.Raw(msgspec.msgpack.encode(answers[arguments[0]]))))
+
+
+@pytest.mark.parametrize("hung", ["site:north", "site:south"])
+def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
+    """Whoever asks for the sites, or hands in a job there or elsewhere, has an answer within 2 s."""
+
+    async def ask() -> list[float]:
+        calls = HungCalls()
+        backend, loop = LiveBackend(calls), asyncio.get_running_loop()
+        assert all(site.answers for site in await backend.sites())
+        calls.hung.add(hung)
+        spent = []
+        for question in (backend.sites(), backend.health(), backend.queue(1)):
+            before = loop.time()
+            await question
+            spent.append(loop.time() - before)
+        for site in ("north", "south", None):
+            before = loop.time()
+            with contextlib.ExitStack() as stack:
+                if site is not None and hung == f"site:{site}":
+                    told = rf"site {site} does not answer; when it last did, it had 4 of 4 nodes free"
+                    stack.enter_context(pytest.raises(SiteAwayError, match=told))
+                await backend.submit([("key", shell("true"))], site=site, origin=ANNA)
+            spent.append(loop.time() - before)
+        known = {site.name: (site.answers, site.free) for site in await backend.sites()}
+        assert known[hung.removeprefix("site:")] == (False, 4)
+        return spent
+
+    loop = VirtualLoop(np.random.default_rng(1))
+    try:
+        spent = loop.run_until_complete(ask())
+    finally:
+        loop.close()
+    assert max(spent) < 2.0

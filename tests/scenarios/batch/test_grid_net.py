@@ -91,12 +91,10 @@ def test_reserved_starts_with_a_network(split: str, contention: str) -> None:
         policy = GridPolicy(mode="multi-site", backfill="conservative")
         result = simulate(workload.replace(columns=columns), nodes, policy, net=net)
         assert not result.refused
-        assert result.factor is not None
-        assert result.slowdown is not None
         assert (result.start_ms >= workload.submit_ms).all()
-        length_ms = np.ceil(workload.run_ms * result.factor)
+        length_ms = np.ceil(workload.run_ms * result.columns["factor"])
         assert ((result.end_ms - result.start_ms) >= length_ms).all()
-        slowest = max(slowest, float(result.slowdown.max()))
+        slowest = max(slowest, float(result.columns["slowdown"].max()))
         for now_ms in result.start_ms.tolist():
             used = np.zeros(3, np.int64)
             for row in np.flatnonzero((result.start_ms <= now_ms) & (now_ms < result.end_ms)):
@@ -165,8 +163,7 @@ def test_data_goes_before_and_after_the_work() -> None:
     assert [blocking.fragments_of(row)[0][0] for row in range(3)] == [1, 0, 1]
     assert blocking.start_ms.tolist() == [0, 0, 10_000]
     assert blocking.end_ms.tolist() == [10_000, 12_500, 20_000]
-    assert blocking.transfer_ms is not None
-    assert blocking.transfer_ms.tolist() == [0, 2_500, 0]
+    assert blocking.columns["transfer_ms"].tolist() == [0, 2_500, 0]
 
 
 def test_prefetched_data_moves_while_a_job_waits() -> None:

@@ -133,15 +133,12 @@ def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: di
     assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
     assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
     assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
-    assert got.factor is not None
-    assert got.slowdown is not None
-    assert got.transfer_ms is not None
-    assert {job_id: float(got.factor[row]) for job_id, row in ran.items()} == want.factor
+    assert {job_id: float(got.columns["factor"][row]) for job_id, row in ran.items()} == want.factor
     for job_id, row in ran.items():
-        assert got.slowdown[row] == (want.end[job_id] - want.start[job_id]) / want.length[job_id]
-    assert {job_id: int(got.transfer_ms[row]) for job_id, row in ran.items()} == want.moved
-    assert (got.transfer_ms.max(initial=0) > 0) <= (net.data != "none")
-    return float(got.slowdown.max(initial=1.0))
+        assert got.columns["slowdown"][row] == (want.end[job_id] - want.start[job_id]) / want.length[job_id]
+    assert {job_id: int(got.columns["transfer_ms"][row]) for job_id, row in ran.items()} == want.moved
+    assert (got.columns["transfer_ms"].max(initial=0) > 0) <= (net.data != "none")
+    return float(got.columns["slowdown"].max(initial=1.0))
 
 
 CASES: list[tuple[dict[str, Any], bool]] = [
