@@ -15,6 +15,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.beforehand import cancellations, cancelled_in, week_offset_ms
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
+from gridweave.scenarios.batch.saving import Saving, identity_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
@@ -51,6 +52,7 @@ def play_site(
     driver: str = "batch",
     check: bool = False,
     progress: Progress | None = None,
+    saving: Saving | None = None,
     **inputs: Any,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
@@ -60,8 +62,14 @@ def play_site(
     check_node_events(node_events, nodes)
     if entry.compiled and entry.compiled.plays(policy) and driver == "batch" and not reservations:
         run = SiteRun(workload, nodes, policy, node_events, **inputs)
+        if saving is not None:
+            saving.begin(_identity(workload, nodes, policy, node_events), run.parts)
         for until in _pieces(len(run.rows), _PIECE or entry.compiled.piece, progress):
             run.play(until)
+            if saving is not None:
+                saving.after_piece()
+        if saving is not None:
+            saving.done()
         told, options = run.outcome(), run.site.options
     else:
         for name in inputs:
@@ -70,6 +78,14 @@ def play_site(
         offset_ms, options = _offset_for(workload, policy), None
         told = run_core(workload, nodes, policy, offset_ms, reservations, report=progress, check=check)
     return _result_of(workload, nodes, policy, told, options or {"nodes": nodes, **_options_of(policy)})
+
+
+def _identity(workload: Workload, nodes: int, policy: Policy, node_events: Sequence[NodeEvent]) -> str:
+    """Return what tells this simulation from another."""
+    times = workload.job_id, workload.submit_ms, workload.width, workload.estimate_ms, workload.run_ms
+    columns = [thing for name in sorted(workload.columns) for thing in (name, workload.columns[name])]
+    when = workload.start_unix_s, workload.timezone
+    return identity_of(*times, *columns, *when, nodes, policy, list(node_events))
 
 
 def _result_of(
@@ -145,11 +161,19 @@ def _options_of(policy: Policy) -> dict[str, Any]:
 
 
 def check_driver(
-    driver: str, policy: Policy, reservations: Sequence[Request], node_events: Sequence[NodeEvent] = ()
+    driver: str,
+    policy: Policy,
+    reservations: Sequence[Request],
+    node_events: Sequence[NodeEvent] = (),
+    saving: Saving | None = None,
 ) -> None:
-    """Check that a driver is known, and that it and the policy know reservations and node events, if there are any."""
+    """Check that a driver is known, and that it and the policy know reservations and the like, if there are any."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
+    if saving is not None and (not isinstance(policy, SitePolicy) or driver != "batch" or reservations):
+        raise OptionError(
+            "save", "is for the disciplines queue and planning in the compiled loop, without reservations"
+        )
     entry = entry_of(policy)
     if reservations and not entry.keeps_reservations:
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
@@ -257,6 +281,11 @@ class SiteRun:
         self._work = no_work(len(self.rows)) if needs_work else None
         self._run = new_run(workload.run_ms[self.rows], room=self.site.room)
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """All that changes as the run goes on, and more."""
+        return self.site.state, self.site.rules, self._work, self._outages, self._run
 
     def play(self, until: int, stop_ms: int = int(NEVER_MS)) -> None:
         """Play on until this many jobs have been submitted, or up to an instant; if all are, until nothing is left."""

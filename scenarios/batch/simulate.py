@@ -14,6 +14,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import play_grid
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
+from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
 from gridweave.scenarios.workload.node_events import NodeEvent
@@ -53,6 +54,7 @@ def simulate(
     cores: npt.ArrayLike | None = None,
     rows: npt.ArrayLike | None = None,
     progress: Progress | None = None,
+    saving: Saving | None = None,
     **options: Unpack[SiteOptions],
 ) -> SimulationResult:
     """Simulate one site, or a grid of sites under full control.
@@ -101,6 +103,8 @@ def simulate(
     progress : callable, optional
         Of one site: called now and then, and at the end, with the number of jobs submitted so far and the number of all
         that are not refused.
+    saving : Saving, optional
+        Of one site, under the disciplines queue and planning: where the simulation is saved as it goes, and taken up.
     **options
         ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms`` and ``limits``, as in
         `gridweave.site.policy.SitePolicy`.
@@ -143,24 +147,23 @@ def simulate(
     >>> (simulate(jobs, 1, "L-U1").end_ms / 3_600_000).round(3).tolist()
     [1.04, 1.04, 2.04]
     """
-    if policy is None:
-        policy = SitePolicy(**options)
-    elif options:
+    if policy is not None and options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
+    policy = SitePolicy(**options) if policy is None else policy
     known: Any = policy_named(policy) if isinstance(policy, str) else policy
     workload = _loaded(workload, nodes)
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_some: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
     if isinstance(known, GridPolicy):
-        stepped = None if driver == "batch" else driver
-        of_site = {"reservations": reservations or None, "node_events": node_events or None, "driver": stepped}
+        of_site: dict[str, Any] = {"reservations": reservations or None, "node_events": node_events or None}
+        of_site |= {"driver": None if driver == "batch" else driver, "save": saving}
         _refuse(of_site | of_some, "a grid")
         return play_grid(workload, cast("Sequence[int]", nodes), known, **of_grid)
     nodes, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
-    check_driver(driver, at_site, reservations, node_events)
-    inputs = _for_discipline(at_site, of_grid | of_some)
-    asked = reservations, node_events
-    return play_site(workload, nodes, at_site, *asked, driver=driver, check=check, progress=progress, **inputs)
+    check_driver(driver, at_site, reservations, node_events, saving)
+    given: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
+    given |= _for_discipline(at_site, of_grid | of_some)
+    return play_site(workload, nodes, at_site, reservations, node_events, **given)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import http.client
 import os
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -80,6 +78,8 @@ def resolve_name(name: str) -> str | None:
 
 def open_url(url: str, timeout_s: float) -> AbstractContextManager[IO[bytes]]:
     """Open an address for reading, and wait so long for each answer of the server."""
+    import urllib.request  # with all of HTTP and TLS, which nobody else needs to read a trace
+
     return cast("AbstractContextManager[IO[bytes]]", urllib.request.urlopen(url, timeout=timeout_s))
 
 
@@ -128,6 +128,8 @@ def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_
 
 def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes]:
     """Yield what the address holds, block by block."""
+    import http.client
+
     received = 0
     try:
         with opener(trace.url, TIMEOUT_S) as source:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from builders import random_jobs, to_workload
+from gridweave.cli import simulate as simulate_cli
+from gridweave.scenarios.batch import one_site
+from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results import schedule as result_files
 from gridweave.scenarios.results.tables import metrics_table
@@ -432,3 +439,51 @@ def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shel
     assert "--show-matrix: goes with --discipline gang; no other has a matrix" in err
     status, _, err = shell("simulate", trace, "--discipline", "gang", "--option", "mpl=0")
     assert "mpl: is 0; a matrix has from 1 row, which shares space alone, to 62" in err
+
+
+def test_ctrl_c_saves_a_simulation_that_is_to_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on in its thread until it is saved; what comes of it when it is taken up is the same."""
+    monkeypatch.setattr(one_site, "_PIECE", 20)
+    workload = to_workload(random_jobs(np.random.default_rng(4), 200, nodes=16, load=0.95))
+    saving = Saving(tmp_path / "saved", every_s=1e9)
+    begun, interrupted = threading.Event(), threading.Event()
+
+    def progress(done: int, total: int) -> None:
+        begun.set()
+        interrupted.wait()
+        if saving.saved.is_set():
+            raise KeyboardInterrupt
+
+    def ask() -> None:
+        Saving.ask(saving)
+        interrupted.set()
+
+    def play() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            simulate(workload, 16, saving=saving, progress=progress)
+
+    monkeypatch.setattr(saving, "ask", ask)
+    thread = threading.Thread(target=play)
+    thread.start()
+    begun.wait()
+    with pytest.raises(KeyboardInterrupt), simulate_cli._saved_on_interrupt(saving):
+        raise KeyboardInterrupt
+    thread.join()
+    result = simulate(workload, 16, saving=Saving(tmp_path / "saved", resume=True))
+    assert result.start_ms.tolist() == simulate(workload, 16).start_ms.tolist()
+
+
+def test_saving_from_the_shell(shell: Shell, trace: Path, tmp_path: Path) -> None:
+    """A simulation that ends leaves no file; --save and --resume exclude each other, and go with one policy."""
+    saved = tmp_path / "saved"
+    assert shell("simulate", trace, "--save", saved, "--save-every", "0s")[0] == 0
+    assert not saved.exists()
+    for given, said in (
+        (("--save", saved, "--resume", saved), "--resume: saves to its file as well; leave --save out"),
+        (("--save", saved, "--order", "fcfs,sjf"), "--save: goes with one policy, and these are 2"),
+        (("--resume", saved), f"{saved}: cannot be read as a saved simulation"),
+        (("--save", saved, "--discipline", "gang"), "--save: is for the disciplines queue and planning"),
+    ):
+        status, _, err = shell("simulate", trace, *given)
+        assert status == 2
+        assert said in err

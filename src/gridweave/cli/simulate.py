@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,7 @@ from gridweave.site.times import parse_time_ms, span_text
 if TYPE_CHECKING:
     import numpy as np
 
+    from gridweave.scenarios.batch.saving import Saving
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
     from gridweave.scenarios.workload.table import Workload
@@ -144,6 +146,15 @@ ShowMatrix = Annotated[
         "begin of the trace.",
     ),
 ]
+Save = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Save a long simulation to this file as it goes, and on Ctrl-C."),
+]
+SaveEvery = Annotated[str, typer.Option(metavar="TIME", help="How often --save and --resume save.")]
+Resume = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Go on from what --save has written, with the same trace and options."),
+]
 OptimumEvery = Annotated[
     int | None,
     typer.Option(
@@ -182,6 +193,9 @@ def simulate(
     max_slowdown: MaxSlowdown = 1.6,
     slowdowns: Slowdowns = None,
     seed: Seed = 1,
+    save: Save = None,
+    save_every: SaveEvery = "1m",
+    resume: Resume = None,
     out: Out = None,
     plots: Plots = True,
     show_matrix: ShowMatrix = None,
@@ -204,7 +218,7 @@ def simulate(
     sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
     if discipline.strip().lower() == SHARING:
         _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
-        _check_left_out(node_events=node_events, cancelled=cancelled or None)
+        _check_left_out(node_events=node_events, cancelled=cancelled or None, save=save, resume=resume)
         if shrink != 1.0:
             raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
         compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
@@ -226,6 +240,7 @@ def simulate(
         named = policies(*given, nodes or MAX_WIDTH)
         _requests(reservation, nodes or MAX_WIDTH)
         matrix_ms = _check_matrix_option(show_matrix, named)
+        saving = _saving(save, save_every, resume, named)
         events = read_node_events(node_events) if node_events is not None else []
         rng = np.random.default_rng(seed)
         columns = _columns_for(trace, named, all_of_them=needs is not None)
@@ -239,8 +254,9 @@ def simulate(
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
             say(line)
-        of_site = {"reservations": requests, "node_events": events}
-        results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, **of_site)
+        of_site = {"reservations": requests, "node_events": events, "saving": saving}
+        with _saved_on_interrupt(saving):
+            results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, **of_site)
     made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     losses = []
@@ -260,6 +276,35 @@ def simulate(
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
         say(f"wrote {written} files to {out}")
+
+
+def _saving(save: str | None, every: str, resume: str | None, chosen: list[Policy]) -> Saving | None:
+    """Return where the simulation is saved, and taken up from, if it is."""
+    if save is not None and resume is not None:
+        raise OptionError("--resume", "saves to its file as well; leave --save out")
+    if save is None and resume is None:
+        return None
+    option = "--save" if save is not None else "--resume"
+    if len(chosen) > 1:
+        raise OptionError(option, f"goes with one policy, and these are {len(chosen)}")
+    from gridweave.scenarios.batch.saving import Saving
+
+    every_ms = parse_time_ms("--save-every", every)
+    return Saving(save or resume or "", every_s=every_ms / 1000, resume=resume is not None)
+
+
+@contextmanager
+def _saved_on_interrupt(saving: Saving | None) -> Iterator[None]:
+    """Have a simulation that is interrupted saved first; a second interrupt ends it at once."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if saving is not None and saving.has_begun:
+            saving.ask()
+            saving.saved.wait()
+            if saving.path.exists():
+                say(f"saved; go on with --resume {saving.path}")
+        raise
 
 
 def _check_optimum(every: int | None, discipline: str) -> None:

@@ -1,0 +1,139 @@
+"""A simulation that is saved and taken up, wherever it broke off, gives the schedule of one that did not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import cancelling, random_jobs, to_workload
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch import one_site
+from gridweave.scenarios.batch.saving import Saving
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.node_events import NodeEvent
+from gridweave.scenarios.workload.table import Workload
+
+NODES = 16
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"backfill": "conservative", "order": "sjf"},
+    {"backfill": "slack", "choice": "best-fit"},
+    {"discipline": "planning", "order": "ljf"},
+    {
+        "node_events": [
+            NodeEvent(at_ms=60, kind="down", first_node=0, nodes=4),
+            NodeEvent(at_ms=300, kind="up", first_node=0, nodes=4),
+        ]
+    },
+]
+
+
+class BrokenOffError(Exception):
+    """The simulation was interrupted."""
+
+
+def jobs(seed: int) -> Workload:
+    """Return a loaded site's jobs, some of which are cancelled."""
+    rng = np.random.default_rng(seed)
+    return cancelling(rng, to_workload(random_jobs(rng, 300, nodes=NODES, load=0.95)))
+
+
+def broken_off(workload: Workload, saving: Saving, after: int, **options: Any) -> None:
+    """Simulate until so many pieces are played, each of which is saved."""
+    played = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal played
+        played += 1
+        if played > after and done < total:
+            raise BrokenOffError
+
+    with pytest.raises(BrokenOffError):
+        simulate(workload, NODES, saving=saving, progress=progress, **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_break_changes_nothing(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it broke off, once or twice: the same starts and ends to the millisecond; then the file is gone."""
+    rng = np.random.default_rng(OPTIONS.index(options))
+    path = tmp_path / "saved"
+    for seed in range(10):
+        workload = jobs(seed)
+        whole = simulate(workload, NODES, **options)
+        monkeypatch.setattr(one_site, "_PIECE", int(rng.integers(1, 40)))
+        pieces = 299 // one_site._PIECE
+        first = int(rng.integers(0, pieces))
+        broken_off(workload, Saving(path, every_s=0), first, **options)
+        if first + 1 < pieces:
+            broken_off(workload, Saving(path, every_s=0, resume=True), first + 1, **options)
+        result = simulate(workload, NODES, saving=Saving(path, resume=True), **options)
+        assert result.start_ms.tolist() == whole.start_ms.tolist()
+        assert result.end_ms.tolist() == whole.end_ms.tolist()
+        assert result.own_metrics == whole.own_metrics
+        assert not path.exists()
+
+
+def test_it_is_taken_up_and_not_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was played is in the file: where the times that it holds are changed, so are those of the result."""
+    monkeypatch.setattr(one_site, "_PIECE", 30)
+    path = tmp_path / "saved"
+    broken_off(jobs(1), Saving(path, every_s=0), 8)
+    with np.load(path, allow_pickle=False) as kept:
+        arrays = {name: kept[name] for name in kept.files}
+    starts = next(name for name in arrays if name.endswith("4.2"))
+    assert arrays[starts][0] == simulate(jobs(1), NODES).start_ms[0]
+    arrays[starts][0] += 1
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    result = simulate(jobs(1), NODES, saving=Saving(path, resume=True))
+    assert (result.start_ms != simulate(jobs(1), NODES).start_ms).tolist() == [True] + [False] * 299
+
+
+def test_it_is_saved_when_the_time_has_come_or_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not more often than that."""
+    monkeypatch.setattr(one_site, "_PIECE", 50)
+    now_s, written = 0.0, []
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += 1
+        return now_s
+
+    saving = Saving(tmp_path / "saved", every_s=2.5, clock=clock)
+    monkeypatch.setattr(saving, "save", lambda: written.append(now_s))
+    simulate(jobs(2), NODES, saving=saving)
+    assert (written[0], len(written)) == (5.0, 4)
+    asked = Saving(tmp_path / "saved", every_s=1e9)
+    asked.ask()
+    broken_off(jobs(2), asked, 1)
+    assert asked.saved.is_set()
+    assert (tmp_path / "saved").exists()
+
+
+def test_what_cannot_be_taken_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another trace, another policy, no such file, no such thing, another version."""
+    monkeypatch.setattr(one_site, "_PIECE", 50)
+    path = tmp_path / "saved"
+    broken_off(jobs(3), Saving(path, every_s=0), 2)
+    for workload, options in ((jobs(4), {}), (jobs(3), {"backfill": "none"})):
+        with pytest.raises(InputError, match="saved: is of another simulation; resume it with the trace and options"):
+            simulate(workload, NODES, saving=Saving(path, resume=True), **options)
+    with np.load(path, allow_pickle=False) as kept:
+        arrays = {name: kept[name] for name in kept.files}
+    arrays["about"] = np.array(["0", arrays["about"][1]])
+    with (tmp_path / "old").open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    with pytest.raises(InputError, match="old: was saved by another version of gridweave"):
+        simulate(jobs(3), NODES, saving=Saving(tmp_path / "old", resume=True))
+    (tmp_path / "text").write_text("hello")
+    for name in ("none", "text"):
+        with pytest.raises(InputError, match=f"{name}: cannot be read as a saved simulation"):
+            simulate(jobs(3), NODES, saving=Saving(tmp_path / name, resume=True))
+    with pytest.raises(OptionError, match="save: is not used by a grid"):
+        simulate(jobs(3), [8, 8], GridPolicy(), saving=Saving(path))
+    with pytest.raises(OptionError, match="save: is for the disciplines queue and planning"):
+        simulate(jobs(3), NODES, driver="core", saving=Saving(path))
