@@ -298,7 +298,7 @@ def kernel_method(function: Callable[P, R]) -> Callable[P, R]:
     name = function.__name__
     if name not in _METHODS:
         _METHODS.add(name)
-        options = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
+        options: Any = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
         find = _finder(name)
         overload(find, jit_options=options)(find)
         template: Any = make_overload_method_template(types.BaseNamedTuple, name, find, inline="never")
