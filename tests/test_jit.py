@@ -45,6 +45,9 @@ class Adds(NamedTuple):
     def change(self, table, row):
         table[row] += self.by
 
+class Plain(NamedTuple):
+    change: int
+
 class Multiplies(NamedTuple):
     by: int
     scale: float
@@ -60,17 +63,22 @@ from gridweave.jit import kernel
 def loop(table, rules):
     for row in range(len(table)):
         rules.change(table, row)
+
+@kernel
+def field(plain):
+    return plain.change
 """
 RUN = """
 import sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
-from kernels.loop import loop
+from kernels.loop import field, loop
 if sys.argv[2] == "mine":
-    from kernels.mine import Adds, Multiplies
+    from kernels.mine import Adds, Multiplies, Plain
 else:
-    from kernels.theirs import Adds, Multiplies
+    from kernels.theirs import Adds, Multiplies, Plain
 table = np.array([1.0, 2.0])
+assert field(Plain(7)) == 7
 loop(table, Adds(3))
 loop(table, Multiplies(2, 0.25))
 print(table.tolist())

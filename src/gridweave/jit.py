@@ -24,8 +24,9 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, compile_result
 from numba.core.dispatcher import Dispatcher
 from numba.core.environment import lookup_environment
+from numba.core.typing.templates import infer_getattr, make_overload_method_template
 from numba.core.typing.typeof import typeof_impl
-from numba.extending import overload_method
+from numba.extending import overload
 
 # Numba's own classes are not typed.
 # mypy: disable-error-code="no-untyped-call, no-any-return"
@@ -297,13 +298,22 @@ def kernel_method(function: Callable[P, R]) -> Callable[P, R]:
     name = function.__name__
     if name not in _METHODS:
         _METHODS.add(name)
-        options = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
-        method_of: Any = overload_method  # its types lack what it takes
-        method_of(types.BaseNamedTuple, name, jit_options=options)(_finder(name))
+        options: Any = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
+        find = _finder(name)
+        overload(find, jit_options=options)(find)
+        template: Any = make_overload_method_template(types.BaseNamedTuple, name, find, inline="never")
+        infer_getattr(type(name, (_BehindFields, template), {}))
     return cast("Callable[P, R]", _Method(function, _PartCompiler, forceinline=True))
 
 
 _METHODS: set[str] = set()
+
+
+class _BehindFields:
+    """A method of named tuples; what a tuple has as a field of the same name is that, as in Python."""
+
+    def _resolve(self, kind: Any, name: str) -> Any:
+        return None if name in kind.fields else super()._resolve(kind, name)  # type: ignore[misc]
 
 
 def _finder(name: str) -> Callable[..., Any]:
