@@ -72,7 +72,8 @@ async def test_schemathesis_finds_nothing(tmp_path: Path, choice: str) -> None:
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     backend = FakeBackend()
     token = make_tokens(tmp_path / "t", olga="operate")["olga"]
-    async with serving(backend, tokens=str(tmp_path / "t"), requests_per_s=1e6, burst=1e6) as grid:
+    unlimited = {"requests_per_s": 1e6, "burst": 1e6, "failed_logins_per_minute": 1e6}
+    async with serving(backend, tokens=str(tmp_path / "t"), **unlimited) as grid:
         await grid.submit(*(a_job(user="anna", name=f"n{number}") for number in range(20)), token=token)
         for job_id in range(1, 21):
             backend.write(job_id, b"written\n")
