@@ -136,7 +136,7 @@ class AgentDriver:
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
-                await self.runner.pace(order.job_id, order.attempt, runs=order.runs)
+                await self.runner.pace(order.job_id, order.attempt, runs=order.runs, at_unix_ms=order.at_ms)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:

@@ -6,6 +6,9 @@ import asyncio
 import mmap
 import os
 import signal
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,9 +42,9 @@ count(f"child-{rank}" if os.fork() == 0 else f"rank-{rank}")
 class Counting:
     """A job of two ranks with a child each, all of which count."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, again: bool = False) -> None:
         self.counts = folder / "counts"
-        self.counts.mkdir()
+        self.counts.mkdir(exist_ok=again)
         self.root = folder / "runner"
 
     def launch(self, limit_ms: int | None = None, groups: dict[str, str] | None = None) -> Launch:
@@ -170,6 +173,75 @@ async def test_a_wish_may_come_before_the_start(tmp_path: Path) -> None:
         await job.paused(runner)
         await runner.pace(7, 0, runs=True)
         await job.counting([0] * 4)
+        await runner.cancel(7, 0, "enough")
+        assert (await ended(runner)).outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_a_wish_for_later_is_obeyed_then(tmp_path: Path) -> None:
+    """Two machines that are told an instant ahead go on until then, and both stand still from then on."""
+    jobs = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        jobs.append(Counting(tmp_path / name))
+    async with Runner(jobs[0].root) as first, Runner(jobs[1].root) as second:
+        for runner, job in zip((first, second), jobs, strict=True):
+            await runner.start(job.launch())
+            await job.counting([0] * 4)
+        at_ms = int(time.time() * 1000) + 1_500
+        for runner, job in zip((first, second), jobs, strict=True):
+            await runner.pace(7, 0, runs=False, at_unix_ms=at_ms)
+            await job.counting(job.numbers())
+            assert time.time() * 1000 < at_ms, "the machine is too slow for this test: they were to count meanwhile"
+        for runner, job in zip((first, second), jobs, strict=True):
+            await job.paused(runner)
+            assert time.time() * 1000 >= at_ms
+            await runner.cancel(7, 0, "enough")
+            assert (await ended(runner)).outcome == "cancelled"
+
+
+# Starts the counting job on the folder that it is given, pauses it, says so, and waits to be killed.
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_pausing import Counting
+from gridweave.site.machine.runner import Runner
+
+async def main():
+    job = Counting(Path(sys.argv[2]))
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch())
+        await job.counting([0] * 4)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        print("paused", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_runner_that_is_killed_leaves_its_jobs_paused(tmp_path: Path) -> None:
+    """Kill -9 of the runner while a job is paused: it stays so, the next runner finds it so and lets it go on."""
+    arguments = (sys.executable, "-c", RUNNER, str(Path(__file__).parent), str(tmp_path))
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == b"paused\n"
+        process.kill()
+    job = Counting(tmp_path, again=True)
+    before = job.numbers()
+    async with Runner(job.root) as runner:
+        assert await runner.adopt() == ((7, 0),)
+        state = runner.state(7, 0)
+        assert state is not None
+        assert state.is_paused
+        assert states_below(state.shim_pid) == {"T"}
+        assert job.numbers() == before
+        await runner.pace(7, 0, runs=True)
+        await job.paused(runner, wanted=False)
+        await job.counting(before)
         await runner.cancel(7, 0, "enough")
         assert (await ended(runner)).outcome == "cancelled"
 
