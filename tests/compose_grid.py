@@ -186,9 +186,8 @@ class ComposeGrid:
         return done.stdout
 
     def execute(self, service: str, *command: str) -> str:
-        """Return what a command prints that is run in a container, as the user of what it serves."""
-        user = "postgres" if service == "db" else "gridweave"
-        return docker("exec", "--user", user, self.container(service), *command)
+        """Return what a command prints that is run in a container, as its user."""
+        return docker("exec", self.container(service), *command)
 
     @staticmethod
     def wait(seconds: float) -> None:
