@@ -52,9 +52,9 @@ LOG, REQUESTS = "gateway.log", "requests.log"
 _LOOK_EVERY_S, _ANSWER_S = 0.05, 5.0
 
 
-def prepare_tokens(plan: GatewayTable, folder: Path) -> str:
-    """See to it that there is an operator's token; return where tokens are kept."""
-    place = str(make_private(folder) / TOKENS)
+def prepare_tokens(plan: GatewayTable, folder: Path, *, passable: bool = False) -> str:
+    """See to it that there is an operator's token; return where tokens are kept; `passable` as for `make_private`."""
+    place = str(make_private(folder, passable=passable) / TOKENS)
     if not plan.tokens:
         return place
     with contextlib.closing(TokenStore(place)) as store:

@@ -173,6 +173,12 @@ class _Work:
         self._wanted, self._folder, self._tell = wanted, folder, tell
         self._before, self._kept = before, kept
         self._began = time.monotonic()
+        others = [site.name for site in wanted.read.sites if site.launcher.kind == "user"]
+        if others and not wanted.read.folder:
+            right = "name one that they can reach, as folder = '/var/lib/gridweave'"
+            raise InputError(
+                f"{wanted.read.source}: folder: users of jobs at {others[0]} cannot reach {folder}; {right}"
+            )
         self._had_jobs = False
         self.done = Brought(state=before or self._new_state(), was_up=before is not None)
 
@@ -198,7 +204,8 @@ class _Work:
 
     def run(self, launcher: Launcher | None) -> None:
         make_private(self._folder / LOGS)
-        make_private(Path(self.done.state.folder))
+        runs_as_others = any(site.launcher.kind == "user" for site in self._wanted.read.sites)
+        make_private(Path(self.done.state.folder), passable=runs_as_others)
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
         self._change(parts=self._parts())
         self._lap("read")

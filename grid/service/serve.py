@@ -167,8 +167,13 @@ def serve_grid(service: GridService, say: Say) -> None:
     asyncio.run(_serve_grid(service, _settings(service), say))
 
 
+def _runs_as_others(service: GridService | SiteService) -> bool:
+    """Tell whether users of jobs must reach folders below that of a service."""
+    return isinstance(service, SiteService) and bool(service.plan.rules.launcher)
+
+
 def _settings(service: GridService | SiteService) -> GatewaySettings:
-    tokens = prepare_tokens(service.gateway, Path(service.folder))
+    tokens = prepare_tokens(service.gateway, Path(service.folder), passable=_runs_as_others(service))
     return msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
 
 
@@ -278,7 +283,7 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
 
     When the head of its Ray has ended, jobs go on, as after a kill.
     """
-    folder = make_private(Path(service.folder))
+    folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     taken = f"another process serves the site in {folder}; end it, or name another folder"
     with locked(folder / _LOCK, taken), ended_in_order():
         log_requests()

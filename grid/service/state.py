@@ -194,11 +194,11 @@ def state_folder(name: str) -> Path:
     return platformdirs.user_state_path("gridweave") / check_name(name)
 
 
-def make_private(folder: Path) -> Path:
-    """Make a folder that is closed to other users, and those around it."""
+def make_private(folder: Path, *, passable: bool = False) -> Path:
+    """Make a folder that is closed to other users, and those around it; if it is `passable`, they may pass through."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.chmod(0o700)
+        folder.chmod(0o711 if passable else 0o700)
     except OSError as error:
         raise UnavailableError(f"{folder}: cannot be made: {error.strerror or error}") from None
     return folder

@@ -226,7 +226,9 @@ class JournalStore:
         if self._lock_fd is not None:
             return
         try:
-            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            # Whoever may read it may lock it.
+            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            os.fchmod(lock, 0o600)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; name a place in a folder that you can write to") from error
         try:

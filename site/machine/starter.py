@@ -296,6 +296,8 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
         packet = connection.recv(1 << 16)
     except TimeoutError as error:
         raise UnavailableError("the launcher does not answer; look at its log") from error
+    except ConnectionError:
+        packet = b""
     if not packet:
         raise UnavailableError("the launcher has ended the connection; look at its log")
     said: dict[str, Any] = json.loads(packet)
