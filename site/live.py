@@ -41,9 +41,11 @@ from gridweave.site.messages import (
     LiveSiteEvent,
     MachineForgotten,
     OpenFragment,
+    Quoted,
     Refused,
     RefuseJob,
     Report,
+    RequestQuote,
     Reserved,
     ReserveNodes,
     StartJob,
@@ -164,6 +166,8 @@ class LiveSite:
         reason = request_problem(request) if for_grid else self.book.refusal(request)
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
+        if reason := self.runs.users.refusal(request.user):
+            return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         if not for_grid and (waits := self.book.why_it_would_wait(request, now_ms)):
             reason = f"it would wait: {waits}"
             return Forecast(now_ms=now_ms, state="held", length_ms=request.limit_ms, reason=reason)
@@ -209,7 +213,8 @@ class LiveSite:
     def _take_in(self, event: LiveSiteEvent) -> None:
         match event:
             case UserSubmitted():
-                job = self.book.submit(event, self._why_never)
+                user = event.request.user
+                job = self.book.submit(event, lambda job: self.runs.users.refusal(user) or self._why_never(job))
                 if job is not None:
                     self._inner.append(JobSubmitted(job))
             case Wish():
@@ -220,11 +225,14 @@ class LiveSite:
             case ReserveNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
                 expected = self._expected.get((job_id, event.attempt))
                 if expected is None:
-                    refused = Refused(job_id, event.attempt, "the site was not told what it runs")
-                    self.book.out.append(TellGrid(refused))
+                    self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
+                elif (why := self.runs.users.refusal(expected.described.request.user)) and not expected.is_asked:
+                    self._answer(Refused(job_id, event.attempt, why, "user"))
                 elif not expected.is_asked:
                     expected.is_asked = True
                     self._inner.append(event)
+            case RequestQuote(user=user) if user and (why := self.runs.users.refusal(user)):
+                self.book.out.append(TellGrid(Quoted(event.quote_id, 0, None, why, cause="user")))
             case CommitNodes(job_id=job_id, attempt=attempt):
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
