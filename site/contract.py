@@ -171,7 +171,7 @@ class ContractCore:
         self.site = SiteCore(nodes, policy, week_offset_ms=week_offset_ms)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
-        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.threads_per_node > 1)
+        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.shares_nodes)
         self.rendezvous_ms, self.alone_ms, self._is_gated = rendezvous_ms, alone_ms, is_gated
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}

@@ -95,8 +95,9 @@ class SiteCore:
 
     def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
         self._pool = NodePool(nodes)
-        self.slices_time = entry_of(policy).slices_time
-        self._use(entry_of(policy).make(nodes, policy, week_offset_ms))
+        entry = entry_of(policy)
+        self.slices_time, self.shares_nodes = entry.slices_time, entry.shares_nodes
+        self._use(entry.make(nodes, policy, week_offset_ms))
         self._now_ms = 0
         self._waiting: set[int] = set()
         # The nodes of each running job, as the bits of a number (allocation.py).

@@ -6,15 +6,19 @@ import logging
 import os
 import signal
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import hypothesis
 import platformdirs
 import pytest
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
+
     from client_helpers import Elsewhere
 
 # Whoever starts the tests in the background may have them ignore interrupts, and all that they start with them.
@@ -25,6 +29,40 @@ hypothesis.settings.register_profile("gridweave", deadline=None)
 hypothesis.settings.load_profile("gridweave")
 
 TracePath = Callable[[str], Path]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let workers begin with the files that take longest, so that none waits for another in the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    sizes = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    ray = {item.path for item in items if item.get_closest_marker("ray")}
+    # Those with Ray are given to one worker and stay in their order: who takes Ray down comes before who shares it.
+    items.sort(key=lambda item: (0, 0) if item.path in ray else (1 if item.path in slow else 2, -sizes[item.path]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Give all files that start Ray to one worker: one cluster for all, while the others have the processors."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        """By files in the order of the workers."""
+
+        files: ClassVar[dict[str, str]] = {}
+
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            if file not in self.files:
+                text = (config.rootpath / file).read_text(encoding="utf-8")
+                self.files[file] = "ray" if "pytest.mark.ray" in text else file
+            return self.files[file]
+
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -106,10 +106,11 @@ def nice_bins(begin_ms: int, until_ms: int, most: int) -> tuple[IntArray, str]:
     return np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms]
 
 
-def legend_below(figure: Figure, axes: Axes | None = None) -> None:
-    """Write below a figure which series is which, as its first axes have it or those given."""
+def legend_below(figure: Figure, axes: Axes | None = None, *, columns: int | None = None) -> None:
+    """Write below a figure which series is which, as its first axes have it or those given, in so many columns."""
     handles, labels = (axes or figure.axes[0]).get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
+    ncols = columns or len(labels)
+    figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False, fontsize="small")
 
 
 def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, float]]], names: Sequence[str]) -> None:

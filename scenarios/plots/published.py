@@ -24,7 +24,8 @@ from gridweave.scenarios.plots.parts import (
     new_figure,
     tidy,
 )
-from gridweave.scenarios.published import lomarc, zhang_gang_curves
+from gridweave.scenarios.published import dfrs, lomarc, zhang_gang_curves
+from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns
 from gridweave.scenarios.published.lomarc import LomarcRuns
 from gridweave.scenarios.published.network import (
     CUTS,
@@ -169,6 +170,71 @@ def draw_lomarc(table: str, title: str, runs: LomarcRuns) -> dict[str, Figure]:
     legend_below(drawn)
     drawn.suptitle(f"{title}: {lomarc.DEFAULT_READING}", fontsize="medium")
     return {table: drawn}
+
+
+def draw_dfrs(table: str, title: str, runs: DfrsRuns) -> dict[str, Figure]:
+    """Draw Figure 1, 2 or 3 of Stillwell et al."""
+    draw = {"dfrs-1": _draw_by_load, "dfrs-2": _draw_underutilization, "dfrs-3": _draw_stretch}[table]
+    figure = draw(runs)
+    figure.suptitle(title, fontsize="medium")
+    return {table: figure}
+
+
+def _draw_by_load(runs: DfrsRuns) -> Figure:
+    """Draw the degradation of each algorithm over the load, once for each period."""
+    figure = new_figure(11, 5.6)
+    panels = figure.subplots(1, len(dfrs.READINGS), sharey=True)
+    for axes, (reading, period_s) in zip(panels, dfrs.READINGS.items(), strict=True):
+        for number, name in enumerate(dfrs.SHOWN):
+            curve = [dfrs.degradation_at(runs, name, load, period_s) for load in dfrs.LOADS]
+            axes.plot(dfrs.LOADS, curve, label=name, linewidth=1.4, markersize=5, **_style(number))
+        axes.set_yscale("log")
+        axes.set_xlabel("Load")
+        axes.set_ylabel("Mean degradation from bound")
+        axes.set_title(reading, fontsize="medium", loc="left")
+        tidy(axes)
+    legend_below(figure, columns=3)
+    return figure
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Return how to draw one of many lines: when colours are used up, they come again dashed."""
+    turn, place = divmod(number, len(SERIES))
+    return {"color": SERIES[place], "marker": MARKERS[number % len(MARKERS)], "linestyle": ("-", "--", ":")[turn % 3]}
+
+
+def _draw_underutilization(runs: DfrsRuns) -> Figure:
+    """Draw the normalized underutilization over the period, beside EASY's, a panel for each set of traces."""
+    sets = dfrs.sets_of(runs)
+    figure = new_figure(3.8 * len(sets), 4.2)
+    for axes, traces in zip(figure.subplots(1, len(sets)), sets, strict=True):
+        curve = [dfrs.underutilization_of(runs, traces, BEST, period_s) for period_s in dfrs.PERIODS_S]
+        _line(axes, dfrs.PERIODS_S, curve, 0, BEST)
+        easy = dfrs.underutilization_of(runs, traces, EASY, dfrs.PERIODS_S[0])
+        axes.axhline(easy, color=BLACK, linewidth=1, linestyle=DASHED, label=EASY)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        axes.set_xlabel("Period [s]")
+        axes.set_ylabel("Mean normalized underutilization")
+        axes.set_title(traces, fontsize="medium", loc="left")
+        tidy(axes)
+    legend_below(figure)
+    return figure
+
+
+def _draw_stretch(runs: DfrsRuns) -> Figure:
+    """Draw the degradation of the best algorithm over the period, a line for each set of traces."""
+    figure = new_figure(7, 4.6)
+    axes = figure.subplots()
+    for number, traces in enumerate(dfrs.sets_of(runs)):
+        curve = [dfrs.degradation_of(runs, traces, BEST, period_s) for period_s in dfrs.PERIODS_S]
+        _line(axes, dfrs.PERIODS_S, curve, number, traces)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("Period [s]")
+    axes.set_ylabel(f"Mean degradation from bound, {BEST}")
+    axes.legend(frameon=False, fontsize="small")
+    tidy(axes)
+    return figure
 
 
 def draw_network(table: str, title: str, runs: NetworkRuns) -> dict[str, Figure]:
@@ -329,5 +395,6 @@ DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
     "zhang_gang": draw_gang,
     "lomarc": draw_lomarc,
     "network": draw_network,
+    "dfrs": draw_dfrs,
 }
 """Module of the published tables to what draws them: ``draw(id, title, runs)``."""

@@ -193,7 +193,9 @@ def _weeks(path: Path) -> tuple[Workload, ...]:
 
 def _beats_easy(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check "improves over batch scheduling by orders of magnitude in terms of job stretch"."""
-    ratios = {load: _at(runs, EASY, load, period_s) / _at(runs, BEST, load, period_s) for load in LOADS}
+    ratios = {
+        load: degradation_at(runs, EASY, load, period_s) / degradation_at(runs, BEST, load, period_s) for load in LOADS
+    }
     texts = ", ".join(f"{ratio:,.0f} at {load:g}" for load, ratio in ratios.items())
     text = f"EASY's degradation over the best algorithm's: {texts}; at least 10 times"
     return Verdict(min(ratios.values()) >= 10, text)
@@ -201,7 +203,7 @@ def _beats_easy(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _is_best(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check "the best DFRS algorithm regardless of the load level is GreedyPM*/per/OPT=MIN/MINVT=600"."""
-    best = {load: min(SHOWN, key=lambda name: _at(runs, name, load, period_s)) for load in LOADS}
+    best = {load: min(SHOWN, key=lambda name: degradation_at(runs, name, load, period_s)) for load in LOADS}
     texts = ", ".join(f"{name} at {load:g}" for load, name in best.items())
     return Verdict(all(name == BEST for name in best.values()), texts)
 
@@ -216,7 +218,10 @@ def _greedy_is_poor(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _low_load(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that GreedyPM*/OPT=MIN does well under low load and poorly above 0.3."""
-    ratios = {load: _at(runs, "GreedyPM*/OPT=MIN", load, period_s) / _at(runs, BEST, load, period_s) for load in LOADS}
+    ratios = {
+        load: degradation_at(runs, "GreedyPM*/OPT=MIN", load, period_s) / degradation_at(runs, BEST, load, period_s)
+        for load in LOADS
+    }
     texts = ", ".join(f"{ratio:.1f} at {load:g}" for load, ratio in ratios.items())
     holds = all((ratio <= 1.5) if load < 0.3 else (ratio > 1) for load, ratio in ratios.items() if load != 0.3)
     return Verdict(holds, f"its degradation over that of the best: {texts}; below 0.3 up to 1.5, above more than 1")
@@ -224,13 +229,14 @@ def _low_load(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _within_seven(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check "our best algorithms are on average at most a factor 7 away from this loose bound"."""
-    means = {load: _at(runs, BEST, load, period_s) for load in LOADS}
+    means = {load: degradation_at(runs, BEST, load, period_s) for load in LOADS}
     texts = ", ".join(f"{mean:.1f} at {load:g}" for load, mean in means.items())
     whole = float(np.mean(list(means.values())))
     return Verdict(whole <= 7, f"mean {whole:.1f}: {texts}")
 
 
-def _at(runs: DfrsRuns, name: str, load: float, period_s: int) -> float:
+def degradation_at(runs: DfrsRuns, name: str, load: float, period_s: int) -> float:
+    """Return an algorithm's mean degradation from bound over the scaled traces of a load."""
     settings = [DfrsSetting("scaled", seed, load, name, period_s) for seed in runs.seeds]
     return runs.mean(settings).degradation
 
@@ -303,7 +309,10 @@ def _bandwidth(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _easy_is_lower_at_first(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that with a period of 600 s EASY has the lower underutilization, on all sets."""
-    pairs = {name: (_idle(runs, name, EASY, 600), _idle(runs, name, BEST, 600)) for name in _sets(runs)}
+    pairs = {
+        name: (underutilization_of(runs, name, EASY, 600), underutilization_of(runs, name, BEST, 600))
+        for name in sets_of(runs)
+    }
     texts = ", ".join(f"{name} {easy:.1%} against {own:.1%}" for name, (easy, own) in pairs.items())
     return Verdict(all(easy < own for easy, own in pairs.values()), texts)
 
@@ -312,8 +321,8 @@ def _longer_periods_help(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that on synthetic traces the algorithm has less than EASY for periods above 900 s."""
     holds, texts = True, []
     for name in ("unscaled", "scaled"):
-        easy = _idle(runs, name, EASY, 600)
-        curve = {period: _idle(runs, name, BEST, period) for period in PERIODS_S}
+        easy = underutilization_of(runs, name, EASY, 600)
+        curve = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
         holds = holds and all(own < easy for period, own in curve.items() if period > 900)
         shown = ", ".join(f"{own:.0%} at {period:,}" for period, own in curve.items())
         texts.append(f"{name}: EASY {easy:.0%}, {shown}")
@@ -322,7 +331,7 @@ def _longer_periods_help(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _falls_steadily(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check "normalized underutilization is shown to decrease steadily" with the period."""
-    curves = {name: [_idle(runs, name, BEST, period) for period in PERIODS_S] for name in _sets(runs)}
+    curves = {name: [underutilization_of(runs, name, BEST, period) for period in PERIODS_S] for name in sets_of(runs)}
     texts = "; ".join(f"{name} {', '.join(f'{own:.1%}' for own in curve)}" for name, curve in curves.items())
     return Verdict(all(np.all(np.diff(curve) <= 0.01) for curve in curves.values()), f"{texts}; by at most a point up")
 
@@ -330,8 +339,12 @@ def _falls_steadily(runs: DfrsRuns, period_s: int) -> Verdict:
 def _stretch_stays(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that 20 times the period costs less than 3 times the degradation, and still beats EASY by far."""
     holds, texts = True, []
-    for name in _sets(runs):
-        first, last, easy = (_far(runs, name, BEST, 600), _far(runs, name, BEST, 12_000), _far(runs, name, EASY, 600))
+    for name in sets_of(runs):
+        first, last, easy = (
+            degradation_of(runs, name, BEST, 600),
+            degradation_of(runs, name, BEST, 12_000),
+            degradation_of(runs, name, EASY, 600),
+        )
         holds = holds and last < 3 * first and easy >= 100 * last
         texts.append(f"{name} {first:.1f}, {last:.1f} at 12,000 s, EASY {easy:,.0f}")
     return Verdict(holds, "; ".join(texts) + "; EASY at least 100 times")
@@ -340,9 +353,9 @@ def _stretch_stays(runs: DfrsRuns, period_s: int) -> Verdict:
 def _good_compromise(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that between 5 and 20 times the penalty both stretch and underutilization are near their best."""
     holds, texts = True, []
-    for name in _sets(runs):
-        idle = {period: _idle(runs, name, BEST, period) for period in PERIODS_S}
-        far = {period: _far(runs, name, BEST, period) for period in PERIODS_S}
+    for name in sets_of(runs):
+        idle = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
+        far = {period: degradation_of(runs, name, BEST, period) for period in PERIODS_S}
         inside = [period for period in PERIODS_S if 5 <= period / PENALTY_S <= 20]
         holds = holds and all(far[one] <= 3 * min(far.values()) for one in inside)
         holds = holds and all(idle[one] < idle[600] for one in inside)
@@ -350,15 +363,18 @@ def _good_compromise(runs: DfrsRuns, period_s: int) -> Verdict:
     return Verdict(holds, "; ".join(texts) + "; within 3 times the least, less idle than with 600 s")
 
 
-def _sets(runs: DfrsRuns) -> tuple[str, ...]:
+def sets_of(runs: DfrsRuns) -> tuple[str, ...]:
+    """Return the sets of traces at hand."""
     return ("unscaled", "scaled", "HPC2N") if runs.weeks else ("unscaled", "scaled")
 
 
-def _idle(runs: DfrsRuns, traces: str, name: str, period_s: int) -> float:
+def underutilization_of(runs: DfrsRuns, traces: str, name: str, period_s: int) -> float:
+    """Return an algorithm's mean normalized underutilization over a set of traces."""
     return runs.mean(runs.settings(traces, name, period_s)).underutilization
 
 
-def _far(runs: DfrsRuns, traces: str, name: str, period_s: int) -> float:
+def degradation_of(runs: DfrsRuns, traces: str, name: str, period_s: int) -> float:
+    """Return an algorithm's mean degradation from bound over a set of traces."""
     return runs.mean(runs.settings(traces, name, period_s)).degradation
 
 
@@ -406,7 +422,8 @@ def _figure_1(runs: DfrsRuns) -> list[Section]:
     for reading, period_s in READINGS.items():
         runs.points(one for name in SHOWN for one in runs.settings("scaled", name, period_s))
         rows = [
-            Row((name,), our_values(*(_at(runs, name, load, period_s) for load in LOADS), decimals=1)) for name in SHOWN
+            Row((name,), our_values(*(degradation_at(runs, name, load, period_s) for load in LOADS), decimals=1))
+            for name in SHOWN
         ]
         columns = tuple(f"{load:g}" for load in LOADS)
         title = f"Average degradation from bound by load, {reading}"
@@ -438,24 +455,27 @@ def _moves(runs: DfrsRuns) -> list[Section]:
 def _figure_2(runs: DfrsRuns) -> list[Section]:
     values = {(row["traces"], row["discipline"]): float(row["percent"]) for row in printed("dfrs-idle")}
     at_600 = [
-        Row((traces, name), (Value(published=published, ours=100 * _idle(runs, traces, name, 600), decimals=1),))
+        Row(
+            (traces, name),
+            (Value(published=published, ours=100 * underutilization_of(runs, traces, name, 600), decimals=1),),
+        )
         for (traces, name), published in values.items()
-        if traces in _sets(runs)
+        if traces in sets_of(runs)
     ]
     title = "Average normalized underutilization [%], period 600 s"
     first = Section(title, ("traces", "algorithm"), ("ours",), tuple(at_600))
-    return [first, _by_period(runs, _idle, "Average normalized underutilization [%] by period [s]", 100)]
+    return [first, _by_period(runs, underutilization_of, "Average normalized underutilization [%] by period [s]", 100)]
 
 
 def _figure_3(runs: DfrsRuns) -> list[Section]:
-    return [_by_period(runs, _far, "Average degradation from bound by period [s]", 1)]
+    return [_by_period(runs, degradation_of, "Average degradation from bound by period [s]", 1)]
 
 
 def _by_period(
     runs: DfrsRuns, quantity: Callable[[DfrsRuns, str, str, int], float], title: str, factor: float
 ) -> Section:
     rows = []
-    for traces in _sets(runs):
+    for traces in sets_of(runs):
         runs.points(one for period in PERIODS_S for one in runs.settings(traces, BEST, period))
         own = [factor * quantity(runs, traces, BEST, period) for period in PERIODS_S]
         rows.append(Row((traces, BEST), our_values(*own, decimals=1)))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.published.network import NetworkRuns
     from gridweave.scenarios.published.streit_dynp import TuningRuns
     from gridweave.scenarios.published.streit_grid import GridRuns
+    from gridweave.scenarios.published.streit_load import LoadRuns
     from gridweave.scenarios.published.zhang import ZhangRuns
     from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 
@@ -61,6 +62,13 @@ class Bench:
         from gridweave.scenarios.published.streit_dynp import TuningRuns
 
         return TuningRuns(self.thesis)
+
+    @cached_property
+    def load(self) -> LoadRuns:
+        """The simulations of Streit's section 5.2, on synthetic jobs."""
+        from gridweave.scenarios.published.streit_load import LoadRuns
+
+        return LoadRuns(self.thesis, **self._seeds, progress=self._progress)
 
     @cached_property
     def zhang_gang(self) -> GangRuns | None:
@@ -126,7 +134,9 @@ class PublishedTable(msgspec.Struct, frozen=True):
     @property
     def traces(self) -> tuple[str, ...]:
         """Names of the traces that it needs; what needs one that is not at hand is left out."""
-        return {"thesis": _ALL_FOUR, "tuning": _ALL_FOUR, "lomarc": (), "dfrs": ()}.get(self.runs, (_CTC,))
+        return {"thesis": _ALL_FOUR, "tuning": _ALL_FOUR, "load": _ALL_FOUR, "lomarc": (), "dfrs": ()}.get(
+            self.runs, (_CTC,)
+        )
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
@@ -137,12 +147,13 @@ TABLES = {row["id"]: msgspec.convert(row, PublishedTable, strict=False) for row 
 """Id to published table or figure."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "streit": tuple(table for table in TABLES if table.startswith("streit-")),
+    "streit": tuple(table for table, entry in TABLES.items() if table.startswith("streit-") and entry.runs != "load"),
+    "streit-load": tuple(table for table, entry in TABLES.items() if entry.runs == "load"),
     "zhang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang"),
     "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
     "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
     "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
-    "beyond": ("self-tuning", "reserved-starts", "control-levels", "network"),
+    "beyond": ("self-tuning", "reserved-starts", "control-levels", "network", "time-sharing", "time-sharing-grid"),
     "all": tuple(TABLES),
 }
 """Name to the ids that it stands for."""

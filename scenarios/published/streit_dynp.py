@@ -1,4 +1,4 @@
-"""Streit's thesis, chapter 5: the self-tuning scheduler on the original traces, Tables 5.2 to 5.9 and A.9 to A.12.
+"""Streit's thesis, section 5.1: the self-tuning scheduler on the original traces, Tables 5.2 to 5.9 and A.9 to A.12.
 
 Each figure stands beside two readings of what the thesis leaves open (docs/dynp.md, "The two readings"). The numbers
 are transcribed as they are printed. Two slips of print are not mended there: in Table 5.5 the lines half and full of
@@ -18,7 +18,7 @@ from gridweave.scenarios.published.study import Study, judge, printed
 from gridweave.scenarios.results.metrics import compute_by_class
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.estimates import perfect
-from gridweave.site.disciplines.dynp.policy import READINGS, DynPPolicy
+from gridweave.site.disciplines.dynp.policy import METRICS, READINGS, DynPPolicy
 
 SLACKNESS = (0, 2, 4, 6, 8, 10)
 TUNINGS = ("half", "full")
@@ -102,11 +102,13 @@ Numbers = dict[str, dict[tuple[str, ...], float]]
 
 Made = tuple[list[Section], Numbers]
 
-Rows = list[tuple[tuple[str, ...], str, dict[str, float | None]]]
+PrintedNumber = tuple[tuple[str, ...], str, dict[str, float | None]]
 """Labels, the number as it is printed, and ours by reading."""
 
+Rows = list[PrintedNumber]
 
-def _made(title: str, headings: tuple[str, ...], rows: Rows) -> Made:
+
+def both_readings(title: str, headings: tuple[str, ...], rows: Rows) -> Made:
     """Return a section with both readings beside what is printed, and our numbers."""
     found: Numbers = {reading: {} for reading in READINGS}
     lines = []
@@ -129,7 +131,7 @@ def table_5_2(study: TuningRuns) -> Made:
         for tuning in TUNINGS:
             ours = {one: study.sldwa(line["trace"], policy_of(line["decider"], one, tuning=tuning)) for one in READINGS}
             rows.append(((line["trace"], line["decider"], tuning), line[tuning], ours))
-    return _made("SLDwA", ("trace", "decider", "tuning"), rows)
+    return both_readings("SLDwA", ("trace", "decider", "tuning"), rows)
 
 
 def table_5_3(study: TuningRuns) -> Made:
@@ -146,7 +148,7 @@ def table_5_3(study: TuningRuns) -> Made:
             share = f"{100 * int(line[decider]) / total:.2f}"
             own = {one: ours[one].get(line["case"], 0.0) if ours[one] else None for one in READINGS}
             rows.append(((decider, line["case"]), share, own))
-    return _made("Cases of Table 4.3 on SDSC, in % of all decisions", ("decider", "case"), rows)
+    return both_readings("Cases of Table 4.3 on SDSC, in % of all decisions", ("decider", "case"), rows)
 
 
 def shares_of_cases(result: SimulationResult) -> dict[str, float]:
@@ -166,7 +168,9 @@ def table_5_4(study: TuningRuns) -> Made:
             share = 100 * int(line[name]) / (jobs if name.endswith("jobs") else decisions)
             labels = (line["trace"], line["decider"], line["slackness"], name)
             rows.append((labels, f"{share:.2f}", {one: own[one].get(name) for one in READINGS}))
-    return _made("Use of policies, in % of all decisions or jobs", ("trace", "decider", "slackness", "of"), rows)
+    return both_readings(
+        "Use of policies, in % of all decisions or jobs", ("trace", "decider", "slackness", "of"), rows
+    )
 
 
 def _usage(study: TuningRuns, trace: str, decider: str, slackness: float, reading: str) -> dict[str, float]:
@@ -183,13 +187,27 @@ def table_5_5(study: TuningRuns) -> Made:
     """Recompute Table 5.5: self-tuning metrics under the advanced decider."""
     rows: Rows = []
     for line in printed("streit-5.5"):
-        for metric in ("art", "artwa", "artww", "makespan", "sld", "sldww", "ppsld60"):
+        for metric in METRICS:
             ours = {
                 one: study.sldwa(line["trace"], policy_of("advanced", one, tuning=line["tuning"], metric=metric))
                 for one in READINGS
             }
             rows.append(((line["trace"], line["tuning"], metric), line[metric], ours))
-    return _made("SLDwA", ("trace", "tuning", "metric"), rows)
+    return both_readings("SLDwA", ("trace", "tuning", "metric"), rows)
+
+
+def table_5_6(study: TuningRuns) -> Made:
+    """Recompute Table 5.6: utilisation by self-tuning metric under the advanced decider."""
+    rows: Rows = []
+    for line in printed("streit-5.6"):
+        for metric in METRICS:
+            ours = {}
+            for one in READINGS:
+                policy = policy_of("advanced", one, tuning=line["tuning"], metric=metric)
+                result = study.result(line["trace"], policy)
+                ours[one] = None if result is None else 100 * result.metrics().util
+            rows.append(((line["trace"], line["tuning"], metric), line[metric], ours))
+    return both_readings("Utilisation [%]", ("trace", "tuning", "metric"), rows)
 
 
 def table_5_7(study: TuningRuns) -> Made:
@@ -200,7 +218,7 @@ def table_5_7(study: TuningRuns) -> Made:
             is_perfect = line["estimates"] == "perfect"
             ours = {one: study.sldwa(line["trace"], policy_of(decider, one), perfect=is_perfect) for one in READINGS}
             rows.append(((line["trace"], line["estimates"], decider), line[decider], ours))
-    return _made("SLDwA", ("trace", "estimates", "decider"), rows)
+    return both_readings("SLDwA", ("trace", "estimates", "decider"), rows)
 
 
 def table_5_8(study: TuningRuns) -> Made:
@@ -213,7 +231,7 @@ def table_5_8(study: TuningRuns) -> Made:
                 for one in READINGS
             }
             rows.append(((line["trace"], line["decider"], str(slackness)), line[str(slackness)], ours))
-    return _made("SLDwA", ("trace", "decider", "slackness"), rows)
+    return both_readings("SLDwA", ("trace", "decider", "slackness"), rows)
 
 
 def tables_a_9(study: TuningRuns) -> Made:
@@ -231,7 +249,7 @@ def tables_a_9(study: TuningRuns) -> Made:
             for tuning in TUNINGS:
                 own = {one: ours[line["trace"], decider, tuning, one].get(line["month"]) for one in READINGS}
                 rows.append(((line["trace"], line["month"], decider, tuning), line[f"{decider} {tuning}"], own))
-    return _made("SLDwA by month", ("trace", "month", "decider", "tuning"), rows)
+    return both_readings("SLDwA by month", ("trace", "month", "decider", "tuning"), rows)
 
 
 def _monthly(study: TuningRuns, trace: str, policy: DynPPolicy) -> dict[str, float]:
@@ -261,9 +279,23 @@ def _full_beats_half(ours: dict[tuple[str, ...], float]) -> Verdict:
 
 
 def _artww_is_best(ours: dict[tuple[str, ...], float]) -> Verdict:
-    metrics = ("art", "artwa", "artww", "makespan", "sld", "sldww", "ppsld60")
-    best = {key: min(metrics, key=lambda metric: ours[key, "full", metric]) for key in TRACES}
+    best = {key: min(METRICS, key=lambda metric: ours[key, "full", metric]) for key in TRACES}
     return Verdict(set(best.values()) == {"artww"}, ", ".join(f"{metric} on {key}" for key, metric in best.items()))
+
+
+def _makespan_fills(ours: dict[tuple[str, ...], float]) -> Verdict:
+    best = {tuning: max(METRICS, key=lambda metric: ours["SDSC", tuning, metric]) for tuning in TUNINGS}
+    figures = (f"{one}, {ours['SDSC', tuning, one]:.2f}%, with {tuning} tuning" for tuning, one in best.items())
+    return Verdict(set(best.values()) == {"makespan"}, ", ".join(figures))
+
+
+def _only_sdsc_differs(ours: dict[tuple[str, ...], float]) -> Verdict:
+    spans = {}
+    for key in TRACES:
+        found = [value for labels, value in ours.items() if labels[0] == key]
+        spans[key] = max(found) - min(found)
+    figures = ", ".join(f"{span:.3f} points on {key}" for key, span in spans.items())
+    return Verdict(spans["SDSC"] > 0 and all(spans[key] == 0 for key in TRACES if key != "SDSC"), figures)
 
 
 def _sjf_preferred(ours: dict[tuple[str, ...], float]) -> Verdict:
@@ -285,6 +317,7 @@ TABLES: dict[str, Callable[[TuningRuns], Made]] = {
     "streit-5.3": table_5_3,
     "streit-5.4": table_5_4,
     "streit-5.5": table_5_5,
+    "streit-5.6": table_5_6,
     "streit-5.7": table_5_7,
     "streit-5.8": table_5_8,
     "streit-A.9": tables_a_9,
@@ -294,6 +327,7 @@ TABLES: dict[str, Callable[[TuningRuns], Made]] = {
 CHECKS: dict[str, tuple[_Check, ...]] = {
     "streit-5.2": (_advanced_beats_simple, _full_beats_half),
     "streit-5.5": (_artww_is_best,),
+    "streit-5.6": (_makespan_fills, _only_sdsc_differs),
     "streit-5.7": (_sjf_preferred,),
     "streit-5.8": (_slackness_has_no_rule,),
 }

@@ -5,6 +5,8 @@ The history is kept by the world from what it carries out, not by the cores, so 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gridweave.site.allocation import bits_of
@@ -16,25 +18,34 @@ class ViolationError(AssertionError):
 
 
 class _Run(msgspec.Struct, gc=False):
-    """A fragment on the nodes of a site; what it holds is the bits of a number: all are compared in one step."""
+    """A fragment on the nodes of a site; what it holds is the bits of a number: all are compared in one step.
+
+    Where time is shared it may stand still, so that others work on its nodes.
+    """
 
     attempt: int
     start_ms: int
     held: int
     width: int
+    works: bool = True
 
 
 class History:
-    """The record of one run, checked as it is written; lanes are the hardware threads of a node of each site.
+    """The record of one run, checked as it is written.
 
-    ``leases`` has until when nodes may be reserved, by site, job and attempt. Every method raises ViolationError: a
-    node is double-booked, a job runs twice, a part of a job starts or works without the others, nodes are reserved past
-    their lease, or an accepted job is lost or given up unasked.
+    ``lanes`` are the hardware threads of a node of each site, ``slices_time`` says which sites share their nodes in
+    time. ``leases`` has until when nodes may be reserved, by site, job and attempt. Every method raises ViolationError:
+    a node is double-booked, a job runs twice, a part of a job starts or works without the others, nodes are reserved
+    past their lease, or an accepted job is lost or given up unasked.
     """
 
-    def __init__(self, nodes: list[int], lanes: list[int] | None = None) -> None:
+    def __init__(
+        self, nodes: list[int], lanes: list[int] | None = None, slices_time: Sequence[bool] | None = None
+    ) -> None:
         self._lanes = lanes or [1] * len(nodes)
         self._is_shared = max(self._lanes) > 1
+        self._slices_time = slices_time or [False] * len(nodes)
+        self._turned: set[int] = set()
         self._busy = [0] * len(nodes)
         self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
         self._accepted: set[int] = set()
@@ -93,15 +104,22 @@ class History:
         busy = self._busy[site]
         if busy & held:
             raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
+        self._check_width(now_ms, site, job_id, taken, width)
+        runs = self._runs[site]
+        if job_id in runs:
+            raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
+        if self._slices_time[site]:
+            self._turned.add(site)
+        else:
+            self._busy[site] = busy | held
+        runs[job_id] = _Run(attempt, now_ms, held, width)
+
+    def _check_width(self, now_ms: int, site: int, job_id: int, taken: int, width: int) -> None:
+        """Check that a fragment has as many nodes as it asked for."""
         if taken.bit_count() != width:
             raise ViolationError(
                 f"{now_ms} ms: job {job_id} does not have the {width} nodes of site {site} that it asked for"
             )
-        runs = self._runs[site]
-        if job_id in runs:
-            raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
-        self._busy[site] = busy | held
-        runs[job_id] = _Run(attempt, now_ms, held, width)
 
     def _check_threads(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, threads: NodeIntervals) -> None:
         """Check that the threads are on the nodes, some on each."""
@@ -110,12 +128,39 @@ class History:
         if used != {node for start, stop in nodes for node in range(start, stop)}:
             raise ViolationError(f"{now_ms} ms: job {job_id} has threads of site {site} that are not on its nodes")
 
+    def paced(self, site: int, job_id: int, *, works: bool) -> None:
+        """Note that a fragment stands still from now on, or works."""
+        run = self._runs[site].get(job_id)
+        if run is not None and self._slices_time[site]:
+            run.works = works
+            self._turned.add(site)
+
+    def moved(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals) -> None:
+        """Note that a fragment of a site that shares its nodes in time is on other nodes from now on."""
+        run = self._runs[site].get(job_id)
+        if run is None or not self._slices_time[site]:
+            raise ViolationError(f"{now_ms} ms: job {job_id} is moved on site {site}, where it cannot be")
+        run.held = bits_of(nodes)
+        self._check_width(now_ms, site, job_id, run.held, run.width)
+        self._turned.add(site)
+
+    def check_slices(self, now_ms: int) -> None:
+        """Check, when all that happens at an instant has happened, that no two jobs work on one node."""
+        for site in self._turned:
+            busy = 0
+            for job_id, run in self._runs[site].items():
+                if run.works and busy & run.held:
+                    raise ViolationError(f"{now_ms} ms: job {job_id} works on nodes of site {site} where another does")
+                busy |= run.held if run.works else 0
+        self._turned.clear()
+
     def left(self, now_ms: int, site: int, job_id: int) -> None:
         """Note that a fragment left its nodes."""
         run = self._runs[site].pop(job_id, None)
         if run is None:
             raise ViolationError(f"{now_ms} ms: job {job_id} leaves site {site}, where it does not run")
-        self._busy[site] ^= run.held
+        if not self._slices_time[site]:
+            self._busy[site] ^= run.held
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:
         """Note that a fragment left its nodes because the others had not come within the time of a rendezvous."""

@@ -200,4 +200,5 @@ def _result(
         factor=None if traffic is None else traffic.factor,
         slowdown=None if traffic is None else traffic.slowdowns(start_ms, end_ms),
         transfer_ms=None if traffic is None else traffic.transfer_ms,
+        shared=world.shares_nodes,
     )

@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     EnqueueJob,
     FragmentsMet,
     JobFinished,
+    MoveJob,
     RateMeasured,
     ReserveNodes,
     StartJob,
@@ -215,8 +216,13 @@ class Works:
         if work.rates is None:
             work.rates = dict.fromkeys(work.fragments, RATE_ONE)
         work.rates[site] = command.rate
-        self.slowest = min(self.slowest, command.rate)
+        self.slowest = min(self.slowest, command.rate) or self.slowest
+        self._history.paced(site, command.job_id, works=command.rate > 0)
         self._set_rate(now_ms, work)
+
+    def move(self, now_ms: int, site: int, command: MoveJob) -> None:
+        """Have a job go on on other nodes of its site."""
+        self._history.moved(now_ms, site, command.job_id, command.nodes)
 
     def _set_rate(self, now_ms: int, work: WorldAttempt) -> None:
         """Let a job go on at the rate that it has now, if it works."""

@@ -41,6 +41,7 @@ from gridweave.site.messages import (
     JobSubmitted,
     KillJob,
     LeaseEnded,
+    MoveJob,
     RefuseJob,
     Request,
     Reserved,
@@ -95,6 +96,12 @@ _MAX_ROUNDS = 10_000
 """So many times the sites and the grid may answer each other at one instant, and once more for every job."""
 
 
+def _history_of(sites: Sequence[ContractCore]) -> History:
+    """Return an empty history of these sites."""
+    lanes = [site.site.threads_per_node for site in sites]
+    return History([site.nodes for site in sites], lanes, [site.site.slices_time for site in sites])
+
+
 class World:
     """Sites, a meta-scheduler, and what is between them.
 
@@ -119,7 +126,7 @@ class World:
         self._routes, self._links = routes, links
         self._traffic = None if links is None else links.traffic
         self._faults, self._rng, self._check = faults, rng, check
-        self.history = History([site.nodes for site in sites], [site.site.threads_per_node for site in sites])
+        self.history = _history_of(sites)
         self.works = Works(self._sites, split_length_ms, self._traffic, self.history, self._tell_site)
         # What is to happen, but for data that arrives, jobs that end, and what users hand in.
         self._heap: list[tuple[int, int, int, int, Any]] = []
@@ -142,6 +149,11 @@ class World:
         )
         self._most_rounds = _MAX_ROUNDS
         self._faults_until_ms = 0
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether jobs may share nodes, in space or in time, on any site."""
+        return any(site.site.shares_nodes for site in self._sites)
 
     def run(self, submissions: Iterable[WorldJob]) -> None:
         """Play jobs, given in the order of submission, until every one is done."""
@@ -284,6 +296,7 @@ class World:
                 break
         else:
             raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
+        self.history.check_slices(self.now_ms)
         if self._check:
             self.history.check_leases(self.now_ms)
 
@@ -310,6 +323,8 @@ class World:
         """Carry out what a site commands but seldom."""
         if isinstance(command, ChangeRate):
             self.works.slow(self.now_ms, site, command)
+        elif isinstance(command, MoveJob):
+            self.works.move(self.now_ms, site, command)
         elif isinstance(command, KillJob):
             self.works.kill(self.now_ms, site, command.job_id)
         elif isinstance(command, RefuseJob):

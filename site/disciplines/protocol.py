@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -221,6 +221,8 @@ class Entry:
     columns : tuple of str
         What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
         discipline is one that `KeepsFigures`.
+    remarks : callable, optional
+        Takes a policy and the width of the widest job; returns what a user should know of the two, a line each.
     metrics : callable, optional
         Takes what was `Played`; returns metrics of its own by name, with units, for tables, ``summary.json`` and
         ``result.own_metrics``.
@@ -241,6 +243,7 @@ class Entry:
     keeps_reservations: bool = False
     slices_time: bool = False
     columns: tuple[str, ...] = ()
+    remarks: Callable[[Any, int], Sequence[str]] | None = None
     metrics: Callable[[Played], Mapping[str, float]] | None = None
 
 

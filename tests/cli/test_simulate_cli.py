@@ -423,6 +423,10 @@ def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shel
         "time-slice 1 J3 J3",
     ]
     assert any(line.startswith("loss as printed") for line in lines)
+    moves = ["--option", "migration=all", "--option", "max_tasks=1,4"]
+    _, _, err = shell("simulate", trace, "--discipline", "gang", *moves)
+    said = [line for line in err.splitlines() if "max_tasks" in line]
+    assert said == ["max_tasks = 1 is below the 4 nodes of the widest job: no such job is moved once it runs"]
     status, _, err = shell("simulate", trace, "--show-matrix", "5s")
     assert status != 0
     assert "--show-matrix: goes with --discipline gang; no other has a matrix" in err

@@ -18,6 +18,7 @@ from gridweave.site.disciplines.gang.policy import (
     GangPolicy,
 )
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
+from gridweave.site.explain import nodes_text
 
 SHORTEST_MS = 10_000
 """A job that ran less is taken to have run this long, in the slowdown (Zhang, section 2.3)."""
@@ -90,6 +91,16 @@ def gang_metrics(played: Played) -> dict[str, float]:
     }
 
 
+def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
+    """Say so if the widest job can never be moved."""
+    most = policy.max_tasks
+    if policy.migration == "none" or most is None or most >= widest:
+        return []
+    return [
+        f"max_tasks = {most} is below the {nodes_text(widest)} of the widest job: no such job is moved once it runs"
+    ]
+
+
 ENTRY = Entry(
     name=NAME,
     about="jobs share nodes in time: each runs in some slices of a cycle",
@@ -100,5 +111,6 @@ ENTRY = Entry(
     table_key="gang",
     shares_nodes=True,
     slices_time=True,
+    remarks=gang_remarks,
     metrics=gang_metrics,
 )

@@ -276,7 +276,9 @@ def _prepared(
 
 
 def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
-    """Return what to say of policies that ask for what the trace does not tell."""
+    """Return what to say of policies that ask for what the trace does not tell, or that its jobs are too wide for."""
+    from gridweave.site.disciplines.dictionary import entry_of
+
     lines = []
     orders = {getattr(policy, "order", None) for policy in chosen}
     if "priority" not in workload.columns and "priority" in orders:
@@ -286,7 +288,11 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     limits = getattr(chosen[0], "limits", ())
     if "user" not in workload.columns and any(limit.user is not None for limit in limits):
         lines.append(f"{workload.name} has no users: a limit for one user applies to nobody")
-    return lines
+    widest = int(workload.width.max(initial=0))
+    for policy in chosen:
+        told = entry_of(policy).remarks
+        lines += told(policy, widest) if told is not None else ()
+    return list(dict.fromkeys(lines))
 
 
 def _print(results: list[SimulationResult]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gridweave.scenarios.plots.published import draw_dfrs
 from gridweave.scenarios.published import dfrs
 from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns, DfrsSetting
 from gridweave.scenarios.published.registry import GROUPS, TABLES
@@ -53,3 +54,22 @@ def test_one_simulation_serves_all_periods_of_what_has_none(small: DfrsRuns) -> 
     values = np.array(list(points.values()))
     assert (values[0] == values[1]).all()
     assert (values[2] != values[3]).any()
+
+
+@pytest.mark.parametrize("table", ["dfrs-1", "dfrs-2", "dfrs-3"])
+def test_figures_show_what_the_tables_say(table: str, small: DfrsRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each figure has a panel for each reading or set of traces, and its lines are the numbers of the table."""
+    monkeypatch.setattr(dfrs, "PERIODS_S", (600, 6_000))
+    (figure,) = draw_dfrs(table, "", small).values()
+    names = [axes.get_title(loc="left") for axes in figure.axes]
+    assert names == {"dfrs-1": list(dfrs.READINGS), "dfrs-2": ["unscaled", "scaled"], "dfrs-3": [""]}[table]
+    lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
+    if table == "dfrs-1":
+        assert list(lines) == list(dfrs.SHOWN)
+        assert lines[BEST] == [dfrs.degradation_at(small, BEST, load, 600) for load in dfrs.LOADS]
+    elif table == "dfrs-2":
+        assert list(lines) == [BEST, EASY]
+        assert lines[BEST] == [dfrs.underutilization_of(small, "unscaled", BEST, one) for one in dfrs.PERIODS_S]
+    else:
+        assert list(lines) == ["unscaled", "scaled"]
+        assert lines["scaled"] == [dfrs.degradation_of(small, "scaled", BEST, one) for one in dfrs.PERIODS_S]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from conftest import TracePath
-from gridweave.scenarios.published.registry import resolve
+from gridweave.scenarios.published import streit_dynp, streit_load
+from gridweave.scenarios.published.registry import TABLES, resolve
 from gridweave.scenarios.published.streit import THESIS_TRACES, ThesisRuns
-from gridweave.scenarios.published.streit_dynp import CHECKS, TABLES, TuningRuns, policy_of
+from gridweave.scenarios.published.streit_dynp import TuningRuns, policy_of
+from gridweave.scenarios.published.streit_load import DECIDERS, LoadRuns, basic
 from gridweave.scenarios.published.study import printed
+from gridweave.site.disciplines.dynp.policy import THREE
 
 
 def test_transcribed_tables_agree() -> None:
@@ -29,10 +32,13 @@ def test_transcribed_tables_agree() -> None:
 
 
 def test_every_table_is_listed_with_its_claims() -> None:
-    """The tables are known to the command, and each check has its claim."""
-    assert resolve(list(TABLES)) == list(TABLES)
+    """The tables are known to the command, each check has its claim, and each claim its table."""
     claims = [line["table"] for line in printed("claims")]
-    assert {table: claims.count(table) for table in CHECKS} == {table: len(checks) for table, checks in CHECKS.items()}
+    for module in (streit_dynp, streit_load):
+        assert resolve(list(module.TABLES)) == list(module.TABLES)
+        checks = {table: len(checks) for table, checks in module.CHECKS.items()}
+        assert {table: claims.count(table) for table in module.CHECKS} == checks
+    assert set(claims) <= set(TABLES)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +60,49 @@ def test_the_reading_of_the_thesis_on_kth(
     assert sldwa == pytest.approx(published, rel=tolerance_pct / 100)
     plain = [runs.sldwa("KTH", policy_of(one, "true", tuning=tuning)) for one in ("simple", "advanced")]
     assert plain[0] == pytest.approx(plain[1], rel=0.005)
+
+
+def test_the_tables_under_load_agree() -> None:
+    """The gains of Tables 5.12 and 5.13 are the means of those of A.15 to A.20, as far as two decimals tell."""
+    lines = printed("streit-A.17")
+    means = {(line["set"], line["decider"]): line for line in printed("streit-5.13")}
+    for (name, decider), mean in means.items():
+        if (name, decider) == ("KTH", "advanced"):  # printed there is the line of CTC under the other decider
+            continue
+        for slackness in ("0", "2", "4", "6", "8", "10"):
+            pairs = [
+                (float(line["sjf"]), float(line[slackness]))
+                for line in lines
+                if (line["set"], line["decider"]) == (name, decider)
+            ]
+            gain = sum(100 * (1 - ours / sjf) for sjf, ours in pairs) / len(pairs)
+            rounding = 2 * sum(100 * 0.005 / sjf for sjf, _ in pairs) / len(pairs)
+            assert gain == pytest.approx(float(mean[slackness]), abs=rounding + 0.01), (name, decider, slackness)
+    basic = {(line["set"], line["factor"]): line["sjf"] for line in printed("streit-A.13")}
+    assert {(line["set"], line["factor"]): line["sjf"] for line in lines} == basic
+    for line in printed("streit-A.15"):
+        for decider in DECIDERS:
+            (same,) = (
+                one["0"] for one in lines if (one["set"], one["factor"], one["decider"]) == (
+                    line["set"], line["factor"], decider)
+            )  # fmt: skip
+            assert same == line[decider]
+    for line in printed("streit-5.12"):
+        for decider in DECIDERS:
+            if (line["set"], decider) != ("KTH", "advanced"):
+                assert line[decider] == means[line["set"], decider]["0"]
+
+
+def test_jobs_like_those_of_kth_under_load(trace_path: TracePath) -> None:
+    """Under four thirds of the load all get slower, LJF is the slowest and SJF the quickest, and dynP is near SJF."""
+    trace_path(THESIS_TRACES["KTH"].name)
+    study = LoadRuns(ThesisRuns(), seeds=1, jobs=3_000)
+    order_of = {factor: [study.figures("KTH", factor, basic(one)).sldwa for one in THREE] for factor in (1.0, 0.7)}
+    assert all(more > less for more, less in zip(order_of[0.7], order_of[1.0], strict=True))
+    for sldwa in order_of.values():
+        assert max(sldwa) == sldwa[2]
+        assert min(sldwa) == sldwa[1]
+    tuned = study.figures("KTH", 0.7, policy_of("advanced", "true"))
+    assert tuned.sldwa == pytest.approx(order_of[0.7][1], rel=0.1)
+    fullest = study.figures("KTH", 0.7, basic("ljf")).util_pct
+    assert study.figures("KTH", 0.7, basic("sjf")).util_pct < fullest <= 100

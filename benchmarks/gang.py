@@ -1,0 +1,84 @@
+"""Speed of gang scheduling, with growth: printed, and written to benchmarks/results/gang.json.
+
+    python benchmarks/gang.py
+
+The workload is of the Lublin model on 320 nodes. Times are of whole calls, in seconds of their own thread, the best of
+three; the first, which compiles, takes no part.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
+from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.gang.policy import GangPolicy
+
+RESULTS = Path(__file__).parent / "results" / "gang.json"
+NODES = 320
+LOAD = 0.9
+MBGS = GangPolicy(mpl=5, migration="all")
+MBGS_CONSERVATIVE = msgspec.structs.replace(MBGS, backfill="conservative")
+POLICIES = (
+    GangPolicy(mpl=5, backfill="none"),
+    GangPolicy(mpl=5),
+    GangPolicy(mpl=5, backfill="none", migration="all"),
+    MBGS,
+    MBGS_CONSERVATIVE,
+)
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Return the shortest of three calls after a first, in seconds of this thread."""
+    call()
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        call()
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+def drawn(jobs: int) -> Workload:
+    """Return jobs that come as fast as the load says."""
+    return generate_lublin(lublin_model(), jobs, np.random.default_rng(1), nodes=NODES, load=LOAD)
+
+
+def at_once(jobs: int) -> Workload:
+    """Return jobs that are all there at the beginning, so that the queue is as long as there are jobs."""
+    workload = drawn(jobs)
+    return workload.replace(submit_ms=np.zeros(jobs, np.int64))
+
+
+def main() -> None:
+    """Measure and print."""
+    found: dict[str, float] = {}
+
+    def measure(name: str, workload: Workload, policy: GangPolicy) -> None:
+        found[name] = timed(functools.partial(simulate, workload, NODES, policy))
+        print(f"{name:60} {1000 * found[name]:10,.1f} ms", flush=True)
+
+    for policy in POLICIES:
+        measure(f"10,000 jobs at load {LOAD:g}, {policy.label}", drawn(10_000), policy)
+    for jobs in (1_000, 3_000, 30_000, 100_000):
+        measure(f"{jobs:,} jobs at load {LOAD:g}, {MBGS.label}", drawn(jobs), MBGS)
+    for jobs in (250, 500, 1_000, 2_000):
+        for policy in (MBGS, MBGS_CONSERVATIVE):
+            measure(f"a queue of {jobs:,} jobs, {policy.label}", at_once(jobs), policy)
+    for slice_ms in (200, 200_000):
+        policy = msgspec.structs.replace(MBGS, slice_ms=slice_ms)
+        measure(f"10,000 jobs at load {LOAD:g}, slices of {slice_ms:,} ms", drawn(10_000), policy)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Sites that share their nodes in time in the simulated world, and the checker that knows slices."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.scenarios.world.history import History, ViolationError
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.disciplines.gang.discipline import GangDiscipline
+from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.policy import SitePolicy
+
+NODES = 16
+BGS = GangPolicy(mpl=3, slice_ms=60_000, switch_ms=1_000)
+MBGS = msgspec.structs.replace(BGS, migration="all", migration_ms=5_000)
+
+
+def drawn(seed: int, jobs: int = 100) -> Workload:
+    """Return jobs of the Lublin model under much load."""
+    return generate_lublin(lublin_model(), jobs, np.random.default_rng(seed), nodes=NODES, load=1.4)
+
+
+@pytest.mark.parametrize("policy", [BGS, MBGS], ids=["BGS", "MBGS"])
+def test_own_users_in_the_world_have_the_schedule_of_their_site(policy: GangPolicy) -> None:
+    """Where nobody hands a job to the grid, a site that slices time does what it would do by itself."""
+    workload = drawn(5)
+    alone = simulate(workload, NODES, policy)
+    world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
+    assert world.start_ms.tolist() == alone.start_ms.tolist()
+    assert world.end_ms.tolist() == alone.end_ms.tolist()
+    if policy is MBGS:
+        assert alone.own_metrics["migrations"] > 0, "the workload moves jobs, so that the world has to follow"
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_that_must_never_happen_does_where_time_is_shared(seed: int, control: str) -> None:
+    """With losses, crashes and cuts no two jobs work on one node in a slice, no job is lost, and none runs twice."""
+    workload = drawn(seed, jobs=60)
+    rng = np.random.default_rng(seed)
+    result = simulate_world(
+        workload,
+        [NODES, 8, NODES],
+        GridPolicy(mode="sharing" if control == "none" else "adaptive", control=control, overhead=0.2),
+        site_policies=[BGS, SitePolicy(), MBGS],
+        to_grid=rng.random(len(workload)) < 0.7,
+        home=np.where(workload.width > 8, 0, np.arange(len(workload)) % 3),
+        network=Network(latency_ms=50, jitter_ms=100, loss=0.1, duplicate=0.1),
+        faults=Faults(crash_every_ms=9_000_000, crash_lasts_ms=60_000, cut_every_ms=9_000_000, cut_lasts_ms=30_000),
+        rng=rng,
+        check=True,
+    )
+    assert not result.refused
+    assert (result.end_ms >= result.start_ms).all()
+
+
+def test_a_job_that_goes_on_in_the_slice_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that tells nobody to stand still has two jobs work on one node, and the history says so."""
+    monkeypatch.setattr(GangDiscipline, "take_rates", lambda self: [])
+    with pytest.raises(ViolationError, match=r"works on nodes of site 0 where another does"):
+        simulate_world(drawn(5), [NODES], GridPolicy(mode="local"), site_policies=[BGS])
+
+
+def test_the_history_follows_who_stands_still_and_who_is_moved() -> None:
+    """Two jobs may have one node if one of them stands still, or is moved away, and not else."""
+    history = History([4], slices_time=[True])
+    for job_id in (1, 2):
+        history.occupied(0, 0, job_id, 1, ((0, 3),), 3)
+        history.paced(0, job_id, works=job_id == 1)
+    history.check_slices(0)
+    history.paced(0, 2, works=True)
+    history.paced(0, 1, works=False)
+    history.check_slices(10)
+    history.paced(0, 1, works=True)
+    with pytest.raises(ViolationError, match="10 ms: job 2 works on nodes of site 0 where another does"):
+        history.check_slices(10)
+    with pytest.raises(ViolationError, match="does not have the 3 nodes"):
+        history.moved(20, 0, 1, ((2, 4),))
+    history.left(20, 0, 1)
+    history.check_slices(20)
+
+
+def test_nodes_are_not_moved_where_time_is_not_shared() -> None:
+    """A job that is moved on a site whose jobs have their nodes to their ends is a violation."""
+    history = History([4])
+    history.occupied(0, 0, 1, 1, ((0, 2),), 2)
+    with pytest.raises(ViolationError, match="is moved on site 0, where it cannot be"):
+        history.moved(5, 0, 1, ((2, 4),))
