@@ -46,9 +46,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 # -- for one piece: the keeper ----------------------------------------------------------------------------------------
 
-MOST_NAMES = 32_000
-"""So many characters the names of users have at most that are told a site."""
-
 
 class Keeper:
     """The parent of the ranks of one piece: it starts them, tells who has ended, and ends all when nobody listens."""
@@ -88,11 +85,7 @@ class Keeper:
             asked = json.loads(packet)
             match asked["do"]:
                 case "hello":
-                    file, service = self.settings.file, self.settings.service.pw_name
-                    # Of the rule of the same name nobody can list the users, nor in one packet too many of the table.
-                    is_listed = not file.same_name and sum(map(len, file.users)) < MOST_NAMES
-                    users = {"users": sorted(file.users) if is_listed else [], "anyone": not is_listed}
-                    self.say({"groups": self.settings.groups, "service": service, **users})
+                    self.say({"groups": self.settings.groups, **self.settings.told})
                 case "keep":
                     self.keep(str(asked["user"]), str(asked["group"]), handles)
                 case "start":

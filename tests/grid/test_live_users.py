@@ -1,4 +1,4 @@
-"""Which users a site takes is the site's to say: the grid places by it, explains it, and is refused if it asks anyway."""
+"""Which users a site takes is its own to say: the grid places by it, explains it, and is refused if it asks anyway."""
 
 from __future__ import annotations
 
