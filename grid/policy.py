@@ -93,10 +93,10 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, option) not in known:
                 raise OptionError(option, f"{getattr(self, option)!r} is not known; one of {', '.join(known)}")
         if not self.overheads:
-            raise OptionError("overhead", "is empty; a number from 0 up, or one for 2, 3, ... fragments")
+            raise OptionError("overhead", "is empty; a number, or one for 2, 3, ... fragments")
         for overhead in self.overheads:
             if not 0 <= overhead <= MAX_OVERHEAD:
-                raise OptionError("overhead", f"is {overhead}; a number from 0 up, 0.3 for 30%")
+                raise OptionError("overhead", f"is {overhead:g}; a number from 0 to {MAX_OVERHEAD:,}, 0.3 for 30%")
         if self.lower_bound < 0:
             raise OptionError("lower_bound", f"is {self.lower_bound}; nodes, from 0 up")
         bounds = [bound for bound, _ in self.max_fragments]

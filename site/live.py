@@ -276,7 +276,7 @@ class LiveSite:
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares nodes at a rate above 0 is slowed by nothing but the others.
-                    self.runs.pace(job_id, runs=rate > 0)
+                    self.runs.pace(self._now_ms, job_id, runs=rate > 0)
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
                     self.runs.kill(job_id, reason, at_once=at_once)
                 case OpenFragment(job_id=job_id):

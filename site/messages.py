@@ -573,13 +573,14 @@ class KeepRun(msgspec.Struct, frozen=True, tag="KeepRun"):
     attempt: int
 
 
-class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun"):
+class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=True):
     """Have a machine let its part of a job stand still, or go on."""
 
     machine: str
     job_id: int
     attempt: int
     runs: bool
+    at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
 
 
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):

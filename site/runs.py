@@ -361,6 +361,10 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
     )
 
 
+PACE_MARGIN_MS = 20
+"""How long ahead several machines are told to pause a job, or to let it go on: a guess at what a message takes at most.
+"""
+
 CoreEvent = JobFinished | SiteShut | SiteOpened
 """What follows for the core of a site from what its machines tell."""
 
@@ -477,12 +481,16 @@ class Runs:
                 run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
             self._end_pieces(run, reason, at_once=at_once)
 
-    def pace(self, job_id: int, *, runs: bool) -> None:
-        """Have the machines let a job stand still, or go on, if that is not what they were told last."""
+    def pace(self, now_ms: int, job_id: int, *, runs: bool) -> None:
+        """Have the machines let a job stand still, or go on, if that is not what they were told last.
+
+        Where there are several, they do so at one instant, by their clocks: who leaves and who comes change together.
+        """
         run = self._runs.get(job_id)
         if run is not None and bool(run.is_paused) == runs:
             run.is_paused = not runs
-            self._book.out += [PaceRun(machine, job_id, run.attempt, runs) for machine in run.pieces]
+            at_ms = now_ms + PACE_MARGIN_MS if self._n_machines > 1 else 0
+            self._book.out += [PaceRun(machine, job_id, run.attempt, runs, at_ms) for machine in run.pieces]
 
     def hand_back(self) -> None:
         """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""

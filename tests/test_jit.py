@@ -77,7 +77,7 @@ def test_two_checkouts_with_the_same_kernels_share_what_is_compiled(
     assert places[:2] == places[2:]
     assert places[0] != places[1]
     assert places[0][0] == str(tmp_path / "gridweave.site.kernels.order")
-    assert Path(stretched_ms.stats.cache_path).name == "gridweave.grid.kernels.overhead"  # type: ignore[attr-defined]
+    assert Path(stretched_ms.whole.stats.cache_path).name == "gridweave.grid.kernels.overhead"  # type: ignore[attr-defined]
 
 
 def test_where_nothing_can_be_written_compiled_code_is_kept_elsewhere(

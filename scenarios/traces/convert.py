@@ -49,6 +49,8 @@ class Records:
         Jobs of which the file says that they were killed at their estimate.
     columns : mapping from str to numpy.ndarray, optional
         Optional columns of the workload.
+    cancel_s : numpy.ndarray of float64, optional
+        When a job was cancelled that never started; -1 for all others.
     """
 
     job_id: IntArray
@@ -59,6 +61,7 @@ class Records:
     requested_width: IntArray | None = None
     killed: BoolArray | None = None
     columns: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    cancel_s: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class ConversionReport:
         Kept jobs without an estimate, which were given their run time.
     widths_filled : int
         Kept jobs without allocated processors, which were given the requested ones.
+    cancelled : int
+        Kept jobs that never started, since they were cancelled.
     """
 
     name: str
@@ -87,6 +92,7 @@ class ConversionReport:
     cut: int
     estimates_filled: int
     widths_filled: int
+    cancelled: int = 0
 
     def lines(self) -> list[str]:
         """Return the report as lines for people: what was kept, then one line for each thing that happened."""
@@ -97,6 +103,7 @@ class ConversionReport:
             (self.cut, "run time cut at the estimate"),
             (self.estimates_filled, "estimate missing, run time taken"),
             (self.widths_filled, "allocated processors missing, requested ones taken"),
+            (self.cancelled, "cancelled before the start; if one starts in a simulation, it runs for its estimate"),
         )
         return lines + [f"  changed {count:,}: {what}" for count, what in notes if count]
 
@@ -128,18 +135,20 @@ def convert(
     - Times are rounded to whole milliseconds (a half to the even one) before anything is compared.
     - A record is out of order if it was submitted before the last record that was taken; a job id that was taken before
       drops the record. SWF files that list the parts of an interrupted job put the summary of the whole job first.
+    - A job that never started, since it was cancelled after its submission, has its estimate for its run time, and that
+      instant in the column ``cancel_ms``.
     - The machine has the nodes that the caller says, or else the first usable number that the file has ``stated``.
     """
     if not len(records.job_id):
         raise TraceError(path, "contains no jobs; a trace has one record per line")
     nodes = _machine_size(path, nodes, stated)
     submit, run, estimate = (_to_ms(times) for times in (records.submit_s, records.run_s, records.estimate_s))
-    no_estimate = (records.estimate_s == MISSING) | (estimate == 0)
-    np.copyto(estimate, run, where=no_estimate)
+    cancel, waited = _cancels(records, submit)
+    no_estimate = _fill_times(records, run, estimate, waited)
     width, no_width = _widths(records)
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
     cut = run > estimate
-    counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width))
+    counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width, waited))
     report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, *counts)
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
@@ -152,13 +161,35 @@ def convert(
         estimate_ms=estimate[rows],
         run_ms=np.minimum(run, estimate)[rows],
         overran=killed[rows],
-        columns={name: values[rows] for name, values in records.columns.items()},
+        columns={name: values[rows] for name, values in _columns(records, cancel, waited & keep).items()},
         nodes=nodes,
         name=trace_stem(path),
         start_unix_s=start_unix_s,
         timezone=timezone,
     )
     return workload, report
+
+
+def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: BoolArray) -> BoolArray:
+    """Let run time and estimate stand in for each other where one is not known; return where estimates are missing."""
+    no_estimate: BoolArray = (records.estimate_s == MISSING) | (estimate == 0)
+    np.copyto(run, estimate, where=waited)
+    np.copyto(estimate, run, where=no_estimate)
+    return no_estimate
+
+
+def _columns(records: Records, cancel: IntArray, waited: BoolArray) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the optional columns, with the cancellations if any job that is kept has one."""
+    return dict(records.columns) | ({"cancel_ms": cancel} if waited.any() else {})
+
+
+def _cancels(records: Records, submit: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return when jobs were cancelled that never started, -1 for the others, and which those are."""
+    if records.cancel_s is None:
+        return np.full(len(submit), MISSING), np.zeros(len(submit), np.bool_)
+    cancel = _to_ms(records.cancel_s)
+    waited = cancel > submit
+    return np.where(waited, cancel, MISSING), waited
 
 
 def _widths(records: Records) -> tuple[IntArray, BoolArray]:

@@ -22,7 +22,7 @@ _SNIFF_BYTES = 1 << 16
 
 
 def load_workload(
-    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = ()
+    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = (), cancelled: bool = False
 ) -> tuple[Workload, ConversionReport]:
     """Load a workload from an SWF or MuPSiE file, or a trace by its name.
 
@@ -39,6 +39,8 @@ def load_workload(
         Nodes of the machine; the file tells them if left out.
     columns : sequence of str, optional
         Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`.
+    cancelled : bool, optional
+        Whether to keep jobs that were cancelled before they started (column ``cancel_ms``), of which SWF tells.
 
     Raises
     ------
@@ -48,8 +50,9 @@ def load_workload(
         If `nodes` or `columns` cannot be used.
     """
     file = find_trace(path)
-    read = read_mupsie if _is_mupsie(file) else read_swf
-    return read(file, nodes=nodes, columns=columns)
+    if _is_mupsie(file):
+        return read_mupsie(file, nodes=nodes, columns=columns)
+    return read_swf(file, nodes=nodes, columns=columns, cancelled=cancelled)
 
 
 def columns_of(path: str | Path) -> tuple[str, ...]:

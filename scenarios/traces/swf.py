@@ -66,7 +66,7 @@ _ENTRY = re.compile(r";\s{0,3}([A-Z][A-Za-z]*):(?!//)\s*(.*)")
 
 # The header entry by which write_swf says that status 0 marks the jobs that were killed at their estimate.
 _KILLED_ENTRY = ("KilledAtEstimate", "status 0")
-_STATUS_FAILED, _STATUS_COMPLETED = 0, 1
+_STATUS_FAILED, _STATUS_COMPLETED, _STATUS_CANCELLED = 0, 1, 5
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def read_records(
 
 
 def read_swf(
-    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = ()
+    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = (), cancelled: bool = False
 ) -> tuple[Workload, ConversionReport]:
     """Read an SWF file as a workload, by the rules of `gridweave.scenarios.traces.convert.convert`.
 
@@ -182,6 +182,9 @@ def read_swf(
         Nodes of the machine. If left out, the header's MaxProcs (SWF counts widths in processors), else its MaxNodes.
     columns : sequence of str, optional
         Optional columns of the workload to read: ``user``, ``group``, ``job_class`` (SWF's queue), ``partition``.
+    cancelled : bool, optional
+        Whether to keep jobs that were cancelled before they started: those with status 5 and no run time. The field
+        of the wait says when, and the column ``cancel_ms`` has it. Otherwise they are dropped, as jobs that never ran.
 
     Raises
     ------
@@ -194,8 +197,8 @@ def read_swf(
         if name not in COLUMN_FIELDS:
             raise OptionError("columns", f"{name!r} is not a column that SWF holds; it has {', '.join(COLUMN_FIELDS)}")
     extra = {name: COLUMN_FIELDS[name] for name in columns}
-    raw, header = read_records(path, (*_JOB_FIELDS, *extra.values()))
-    failed = np.asarray(raw.pop("status") == _STATUS_FAILED)
+    raw, header = read_records(path, (*_JOB_FIELDS, *(("wait_s",) if cancelled else ()), *extra.values()))
+    failed = np.asarray(raw["status"] == _STATUS_FAILED)
     marked = (header.text(_KILLED_ENTRY[0]) or "").partition("\n")[0] == _KILLED_ENTRY[1]
     records = Records(
         job_id=raw["job_id"].astype(np.int64, copy=False),
@@ -206,6 +209,7 @@ def read_swf(
         requested_width=raw["requested_processors"].astype(np.int64, copy=False),
         killed=failed if marked else None,
         columns={name: raw[source] for name, source in extra.items()},
+        cancel_s=_cancel_s(raw) if cancelled else None,
     )
     return convert(
         path,
@@ -217,13 +221,21 @@ def read_swf(
     )
 
 
+def _cancel_s(raw: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
+    """Return when jobs were cancelled that never started, and -1 for the others."""
+    submit_s, wait_s, run_s = (np.asarray(raw[name], np.float64) for name in ("submit_s", "wait_s", "run_s"))
+    waited = (np.asarray(raw["status"]) == _STATUS_CANCELLED) & (run_s <= 0) & (wait_s > 0)
+    return np.where(waited, submit_s + wait_s, -1.0)
+
+
 def write_swf(workload: Workload, path: str | Path) -> None:
     """Write a workload as an SWF file, compressed if the suffix is ``.gz`` or ``.xz``; whole, or not at all.
 
     `read_swf` gives the same workload back. A job's width is written as allocated and as requested processors, its run
     time and estimate as they are. Jobs that were killed at their estimate get status 0, the others 1, and the header
-    says so. SWF has no place for the optional columns ``priority`` and ``weight``, nor for numbers too large to be read
-    back exactly.
+    says so. A job with a ``cancel_ms`` gets status 5, its wait until then, and no run time: read back, it has its
+    estimate. SWF has no place for the optional columns ``priority`` and ``weight``, nor for numbers too large to be
+    read back exactly.
     """
     columns = {source: workload.columns[name] for name, source in COLUMN_FIELDS.items() if name in workload.columns}
     for name, values in (("job_id", workload.job_id), *columns.items()):
@@ -231,17 +243,32 @@ def write_swf(workload: Workload, path: str | Path) -> None:
     head = "".join(f"; {label}: {value}\n" for label, value in _header_entries(workload))
     unknown = np.full(len(workload), -1, np.int64)
     status = np.where(workload.overran, _STATUS_FAILED, _STATUS_COMPLETED)
-    jobs = (workload.job_id, workload.submit_ms, workload.run_ms, workload.width, workload.estimate_ms, status)
+    cancel_ms = np.asarray(workload.columns.get("cancel_ms", unknown), np.int64)
+    waited = cancel_ms > workload.submit_ms
+    status[waited] = _STATUS_CANCELLED
+    wait_ms, run_ms = np.where(waited, cancel_ms - workload.submit_ms, -1), np.where(waited, -1, workload.run_ms)
+    jobs = (workload.job_id, workload.submit_ms, wait_ms, run_ms, workload.width, workload.estimate_ms, status)
     last_four = (columns.get(name, unknown) for name in ("user", "group", "queue", "partition"))
     write_records(path, head, (*jobs, *last_four), _record)
 
 
 def _record(
-    job: int, submit: int, run: int, width: int, estimate: int, state: int, user: int, group: int, queue: int, part: int
+    job: int,
+    submit: int,
+    wait: int,
+    run: int,
+    width: int,
+    estimate: int,
+    state: int,
+    user: int,
+    group: int,
+    queue: int,
+    part: int,
 ) -> str:
+    times = (seconds_text(ms) if ms >= 0 else "-1" for ms in (submit, wait, run))
     return (
-        f"{job} {seconds_text(submit)} -1 {seconds_text(run)} {width} -1 -1 {width} {seconds_text(estimate)} -1 "
-        f"{state} {user} {group} -1 {queue} {part} -1 -1\n"
+        f"{job} {' '.join(times)} {width} -1 -1 {width} {seconds_text(estimate)} -1 {state} {user} {group} -1 {queue} "
+        f"{part} -1 -1\n"
     )
 
 

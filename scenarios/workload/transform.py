@@ -36,7 +36,8 @@ def shrink(workload: Workload, factor: float) -> Workload:
     """
     submit_ms = _scaled(workload.submit_ms, factor)
     order = np.lexsort((workload.job_id, submit_ms))
-    return _rebuilt(workload, order, submit_ms=submit_ms[order])
+    rebuilt = _rebuilt(workload, order, submit_ms=submit_ms[order])
+    return _with_cancels(rebuilt, submit_ms[order] - workload.submit_ms[order])
 
 
 def stretch(workload: Workload, factor: float) -> Workload:
@@ -109,7 +110,17 @@ def cut(
     piece = workload.take(np.arange(len(workload))[rows])
     shift_s = int(piece.submit_ms[0]) // MS_PER_S
     start_unix_s = None if workload.start_unix_s is None else workload.start_unix_s + shift_s
-    return piece.replace(submit_ms=piece.submit_ms - shift_s * MS_PER_S, start_unix_s=start_unix_s)
+    moved = piece.replace(submit_ms=piece.submit_ms - shift_s * MS_PER_S, start_unix_s=start_unix_s)
+    return _with_cancels(moved, np.full(len(piece), -shift_s * MS_PER_S))
+
+
+def _with_cancels(workload: Workload, by_ms: IntArray) -> Workload:
+    """Return jobs whose submissions were moved by so much, with the instants at which they are cancelled moved, too."""
+    if "cancel_ms" not in workload.columns:
+        return workload
+    cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
+    moved = np.where(cancel_ms >= 0, cancel_ms + by_ms, cancel_ms)
+    return workload.replace(columns={**workload.columns, "cancel_ms": moved})
 
 
 def _rows_by_number(n: int, first: int, last: int) -> slice:

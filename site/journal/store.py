@@ -116,6 +116,15 @@ _POSTGRES_SETTINGS = (
 )
 
 
+def keep_private(path: Path) -> None:
+    """Make a file that only this process's user can read, or make it so; what SQLite puts beside it becomes like it."""
+    for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+        with contextlib.suppress(OSError):  # what is wrong with the place is said by whoever opens it
+            if name == path or name.exists():
+                os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                name.chmod(0o600)
+
+
 class JournalStore:
     """One connection to the database of a journal, opened when it is needed and again when it was lost.
 
@@ -196,6 +205,7 @@ class JournalStore:
             self._lock(path)
             if path.is_file() and not path.stat().st_size and self.known_id():
                 raise InputError(f"{path} is empty, but was a journal: it was cut off; restore it, or remove it")
+            keep_private(path)
         connection = self._engine.connect()
         try:
             driver = connection.connection.driver_connection

@@ -17,8 +17,8 @@ LEAST_UID = 1000
 """Below are the accounts of the system: the rule of the same name never gives one of these."""
 
 
-MOST_NAMES = 16_000
-"""So many characters the names of users have at most that are listed to the service."""
+MOST_LISTED = 32_000
+"""So many bytes the names of users have at most that are listed to the service."""
 
 
 class DeniedError(Exception):
@@ -51,10 +51,9 @@ class Settings(NamedTuple):
 
         By the rule of the same name they cannot; nor can those of a table that is too long for one packet.
         """
-        users = self.file.users
-        is_listed = not self.file.same_name and sum(map(len, users)) < MOST_NAMES
-        names = sorted(users) if is_listed else []
-        return {"service": self.service.pw_name, "users": names, "anyone": not is_listed}
+        users = sorted(self.file.users)
+        is_listed = not self.file.same_name and len(json.dumps(users)) < MOST_LISTED
+        return {"service": self.service.pw_name, "users": users if is_listed else [], "anyone": not is_listed}
 
     def account(self, user: str) -> pwd.struct_passwd:
         """Return the Unix user for the user of a job: by the table, else by the same name, else none."""

@@ -24,7 +24,7 @@ from gridweave.site.launch import (
     TakenUsers,
 )
 from gridweave.site.machine.affinity import usable_cores
-from gridweave.site.machine.cgroups import missing_groups, open_cgroups
+from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups
 from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, result_path, user_folder
 from gridweave.site.machine.output import STREAMS, output_path
 from gridweave.site.machine.runner import Runner
@@ -105,7 +105,7 @@ class AgentDriver:
         self._rules = rules
         environment = own_environment() if environment is None else environment
         self.runner = Runner(root, environment, others=bool(rules.launcher))
-        self._groups: dict[str, str] = {}
+        self._groups: dict[str, str] | None = None
         self._users = ANYONE
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended
         self._queue: deque[Report] = deque()
@@ -121,8 +121,9 @@ class AgentDriver:
         """Take the folder, and find again what runs there."""
         await self.runner.open()
         await self.runner.adopt()
-        if self._rules.limits is not None and not self._rules.launcher:
-            self._groups = open_cgroups(_GROUP).paths
+        if not self._rules.launcher:
+            wanted = () if self._rules.limits is None else CONTROLLERS
+            self._groups = open_cgroups(_GROUP, controllers=wanted).paths
         self._users = await self._asked_users() or ANYONE
         self._say(MachineJoined(self.name, self.host, self._users))
 
@@ -171,7 +172,7 @@ class AgentDriver:
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
-                await self.runner.pace(order.job_id, order.attempt, runs=order.runs)
+                await self.runner.pace(order.job_id, order.attempt, runs=order.runs, at_unix_ms=order.at_ms)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:
@@ -198,11 +199,11 @@ class AgentDriver:
     def _ruled(self, launch: Launch) -> Launch:
         """Return the launch with as whom it runs here, and within which limits."""
         rules = self._rules
-        if rules.launcher and not self._groups and rules.limits is not None:
-            self._groups = ask_launcher(rules.launcher, {"do": "hello"})["groups"]
+        if rules.launcher and self._groups is None:
+            self._groups = dict(ask_launcher(rules.launcher, {"do": "hello"})["groups"])
         nodes = len({rank.node for rank in launch.ranks})
         limits = None if rules.limits is None else rules.limits.times(nodes)
-        return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups)
+        return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
 
     def _look_for_room(self) -> None:
         """Say if there is room: the site thinks that there is none."""

@@ -1,7 +1,7 @@
-"""Runs a Python callable as a rank: ``python -m gridweave.site.machine.call FOLDER RANK``.
+"""Runs a Python callable as a rank: ``python -m gridweave.site.machine.call FILE FOLDER RANK``.
 
-What it returns goes into ``result-RANK.json`` of the folder. If it raises, the traceback goes into ``error-RANK.txt``
-and to standard error, and the exit code is 1.
+What is to be called is in the file. What it returns goes into ``result-RANK.json`` of the folder. If it raises, the
+traceback goes into ``error-RANK.txt`` and to standard error, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.launch import Call
-from gridweave.site.machine.folders import error_path, read_launch, result_path, write_whole
+from gridweave.site.machine.folders import error_path, result_path, write_whole
 
 UNUSABLE = 126
 """Exit code of a callable that cannot be found, as a shell has it for a command."""
@@ -78,12 +78,13 @@ def _fail(folder: Path, rank: int, text: str, code: int) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the callable of a rank as its folder says."""
-    folder, rank = Path(arguments[0]), int(arguments[1])
-    launch = read_launch(folder)
-    if launch is None or launch.call is None:
-        return _fail(folder, rank, "launch.msgpack names no callable", UNUSABLE)
-    return run_call(folder, rank, launch.call, launch.output_limit_bytes)
+    """Run the callable of a rank as its file says."""
+    file, folder, rank = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
+    try:
+        call, limit_bytes = msgspec.msgpack.decode(file.read_bytes(), type=tuple[Call, int])
+    except (OSError, msgspec.DecodeError):
+        return _fail(folder, rank, f"{file} names no callable", UNUSABLE)
+    return run_call(folder, rank, call, limit_bytes)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from gridweave.errors import InputError
 from gridweave.site.launch import Launch, Limits
-from gridweave.site.machine.processes import process_stat, send_signal
+from gridweave.site.machine.processes import descendants, process_stat, send_signal
 
 CONTROLLERS = ("memory", "cpu", "pids")
 """What limits need; each may be missing by itself."""
@@ -28,8 +28,12 @@ UNIFIED = "unified"
 """In place of a controller: the hierarchy of version 2, by which a group is killed and paused."""
 
 FREEZER = "freezer"
+"""By which version 1 pauses a group."""
 
 _PERIOD_US = 100_000
+_ROUNDS = 1_000
+_FREEZE_S = 1.0
+_LOOK_S = 0.0005
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -47,6 +51,11 @@ class ControlGroup:
 
     def _is_2(self, controller: str) -> bool:
         return (self.folders[controller] / "cgroup.controllers").exists()
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether its processes can be paused."""
+        return UNIFIED in self.folders or FREEZER in self.folders
 
     def add(self, pid: int) -> None:
         """Move a process into it, with all that it will fork."""
@@ -99,12 +108,40 @@ class ControlGroup:
                 found |= set(map(int, (folder / "cgroup.procs").read_text(encoding="ascii").split()))
         return sorted(found)
 
+    def gather(self, root: int) -> None:
+        """Move all that stems from a process into it, also what is forked meanwhile."""
+        for _ in range(_ROUNDS):
+            inside = set(self.pids())
+            outside = [stat.pid for stat in descendants(root) if stat.pid not in inside and stat.state not in "ZX"]
+            if not outside:
+                return
+            for pid in outside:
+                with contextlib.suppress(ProcessLookupError):
+                    self.add(pid)
+
     def freeze(self, *, frozen: bool) -> None:
         """Pause all of its processes, or let them go on; the kernel takes a moment."""
         if UNIFIED in self.folders:
             self._write(UNIFIED, "cgroup.freeze", str(int(frozen)))
         elif FREEZER in self.folders:
             self._write(FREEZER, "freezer.state", "FROZEN" if frozen else "THAWED")
+
+    def is_frozen(self) -> bool:
+        """Return whether all of its processes stand still."""
+        if UNIFIED in self.folders:
+            return "frozen 1" in (self.folders[UNIFIED] / "cgroup.events").read_text(encoding="ascii")
+        return (self.folders[FREEZER] / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN"
+
+    def stop(self) -> bool:
+        """Pause all of its processes, and return whether they all stand still; if not, none is paused."""
+        self.freeze(frozen=True)
+        until_s = time.monotonic() + _FREEZE_S
+        while not self.is_frozen():
+            if time.monotonic() >= until_s:
+                self.freeze(frozen=False)
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def kill(self) -> None:
         """Kill all of its processes, also paused ones, and what they fork meanwhile."""
@@ -114,7 +151,7 @@ class ControlGroup:
             return
         self.freeze(frozen=False)
         # Whoever forks faster than this loop is stopped by its limit of processes.
-        for _ in range(1_000):
+        for _ in range(_ROUNDS):
             stats = [stat for stat in map(process_stat, self.pids()) if stat is not None and stat.state not in "ZX"]
             if not stats:
                 return
@@ -173,6 +210,14 @@ class Cgroups:
         group.limit(limits)
         return group
 
+    def make_freezer(self, name: str) -> ControlGroup | None:
+        """Make the group of a job that can be paused, and is not limited; None if there can be none."""
+        folders = {each: self.parent.folders[each] for each in (UNIFIED, FREEZER) if each in self.parent.folders}
+        try:
+            return Cgroups(ControlGroup(folders)).make(name, Limits()) if folders else None
+        except OSError:
+            return None
+
     def group(self, name: str) -> ControlGroup:
         """Return the group of a job, which need not be there."""
         if not _NAME.fullmatch(name):
@@ -226,7 +271,13 @@ def _below(mount: str, inside: str, path: str) -> Path:
     return Path(mount) if relative.startswith("..") else Path(mount, relative)
 
 
-def open_cgroups(name: str, *, owner: tuple[int, int] | None = None, root: str = "/proc/self") -> Cgroups:
+def open_cgroups(
+    name: str,
+    *,
+    owner: tuple[int, int] | None = None,
+    root: str = "/proc/self",
+    controllers: Collection[str] = CONTROLLERS,
+) -> Cgroups:
     """Make the group of a runner below that of this process, and return it with what could be had.
 
     Parameters
@@ -237,6 +288,8 @@ def open_cgroups(name: str, *, owner: tuple[int, int] | None = None, root: str =
         The uid and gid that may make groups in it from now on, if that is not this process.
     root : str
         The folder of this process below /proc.
+    controllers : collection of str
+        Which controllers are needed; without any, processes can be paused and killed.
 
     Returns
     -------
@@ -245,6 +298,8 @@ def open_cgroups(name: str, *, owner: tuple[int, int] | None = None, root: str =
     """
     folders: dict[str, Path] = {}
     for controller, (own, is_2) in mounted(root).items():
+        if controller not in (*controllers, UNIFIED, FREEZER):
+            continue
         folder = own / name
         with contextlib.suppress(OSError):
             if is_2 and controller != UNIFIED:

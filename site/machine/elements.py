@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import signal
 import tempfile
@@ -19,11 +20,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import msgspec
 
-from gridweave.site.elements import Element, indexes_of
-from gridweave.site.launch import Launch
+from gridweave.site.elements import Element, Ranges, count_of, indexes_of
+from gridweave.site.machine.folders import read_regular
 
 COUNTER = "elements.next"
 ENDED = "elements.json"
@@ -35,19 +37,28 @@ NOT_STARTED = 127
 """Exit code of an element whose program could not be started."""
 
 _NUMBER_BYTES = 8
+_MOST_LINE_BYTES = 512
 _CHUNK = 1 << 16
 _LOOK_S = 1.0
 _FIRST_OWN_DESCRIPTOR = 3
 
 
+class Packed(NamedTuple):
+    """What a rank of a packed array is told of it."""
+
+    folder: str  # which its user may write
+    elements: Ranges
+    output_limit_bytes: int
+
+
 class Elements:
     """The elements of a piece as one of its ranks sees them; each rank has one of its own, for the same folder."""
 
-    def __init__(self, folder: Path, launch: Launch) -> None:
-        self._indexes = list(indexes_of(launch.elements or ()))
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._counter = os.open(folder / COUNTER, flags, 0o600)
-        self._ended = os.open(folder / ENDED, flags | os.O_APPEND, 0o644)
+    def __init__(self, folder: Path, elements: Ranges) -> None:
+        self._indexes = list(indexes_of(elements))
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._counter = os.open(folder / COUNTER, flags, 0o640)
+        self._ended = os.open(folder / ENDED, flags | os.O_APPEND, 0o640)
 
     def draw(self) -> int | None:
         """Return the index of an element that nobody else draws, or None if none is left."""
@@ -68,30 +79,28 @@ class Elements:
             raise OSError(28, "No space left on device")
 
 
-def ended_elements(folder: Path) -> tuple[Element, ...]:
-    """Return what became of the elements of a piece that have ended, each once, by index."""
-    try:
-        lines = (folder / ENDED).read_bytes().splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
+def ended_elements(folder: Path, elements: Ranges) -> tuple[Element, ...]:
+    """Return what became of the elements of a piece that have ended, each once, by index.
+
+    A user may have written into the file: what is no element of the piece is passed over.
+    """
+    lines = read_regular(folder / ENDED, limit=_MOST_LINE_BYTES * (count_of(elements) + 1)).splitlines()
+    known = set(indexes_of(elements)) if lines else set()
     found: dict[int, Element] = {}
     decoder = msgspec.json.Decoder(Element)
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError):  # a line that a full disk cut off: it runs again
             element = decoder.decode(line)
-            found.setdefault(element.index, element)
+            if element.index in known:
+                found.setdefault(element.index, element)
     return tuple(found[index] for index in sorted(found))
 
 
-def interrupted_elements(folder: Path, launch: Launch, ended: tuple[Element, ...]) -> tuple[int, ...]:
+def interrupted_elements(folder: Path, elements: Ranges, ended: tuple[Element, ...]) -> tuple[int, ...]:
     """Return the indexes that were drawn and have not ended, ascending; nothing of the piece runs any more."""
-    try:
-        number = _number((folder / COUNTER).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
+    number = min(_number(read_regular(folder / COUNTER, limit=_NUMBER_BYTES)), count_of(elements))
     done = {element.index for element in ended}
-    drawn = list(indexes_of(launch.elements or ()))[:number]
-    return tuple(index for index in drawn if index not in done)
+    return tuple(index for index in itertools.islice(indexes_of(elements), number) if index not in done)
 
 
 def _number(data: bytes) -> int:
@@ -132,8 +141,17 @@ class _Stream:
         return place, moved
 
 
+def _cut_now_and_then(streams: list[_Stream]) -> None:
+    def cut(_number: int, _frame: FrameType | None) -> None:
+        for stream in streams:
+            stream.cut()
+
+    signal.signal(signal.SIGALRM, cut)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+
+
 def run_elements(
-    launch: Launch, folder: Path, rank: int, program: str, command: tuple[str, ...], environment: Mapping[str, str]
+    packed: Packed, rank: int, program: str, command: tuple[str, ...], environment: Mapping[str, str]
 ) -> int:
     """Run elements one after the other until none is left; return the exit code of the rank.
 
@@ -152,15 +170,10 @@ def run_elements(
         If what became of an element cannot be written down.
     """
     os.closerange(_FIRST_OWN_DESCRIPTOR, os.sysconf("SC_OPEN_MAX"))
-    elements = Elements(folder, launch)
-    streams = [_Stream(folder, target, launch.output_limit_bytes) for target in (1, 2)]
-
-    def cut(_number: int, _frame: FrameType | None) -> None:
-        for stream in streams:
-            stream.cut()
-
-    signal.signal(signal.SIGALRM, cut)
-    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    folder = Path(packed.folder)
+    elements = Elements(folder, packed.elements)
+    streams = [_Stream(folder, target, packed.output_limit_bytes) for target in (1, 2)]
+    _cut_now_and_then(streams)
     own = dict(environment)
     actions = [(os.POSIX_SPAWN_DUP2, stream.descriptor, number) for number, stream in enumerate(streams, start=1)]
     while (index := elements.draw()) is not None:

@@ -15,6 +15,7 @@ import msgspec
 from gridweave.site.launch import Launch, PieceState
 
 LAUNCH = "launch.msgpack"
+CALL = "call.msgpack"
 STATE = "state.msgpack"
 CANCEL = "cancel"
 PACE = "pace"

@@ -1,8 +1,11 @@
 """The launcher: the one part that runs as root. It starts ranks as other Unix users.
 
-``python -m gridweave.site.machine.launcher FILE`` listens at a socket for the service of this machine; what may be in
-FILE is in docs/launchers.md. It reads that file, the kernel's, and those of the system that say which users there are;
-nothing that a user can write. What is to be executed it passes on unread, to the process that has become the user.
+``python -P -m gridweave.site.machine.launcher FILE`` listens at a socket for the service of this machine; what may be
+in FILE is in docs/launchers.md. It reads that file, the kernel's, and those of the system that say which users there
+are; nothing that a user can write. What is to be executed it passes on unread, to the process that has become the user.
+
+It keeps some keepers waiting that it has made ahead. Each serves one piece after the other: the fork of a Python costs
+several times what is left to do for a piece.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import json
 import os
 import pwd
@@ -21,10 +25,13 @@ import socket
 import stat
 import struct
 import sys
+import traceback
 from typing import Any, NoReturn
 
 from gridweave.site.machine.accounts import DeniedError, Settings, read_settings
+from gridweave.site.machine.cgroups import ControlGroup
 from gridweave.site.machine.processes import (
+    PR_SET_PDEATHSIG,
     become_subreaper,
     continue_descendants,
     control_process,
@@ -34,10 +41,15 @@ from gridweave.site.machine.processes import (
     signal_pipe,
     stop_descendants,
 )
-from gridweave.site.machine.rank import NOT_STARTED, RankStart, become_rank, forget_parent, tell_problem
+from gridweave.site.machine.rank import NOT_STARTED, become_rank_of, forget_parent, tell_problem
 from gridweave.site.machine.usage import reap
 
 _KILL_AGAIN_S = 0.05
+_WAITING = 4
+_WAIT_S = 60
+"""So many keepers wait at least; one that has waited for so long ends, so that there are not many more."""
+
+_NUMBER = struct.Struct("i")
 _GROUP = re.compile(r"[0-9a-f]{8}-\d+\.\d+")
 _PR_SET_NO_NEW_PRIVS = 38
 _CLONE_NEWNS, _MS_BIND, _MS_REC_PRIVATE, _MS_NOSUID_NODEV = 0x20000, 4096, 0x44000, 2 | 4
@@ -48,35 +60,75 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Keeper:
-    """The parent of the ranks of one piece: it starts them, tells who has ended, and ends all when nobody listens."""
+    """The parent of the ranks of one piece: it starts them, tells who has ended, and ends all when nobody listens.
 
-    def __init__(self, connection: socket.socket, settings: Settings) -> None:
-        self.connection, self.settings = connection, settings
+    `news` is where it writes its number when it begins to wait for a piece, and the negative of that when it has one.
+    """
+
+    def __init__(self, listener: socket.socket, settings: Settings, news: int) -> None:
+        self.listener, self.settings, self.news = listener, settings, news
+        self.launcher = os.getppid()
+        # The namespace of mounts of the machine, to which it comes back from that of a piece.
+        self.outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        become_subreaper()
+        self.reader = signal_pipe({signal.SIGCHLD})
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.reader, selectors.EVENT_READ)
+        self.connection: socket.socket
         self.account: pwd.struct_passwd | None = None
-        self.group = ""
-        self.listening = True
+        self.group, self.own, self.is_inside, self.is_limited, self.listening = "", -1, False, False, False
 
     def run(self) -> None:
+        """Serve one piece after the other, until none comes for a while or the launcher is gone."""
+        while True:
+            die_with_parent(self.launcher)  # while it waits
+            try:
+                self.connection, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            control_process(PR_SET_PDEATHSIG, 0)
+            with self.connection:
+                _, uid, _ = struct.unpack("3i", self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                if uid == self.settings.service.pw_uid:
+                    os.write(self.news, _NUMBER.pack(-os.getpid()))
+                    self.serve_piece()
+                    self.leave()
+                    os.write(self.news, _NUMBER.pack(os.getpid()))
+
+    def serve_piece(self) -> None:
         """Serve one connection, and stay until nothing is left of what was started."""
-        become_subreaper()
-        reader = signal_pipe({signal.SIGCHLD})
-        selector = selectors.DefaultSelector()
-        selector.register(reader, selectors.EVENT_READ)
-        selector.register(self.connection, selectors.EVENT_READ)
+        self.listening = True
+        self.selector.register(self.connection, selectors.EVENT_READ)
         while not self.collect() or self.listening:
-            ready = [key.fd for key, _ in selector.select(None if self.listening else _KILL_AGAIN_S)]
-            if reader in ready:
-                os.read(reader, 4096)
+            ready = [key.fd for key, _ in self.selector.select(None if self.listening else _KILL_AGAIN_S)]
+            if self.reader in ready:
+                os.read(self.reader, 4096)
             if not self.listening:
                 signal_descendants(signal.SIGKILL)
             elif self.connection.fileno() in ready and not self.serve():
                 self.listening = False
-                selector.unregister(self.connection)
+                self.selector.unregister(self.connection)
                 signal_descendants(signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    self.job_group().freeze(frozen=False)  # what is frozen by version 1 does not end
+
+    def leave(self) -> None:
+        """Have nothing more to do with the piece: remove its folders that are empty, and come back from its mounts."""
+        if self.own >= 0:
+            for folder in ("work", "tmp"):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder, dir_fd=self.own)
+            os.close(self.own)
+        if self.is_inside:
+            _call("setns", self.outside, _CLONE_NEWNS)
+        self.account, self.group, self.own, self.is_inside, self.is_limited = None, "", -1, False, False
 
     def serve(self) -> bool:
         """Do one thing that is asked for; return whether anybody is there to ask."""
-        packet, handles, _, _ = socket.recv_fds(self.connection, 1 << 14, 8)
+        try:
+            packet, handles, _, _ = socket.recv_fds(self.connection, 1 << 14, 8)
+        except ConnectionError:
+            return False
         for handle in handles:
             os.set_inheritable(handle, False)
         if not packet:
@@ -87,6 +139,7 @@ class Keeper:
                 case "hello":
                     self.say({"groups": self.settings.groups, **self.settings.told})
                 case "keep":
+                    self.is_limited = bool(asked["limited"])
                     self.keep(str(asked["user"]), str(asked["group"]), handles)
                 case "start":
                     self.start(handles)
@@ -98,6 +151,9 @@ class Keeper:
                     stop_descendants()
                 case "resume":
                     continue_descendants()
+                case "gather":
+                    self.job_group().gather(os.getpid())
+                    self.say({"gathered": True})
         except (DeniedError, OSError, KeyError, IndexError, TypeError, ValueError) as error:
             problem = str(error) if isinstance(error, DeniedError) else f"the launcher cannot do that: {error!r}"
             self.say({"problem": problem})
@@ -118,12 +174,37 @@ class Keeper:
         self.account, self.group = self.settings.account(user), group
         for folder in folders:
             self.give(folder)
+        if self.own < 0:
+            self.own = os.dup(folders[0])
         if self.settings.file.private_tmp and len(folders) == 3:
             try:
-                _hide_others(folders[2])
+                self.hide_others(folders[2])
             except OSError as error:
                 print(f"no private /tmp for {user!r}: {error}", file=sys.stderr, flush=True)
         self.say({"keeper": os.getpid()})
+
+    def hide_others(self, folder: int) -> None:
+        """Give this process, and all below it, a /tmp of its own, and hide the processes of other users."""
+        place = os.readlink(f"/proc/self/fd/{folder}")
+        _call("unshare", _CLONE_NEWNS)
+        self.is_inside = True
+        # The same folder as it is seen here: what was opened outside cannot be mounted.
+        inside = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not os.path.sameopenfile(inside, folder):
+            raise OSError(errno.ESTALE, f"{place} was replaced")
+        _call("mount", None, b"/", None, _MS_REC_PRIVATE, None)
+        _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID_NODEV | 8, b"hidepid=2")
+        for hidden in ("/tmp", "/var/tmp"):
+            if not place.startswith(hidden + "/"):
+                _call("mount", f"/proc/self/fd/{inside}".encode(), hidden.encode(), None, _MS_BIND, None)
+        _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", _MS_NOSUID_NODEV, b"mode=1777")
+        os.close(inside)
+
+    def job_group(self) -> ControlGroup:
+        """Return the control group of the piece: what of it there is, but all of it if that holds its limits."""
+        parents = self.settings.groups if self.group else {}
+        folders = {each: f"{parent}/{self.group}" for each, parent in parents.items()}
+        return ControlGroup({each: one for each, one in folders.items() if self.is_limited or os.path.isdir(one)})
 
     def give(self, handle: int) -> None:
         """Make a file or folder of the service's the user's; never anybody else's, nor one that has other names."""
@@ -151,16 +232,11 @@ class Keeper:
         try:
             assert self.account is not None
             forget_parent()
-            for folder in set(self.settings.groups.values()) if self.group else ():
-                with open(f"{folder}/{self.group}/cgroup.procs", "w", encoding="ascii") as members:
-                    members.write(str(os.getpid()))
+            if self.is_limited:
+                self.job_group().add(os.getpid())
             _become(self.account, self.settings.file.limits)
             die_with_parent(keeper)
-            # From here on nothing is done that the user may not do.
-            start = RankStart(*json.loads(os.pread(what, os.fstat(what).st_size, 0)))
-            account = {"HOME": self.account.pw_dir, "SHELL": self.account.pw_shell or "/bin/sh"}
-            account |= {"USER": self.account.pw_name, "LOGNAME": self.account.pw_name}
-            become_rank(start._replace(environment=account | start.environment), gate, report, output)
+            become_rank_of(self.account, what, gate, report, output)  # all of that as the user
         except OSError as error:
             tell_problem(report, f"it cannot become the user of its job: {os.strerror(error.errno or 0)}")
         finally:
@@ -189,23 +265,6 @@ def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
         os._exit(NOT_STARTED)
 
 
-def _hide_others(folder: int) -> None:
-    """Give this process, and all below it, a /tmp of its own, and hide the processes of other users."""
-    place = os.readlink(f"/proc/self/fd/{folder}")
-    _call("unshare", _CLONE_NEWNS)
-    # The same folder as it is seen here: what was opened outside cannot be mounted.
-    inside = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if not os.path.sameopenfile(inside, folder):
-        raise OSError(errno.ESTALE, f"{place} was replaced")
-    _call("mount", None, b"/", None, _MS_REC_PRIVATE, None)
-    _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID_NODEV | 8, b"hidepid=2")
-    for hidden in ("/tmp", "/var/tmp"):
-        if not place.startswith(hidden + "/"):
-            _call("mount", f"/proc/self/fd/{inside}".encode(), hidden.encode(), None, _MS_BIND, None)
-    _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", _MS_NOSUID_NODEV, b"mode=1777")
-    os.close(inside)
-
-
 def _call(name: str, *arguments: Any) -> None:
     if getattr(_libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
@@ -216,7 +275,32 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def serve(settings: Settings) -> NoReturn:
-    """Listen for the service, with a keeper for each connection; end what a killed keeper leaves."""
+    """Listen for the service, and see to it that keepers wait for it; end what a killed keeper leaves."""
+    listener = _listen(settings)
+    become_subreaper()
+    reader = signal_pipe({signal.SIGCHLD})
+    told, tells = os.pipe2(os.O_CLOEXEC)
+    selector = selectors.DefaultSelector()
+    selector.register(reader, selectors.EVENT_READ)
+    selector.register(told, selectors.EVENT_READ)
+    keepers: set[int] = set()
+    waiting: set[int] = set()
+    gc.freeze()
+    while True:
+        while len(waiting) < _WAITING and (pid := _make_keeper(listener, settings, tells)):
+            keepers.add(pid)
+            waiting.add(pid)
+        for key, _ in selector.select(_KILL_AGAIN_S if len(waiting) < _WAITING else None):
+            if key.fd == reader:
+                os.read(reader, 4096)
+                _collect(keepers)
+            else:
+                for (number,) in _NUMBER.iter_unpack(os.read(told, 4096)):
+                    (waiting.add if number > 0 else waiting.discard)(abs(number))
+        waiting &= keepers
+
+
+def _listen(settings: Settings) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(settings.file.socket)
@@ -224,36 +308,28 @@ def serve(settings: Settings) -> NoReturn:
     listener.bind(settings.file.socket)
     os.umask(before)
     os.chown(settings.file.socket, settings.service.pw_uid, settings.service.pw_gid)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _WAIT_S, 0))
     listener.listen(1024)
-    become_subreaper()
-    reader = signal_pipe({signal.SIGCHLD})
-    selector = selectors.DefaultSelector()
-    selector.register(listener, selectors.EVENT_READ)
-    selector.register(reader, selectors.EVENT_READ)
-    keepers: set[int] = set()
-    while True:
-        for key, _ in selector.select():
-            if key.fd == reader:
-                os.read(reader, 4096)
-                _collect(keepers)
-            else:
-                _accept(listener, settings, keepers)
+    return listener
 
 
-def _accept(listener: socket.socket, settings: Settings, keepers: set[int]) -> None:
-    connection, _ = listener.accept()
-    with connection:
-        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid != settings.service.pw_uid:
-            return
+def _make_keeper(listener: socket.socket, settings: Settings, news: int) -> int:
+    """Fork a keeper and return its number, or 0 if this machine has no room for one now."""
+    try:
         pid = os.fork()
-        if pid == 0:
-            listener.close()
-            try:
-                Keeper(connection, settings).run()
-            finally:
-                os._exit(0)
-        keepers.add(pid)
+    except OSError as error:
+        print(f"no keeper can be made: {error}", file=sys.stderr, flush=True)
+        return 0
+    if pid == 0:
+        status = 1
+        try:
+            Keeper(listener, settings, news).run()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
 
 
 def _collect(keepers: set[int]) -> None:
@@ -272,7 +348,9 @@ def main(arguments: list[str]) -> None:
         if os.getuid() != 0:
             raise DeniedError("the launcher must be started as root: only root can start processes as others")
         if len(arguments) != 1:
-            raise DeniedError("usage: python -m gridweave.site.machine.launcher FILE")
+            raise DeniedError("usage: python -P -m gridweave.site.machine.launcher FILE")
+        if not sys.flags.safe_path:
+            raise DeniedError("the launcher must be started with -P: else it would import from where it is started")
         settings = read_settings(arguments[0])
         # Without CAP_SYS_RESOURCE the kernel may choose it as any other when memory is short.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:

@@ -1,17 +1,22 @@
 """What a forked process does to become a rank: make itself ready, say so, wait at the gate, execute its command.
 
-All of it is done as the user whose rank it is.
+All of it is done as the user whose rank it is. A rank of a packed array executes its command for one element after the
+other.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+import msgspec
+
 from gridweave.site.machine.affinity import format_cpu_list
+from gridweave.site.machine.elements import Packed, run_elements
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
 READY = b"+"
@@ -36,10 +41,11 @@ class RankStart(NamedTuple):
     """What a rank executes, and where."""
 
     rank: int
-    command: Sequence[str]
+    command: tuple[str, ...]
     environment: dict[str, str]
     directory: str
-    threads: Sequence[int] | None  # the hardware threads that it may run on; ``None``: those that it has
+    threads: tuple[int, ...] | None  # the hardware threads that it may run on; ``None``: those that it has
+    packed: Packed | None = None  # of a packed array: which elements it draws from
 
 
 class _CannotStartError(Exception):
@@ -55,14 +61,16 @@ def forget_parent() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def become_rank(
-    start: RankStart,
-    gate: int,
-    report: int,
-    output: tuple[int, int],
-    instead: Callable[[RankStart, str], int] | None = None,
-) -> NoReturn:
-    """Make this process the rank, and execute its command when the gate opens, or call what is to be done instead.
+def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int, output: tuple[int, int]) -> NoReturn:
+    """Make this process, which is a user's already, the rank that is told in a file; see `become_rank`."""
+    start = msgspec.json.decode(os.pread(what, os.fstat(what).st_size, 0), type=RankStart)
+    names = {"HOME": account.pw_dir, "SHELL": account.pw_shell or "/bin/sh"}
+    names |= {"USER": account.pw_name, "LOGNAME": account.pw_name}
+    become_rank(start._replace(environment=names | start.environment), gate, report, output)
+
+
+def become_rank(start: RankStart, gate: int, report: int, output: tuple[int, int]) -> NoReturn:
+    """Make this process the rank, and execute its command when the gate opens.
 
     All ranks wait at the gate, a pipe, and each takes one byte; its end means: do not start. The report says `READY`,
     or why the rank cannot start, and ends when its command has begun.
@@ -72,8 +80,8 @@ def become_rank(
         program = _program(start.command[0], start.environment.get("PATH", os.defpath))
         os.write(report, READY)
         if os.read(gate, 1) == GO:
-            if instead is not None:
-                os._exit(instead(start, program))
+            if start.packed is not None:
+                os._exit(run_elements(start.packed, start.rank, program, start.command, start.environment))
             _execute(program, start.command, start.environment)
     except OSError as error:
         tell_problem(report, f"rank {start.rank}: {os.strerror(error.errno or 0)}")

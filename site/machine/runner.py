@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -19,9 +20,10 @@ from types import TracebackType
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
+from gridweave.site.elements import Element
 from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
-from gridweave.site.machine.elements import COUNTER, ended_elements, interrupted_elements
+from gridweave.site.machine.elements import ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     CANCEL_NOW,
     FULL,
@@ -40,6 +42,7 @@ from gridweave.site.machine.folders import (
     read_launch,
     read_state,
     room_problem,
+    user_folder,
     write_cancel,
     write_pace,
     write_state,
@@ -102,8 +105,8 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
 async def end_strays(state: PieceState) -> None:
     """End what a shim has left that was killed since this start of the machine, and wait until it is gone."""
     while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
-        for stat in found:
-            handle = open_process(stat.pid, stat.start_ticks)
+        for process in found:
+            handle = open_process(process.pid, process.start_ticks)
             if handle is None:
                 continue
             try:
@@ -128,13 +131,32 @@ async def _readable(handle: int) -> None:
         loop.remove_reader(handle)
 
 
+def _check_way(root: Path) -> None:
+    """Refuse a folder that the users of jobs cannot reach."""
+    for folder in root.parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            problem = f"{folder} lets no other users through, and jobs of others run below it"
+            right = "name a folder elsewhere (folder = ... in GRID.toml), or chmod o+x"
+            raise InputError(f"{root}: {problem}; {right}")
+
+
 def _remove(folder: Path) -> None:
     """Remove the folder of a piece, with what its user has in it."""
     launch = read_launch(folder)
-    if launch is not None and launch.launcher:
+    if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
         with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
             clear_as_user(folder, launch)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Tell whether a folder of a user holds nothing; one that may not be looked into may hold something."""
+    try:
+        return not os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _end_group(folder: Path) -> None:
@@ -145,6 +167,16 @@ def _end_group(folder: Path) -> None:
             group = Cgroups(ControlGroup(launch.groups)).group(group_name(folder))
             group.kill()
             group.remove()
+
+
+def _packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
+    """Return what became of the elements of a piece of a packed array, and which were drawn and have not ended."""
+    launch = read_launch(folder)
+    if launch is None or launch.elements is None:
+        return (), ()
+    own = user_folder(folder, launcher=launch.launcher)
+    ended = ended_elements(own, launch.elements)
+    return ended, interrupted_elements(own, launch.elements, ended)
 
 
 LOCK = "runner.lock"
@@ -222,6 +254,8 @@ class Runner:
             # Other users pass through to what is their own, and see nothing on the way.
             for folder in (self.root, self.root / JOBS):
                 folder.chmod(0o711 if self._others else 0o700)
+            if self._others:
+                _check_way(self.root)
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):
@@ -512,8 +546,8 @@ class Runner:
             self._tell_ended(piece, last)
             return
         if here:
+            await asyncio.to_thread(_end_group, piece.folder)  # first: what is frozen does not end by a signal
             await end_strays(state)
-            await asyncio.to_thread(_end_group, piece.folder)
         why = "its supervising process was killed" if here else "the machine was restarted while it ran"
         self._conclude(piece, "lost", why, state)
 
@@ -552,9 +586,7 @@ class Runner:
         if state.started_ms is not None:
             self._tell_started(piece, state.started_ms)
         piece.ended = True
-        elements = ended_elements(piece.folder)
-        launch = read_launch(piece.folder) if elements or (piece.folder / COUNTER).exists() else None
-        interrupted = interrupted_elements(piece.folder, launch, elements) if launch is not None else ()
+        elements, interrupted = _packed_ends(piece.folder)
         self._events.put_nowait(
             PieceEnded(
                 *piece.key,

@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +54,9 @@ class Starter(Protocol):
     def resume(self) -> None:
         """Let all that there is go on."""
 
+    def gather(self, group: ControlGroup) -> None:
+        """Move all that there is into a control group of the piece."""
+
     def give(self, handle: int) -> None:
         """Make a file of the shim's the user's."""
 
@@ -62,8 +64,7 @@ class Starter(Protocol):
 class OwnStarter:
     """Starts ranks as the user that it runs as itself."""
 
-    def __init__(self, group: ControlGroup | None, instead: Callable[[RankStart, str], int] | None = None) -> None:
-        self._instead = instead
+    def __init__(self, group: ControlGroup | None) -> None:
         become_subreaper()
         self.root = os.getpid()
         self.nothing_left = True
@@ -98,7 +99,7 @@ class OwnStarter:
             die_with_parent(self.root)
             if self._group is not None:
                 self._group.add(os.getpid())
-            become_rank(start, gate[0], writer, output, self._instead)
+            become_rank(start, gate[0], writer, output)
         except OSError as error:
             tell_problem(writer, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
         finally:
@@ -120,6 +121,10 @@ class OwnStarter:
     def resume(self) -> None:
         """See `Starter`."""
         continue_descendants()
+
+    def gather(self, group: ControlGroup) -> None:
+        """See `Starter`."""
+        group.gather(self.root)
 
     def give(self, handle: int) -> None:
         """See `Starter`: it is the user's already."""
@@ -145,10 +150,10 @@ class LauncherStarter:
         for path in paths:
             path.mkdir(exist_ok=True)
         handles = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) for path in paths]
-        group = group_name(folder) if is_grouped else ""
         self.news = self._socket.fileno()  # readable when something has ended
         try:
-            _send(self._socket, {"do": "keep", "user": launch.user, "group": group}, handles)
+            group = "" if clears else group_name(folder)
+            _send(self._socket, {"do": "keep", "user": launch.user, "group": group, "limited": is_grouped}, handles)
             self.root = int(self._answer("keeper")["keeper"])
         except (UnavailableError, OSError):
             self._socket.close()
@@ -209,6 +214,11 @@ class LauncherStarter:
     def resume(self) -> None:
         """See `Starter`."""
         self._tell({"do": "resume"})
+
+    def gather(self, group: ControlGroup) -> None:
+        """See `Starter`."""
+        self._tell({"do": "gather"})
+        self._answer("gathered")
 
     def _tell(self, what: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a keeper that is gone has ended all before

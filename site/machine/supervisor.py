@@ -16,9 +16,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gridweave.errors import GridweaveError, InputError, UnavailableError
+import msgspec
+
+from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.site.elements import elements_problem
 from gridweave.site.launch import (
+    Call,
     Launch,
     Outcome,
     Phase,
@@ -30,8 +33,9 @@ from gridweave.site.launch import (
     total_usage,
 )
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
-from gridweave.site.machine.elements import ended_elements, run_elements
+from gridweave.site.machine.elements import Packed, ended_elements
 from gridweave.site.machine.folders import (
+    CALL,
     CANCEL_NOW,
     FULL,
     GATE,
@@ -45,6 +49,7 @@ from gridweave.site.machine.folders import (
     reserve,
     user_folder,
     write_state,
+    write_whole,
 )
 from gridweave.site.machine.output import RankOutput
 from gridweave.site.machine.processes import TOKEN_VARIABLE, boot_id, process_stat, signal_pipe
@@ -122,7 +127,8 @@ def rank_command(launch: Launch, folder: Path, rank: Rank) -> tuple[str, ...]:
     """Return what a rank executes: the command, or the Python that calls the callable."""
     if launch.call is None:
         return launch.argv
-    return (sys.executable, "-m", "gridweave.site.machine.call", str(folder), str(rank.rank))
+    own = user_folder(folder, launcher=launch.launcher)
+    return (sys.executable, "-m", "gridweave.site.machine.call", str(folder / CALL), str(own), str(rank.rank))
 
 
 def rank_environment(
@@ -198,6 +204,7 @@ class Supervisor:
         # The wish to stand still or to go on, since when it stands still, and how long it has before.
         self.pace: Pace | None = None
         self.paused_at_s: float | None = None
+        self.is_frozen = False
         self.paused_s = 0.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
@@ -284,30 +291,36 @@ class Supervisor:
         launch = self.launch
         if launch.limits is not None and launch.groups:
             self.group = Cgroups(ControlGroup(launch.groups)).make(group_name(self.folder), launch.limits)
-        if launch.launcher and launch.elements is not None:
-            raise InputError("a packed array is not run by a launcher; submit it without packing, or to another site")
         if launch.launcher:
             self.starter = starter = LauncherStarter(launch, self.folder, is_grouped=self.group is not None)
             self.selector.register(starter.news, selectors.EVENT_READ, lambda _: None)
             self.meter = Meter(starter.root)
         else:
-            self.starter = OwnStarter(self.group, None if launch.elements is None else self._draw_elements)
+            self.starter = OwnStarter(self.group)
             if launch.working_directory is None:
                 (self.folder / "work").mkdir(exist_ok=True)
+        if launch.call is not None:
+            self._tell_call(launch.call, self.starter)
 
-    def _draw_elements(self, start: RankStart, program: str) -> int:
-        return run_elements(self.launch, self.folder, start.rank, program, tuple(start.command), start.environment)
+    def _tell_call(self, call: Call, starter: Starter) -> None:
+        """Write down what the Python of a rank is to call, where its user can read it."""
+        path = self.folder / CALL
+        write_whole(path, msgspec.msgpack.encode((call, self.launch.output_limit_bytes)))
+        with path.open("rb") as file:
+            starter.give(file.fileno())
 
     def _fork(self, local_rank: int) -> None:
         assert self.gate is not None
         assert self.starter is not None
         rank, launch = self.launch.ranks[local_rank], self.launch
+        own, elements = str(self.user_folder), launch.elements
         start = RankStart(
             rank.rank,
             rank_command(launch, self.folder, rank),
             rank_environment(launch, self.user_folder, rank, local_rank, self.token, self.base),
             working_directory(launch, self.user_folder),
             rank.threads,
+            None if elements is None else Packed(own, elements, launch.output_limit_bytes),
         )
         output = RankOutput(self.folder, rank.rank, launch.output_limit_bytes, self.starter.give)
         pid, start_ticks, report = self.starter.start(start, self.gate, (output.writers[0], output.writers[1]))
@@ -399,13 +412,37 @@ class Supervisor:
         if self.starter is None:
             return  # what it had started is ended
         if self.paused_at_s is None:
-            self.starter.pause()
+            self.is_frozen = self._freeze(self.starter)
+            if not self.is_frozen:
+                self.starter.pause()
             self.paused_at_s = time.monotonic()
         else:
             self._count_pause()
-            self.starter.resume()
+            if self.is_frozen:
+                self._thaw()
+            else:
+                self.starter.resume()
         with contextlib.suppress(OSError):  # a full disk; what counts is that it was done
             self._write()
+
+    def _freeze(self, starter: Starter) -> bool:
+        """Have the control group of the piece stand still, and return whether it does; signals do it otherwise."""
+        try:
+            if self.group is None:
+                self.group = Cgroups(ControlGroup(self.launch.groups)).make_freezer(group_name(self.folder))
+            if self.group is None or not self.group.can_pause:
+                return False
+            if self.launch.limits is None:
+                starter.gather(self.group)
+            return self.group.stop()
+        except (OSError, UnavailableError):
+            return False
+
+    def _thaw(self) -> None:
+        assert self.group is not None, "it was frozen by it"
+        self.is_frozen = False
+        with contextlib.suppress(OSError):
+            self.group.freeze(frozen=False)
 
     def _count_pause(self) -> None:
         if self.paused_at_s is not None:
@@ -504,6 +541,8 @@ class Supervisor:
     def _signal(self, number: int) -> None:
         if self.starter is not None:
             self.starter.signal(number)
+        if self.is_frozen:
+            self._thaw()
 
     def _collect(self) -> None:
         """Take in all that has ended: ranks, and what they left."""
@@ -545,7 +584,8 @@ class Supervisor:
         if all(process.status is not None for process in self.processes):
             outcome: Outcome = "failed" if failed else "finished"
             reason = failed.describe(self.user_folder) if failed else ""
-            if self.launch.elements and (problem := elements_problem(ended_elements(self.folder))):
+            elements = self.launch.elements
+            if elements and (problem := elements_problem(ended_elements(self.user_folder, elements))):
                 outcome, reason = "failed", "; ".join(filter(None, (problem, reason)))
             if self.nothing_left:
                 self.outcome, self.reason = outcome, reason

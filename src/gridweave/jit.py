@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import tempfile
@@ -21,6 +22,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, compile_result
 from numba.core.dispatcher import Dispatcher
 from numba.core.environment import lookup_environment
+from numba.core.typing.typeof import typeof_impl
 
 # Numba's own classes are not typed.
 # mypy: disable-error-code="no-untyped-call, no-any-return"
@@ -277,12 +279,13 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
     callable
         The kernel itself where compilation is switched off.
     """
-    if not isinstance(function, Dispatcher):
-        return function
+    whole = function.whole if isinstance(function, _Kernel) else function
+    if not isinstance(whole, Dispatcher):
+        return cast("Callable[P, R]", whole)
     # Whoever makes many cores has the types of the same arrays worked out for each, which takes numba a millisecond.
     about = function, tuple(map(_layout, arguments))
     if about not in _PREPARED:
-        _PREPARED[about] = function.compile(tuple(map(numba.typeof, arguments)))
+        _PREPARED[about] = whole.compile(tuple(map(numba.typeof, arguments)))
     return cast("Callable[P, R]", _PREPARED[about])
 
 
@@ -321,29 +324,61 @@ def one_at_a_time(what: str) -> Iterator[None]:
             os.close(handle)
 
 
-def _compiled(function: Callable[P, R], compiler: type[_Compiler], *, forceinline: bool) -> Callable[P, R]:
-    # What does not say whether it is put in line has it from whatever calls it first.
-    options = {**_OPTIONS, "forceinline": forceinline}
-    njit: Any = numba.njit
-    # A user's own choice of folder (NUMBA_CACHE_DIR) goes before ours; other users of numba are left alone.
-    config: Any = numba.config
-    chosen = config.CACHE_DIR  # set from the environment, when numba is imported
-    try:
-        config.CACHE_DIR = str(Path(chosen) / _STAMP if chosen else _FOLDER / _STAMP)
-        part: Any = njit(**options, no_cpython_wrapper=True, pipeline_class=compiler)(function)
-        if part is function:
-            # The user has switched compilation off.
-            return function
-        part._cache = _PartCache(function)
-        if function.__name__.startswith("_"):
-            return cast("Callable[P, R]", part)
-        whole = njit(**options, pipeline_class=_WholeCompiler)(function)
-        whole._cache = _PromptCache(function)
+class _Kernel:
+    """A kernel, which numba hears of when it is first called, or taken in by one that is compiled.
+
+    A command calls a few of the hundreds that it imports; what is kept on disk has taken in all that it calls.
+    """
+
+    def __init__(self, function: Callable[..., Any], compiler: type[_Compiler], *, forceinline: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self._compiler = compiler
+        # What does not say whether it is put in line has it from whatever calls it first.
+        self._options = {**_OPTIONS, "forceinline": forceinline}
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.whole(*arguments)
+
+    @functools.cached_property
+    def part(self) -> Any:
+        """What other kernels take in; the plain function where the user has switched compilation off."""
+        return self._declared(_PartCache, no_cpython_wrapper=True, pipeline_class=self._compiler)
+
+    @functools.cached_property
+    def whole(self) -> Any:
+        """What Python calls."""
+        part = self.part
+        if part is self.py_func or self.py_func.__name__.startswith("_"):
+            return part
+        whole = self._declared(_PromptCache, pipeline_class=_WholeCompiler)
         # Where another kernel calls it, it is the part that is called.
         whole.get_call_template, whole.get_overload = part.get_call_template, part.get_overload
-        return cast("Callable[P, R]", whole)
-    finally:
-        config.CACHE_DIR = chosen
+        return whole
+
+    def _declared(self, cache: type[FunctionCache], **options: Any) -> Any:
+        njit: Any = numba.njit
+        # A user's own choice of folder (NUMBA_CACHE_DIR) goes before ours; other users of numba are left alone.
+        config: Any = numba.config
+        chosen = config.CACHE_DIR  # set from the environment, when numba is imported
+        try:
+            config.CACHE_DIR = str(Path(chosen) / _STAMP if chosen else _FOLDER / _STAMP)
+            declared = njit(**self._options, **options)(self.py_func)
+            if declared is not self.py_func:
+                declared._cache = cache(self.py_func)
+            return declared
+        finally:
+            config.CACHE_DIR = chosen
+
+
+@typeof_impl.register(_Kernel)
+def _type_of_kernel(function: _Kernel, context: Any) -> Any:
+    """Return what numba takes a kernel for that another one calls: its part."""
+    return typeof_impl(function.part, context)
+
+
+def _compiled(function: Callable[P, R], compiler: type[_Compiler], *, forceinline: bool) -> Callable[P, R]:
+    return cast("Callable[P, R]", _Kernel(function, compiler, forceinline=forceinline))
 
 
 def _stamp(package: Path) -> str:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,7 @@ class Place:
         )
         self.file.chmod(0o600)
         with (folder / "log").open("wb") as log:
-            command = [sys.executable, "-m", "gridweave.site.machine.launcher", str(self.file)]
+            command = [sys.executable, "-P", "-m", "gridweave.site.machine.launcher", str(self.file)]
             self.launcher = subprocess.Popen(command, stderr=log)
         self.loop.run(self._listens())
         self.groups: dict[str, str] = ask_launcher(str(self.socket), {"do": "hello"})["groups"]
@@ -149,28 +149,46 @@ class Place:
         await self.runner.close()
 
 
-@pytest.fixture(scope="session")
-def place() -> Iterator[Place]:
-    """Return a machine with two users; only root can make one."""
+UnixUsers = Callable[..., contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def have_users(*names: str) -> Iterator[None]:
+    """Have Unix users on this machine for a while, or skip."""
     if os.getuid() != 0:
         pytest.skip("attacks by jobs are skipped: only root can run jobs as other users")
     made = []
-    for name in UNIX.values():
-        with contextlib.suppress(KeyError):
-            pwd.getpwnam(name)
-            continue
-        subprocess.run(["useradd", "--no-create-home", "--home-dir", "/", name], check=True)
-        made.append(name)
-    # Not below /tmp, which jobs do not see.
-    folder = Path(tempfile.mkdtemp(prefix="gridweave-test-", dir="/run"))
-    folder.chmod(0o711)
     try:
-        place = Place(folder)
-        try:
-            yield place
-        finally:
-            place.close()
+        for name in names:
+            with contextlib.suppress(KeyError):
+                pwd.getpwnam(name)
+                continue
+            subprocess.run(["useradd", "--no-create-home", "--home-dir", "/", name], check=True)
+            made.append(name)
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         for name in made:
             subprocess.run(["userdel", name], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def unix_users() -> UnixUsers:
+    """Return what makes Unix users for a while."""
+    return have_users
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Place]:
+    """Return a machine with two users; only root can make one."""
+    with have_users(*UNIX.values()):
+        # Not below /tmp, which jobs do not see.
+        folder = Path(tempfile.mkdtemp(prefix="gridweave-test-", dir="/run"))
+        folder.chmod(0o711)
+        try:
+            place = Place(folder)
+            try:
+                yield place
+            finally:
+                place.close()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

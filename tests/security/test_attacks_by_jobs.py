@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pwd
 import shutil
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gridweave.errors import UnavailableError
-from gridweave.site.machine.folders import error_path, read_regular, result_path
+from gridweave.site.machine import launcher
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
+from gridweave.site.machine.folders import error_path, piece_folder, read_regular, result_path
 from gridweave.site.machine.output import output_path
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.machine.starter import LauncherStarter, ask_launcher
@@ -144,9 +150,9 @@ def test_a_setuid_program_gives_no_rights(place: Place) -> None:
 
 def test_files_belong_to_the_user(place: Place) -> None:
     """Output and the folders of a job are the user's, what the grid keeps of it is not."""
-    _, folder, _ = place.run("alice", "sh", "-c", "echo said; echo > made")
+    _, folder, _ = place.run("alice", "sh", "-c", "echo said; echo > made; echo > /tmp/made")
     uid = pwd.getpwnam("gw-test-alice").pw_uid
-    for path in ("rank-0.out", "own", "own/work", "own/work/made", "own/tmp"):
+    for path in ("rank-0.out", "own", "own/work", "own/work/made", "own/tmp", "own/tmp/made"):
         assert (folder / path).stat().st_uid == uid, path
     for path in ("launch.msgpack", "state.msgpack"):
         assert (folder / path).stat().st_uid == 0
@@ -210,10 +216,17 @@ def test_a_job_of_a_user_is_paused_and_resumed(place: Place) -> None:
     script = "setsid sh -c 'while :; do :; done' & while :; do :; done"
     place.loop.run(place.runner.start(place.launch("alice", 6, "sh", "-c", script)))
     _until(lambda: len(_processes_of("gw-test-alice")) == 2 and _states("gw-test-alice") <= {"R"})
-    for runs, states in ((False, {"T"}), (True, {"R"}), (False, {"T"})):
+    folder = piece_folder(place.runner.root, (6, 0))
+    group = Cgroups(ControlGroup(place.groups)).group(group_name(folder))
+    for runs in (False, True, False):
         place.loop.run(place.runner.pace(6, 0, runs=runs))
         _until(lambda runs=runs: _is_paused(place, 6) != runs)
-        _until(lambda states=states: _states("gw-test-alice") == states)
+        if runs:
+            _until(lambda: _states("gw-test-alice") == {"R"})
+        elif group.can_pause:
+            assert group.is_frozen()
+        else:
+            assert _states("gw-test-alice") == {"T"}
     assert len(_processes_of("gw-test-alice")) == 2
     place.loop.run(place.runner.cancel(6, 0, "enough"))
     assert place.loop.run(place.end_of(6)).outcome == "cancelled"
@@ -251,6 +264,54 @@ def test_output_without_end_is_cut(place: Place) -> None:
     assert ended.ranks[0].dropped_bytes == (20 << 20) - 1000
 
 
+def test_a_packed_array_runs_as_its_user(place: Place) -> None:
+    """Each element runs once, as the user; what became of it is known, and what the user writes in between is not."""
+    script = 'id -un; test $GRIDWEAVE_ARRAY_INDEX = 3 && echo "[9, 0]" >> ../elements.json && exit 4; exit 0'
+    ended, _, said = place.run("alice", "sh", "-c", script, elements=((1, 6),))
+    assert said.split() == ["gw-test-alice"] * 5
+    assert [(one.index, one.exit_code) for one in ended.elements] == [(1, 0), (2, 0), (3, 4), (4, 0), (5, 0)]
+    assert (ended.outcome, ended.interrupted) == ("failed", ())
+
+
+@pytest.mark.parametrize("put", ["ln -s {token} {0}", "mkfifo {0}", "head -c 9 /dev/zero | tr '\\0' '\\377' > {0}"])
+@pytest.mark.parametrize("name", ["elements.json", "elements.next"])
+def test_records_of_elements_are_read_without_following(place: Place, put: str, name: str) -> None:
+    """What a user puts in place of the records of a packed array harms nobody but that array."""
+    script = f"rm -f ../{name}; {put.replace('{0}', f'../{name}').replace('{token}', str(place.token))}; exit 0"
+    ended, folder, said = place.run("alice", "sh", "-c", script, elements=((1, 3),))
+    assert os.path.lexists(folder / "own" / name)
+    assert {one.index for one in ended.elements} <= {1, 2}
+    assert set(ended.interrupted) <= {1, 2}
+    assert "GOT" not in said
+
+
+def test_keepers_serve_one_user_after_the_other(place: Place) -> None:
+    """A keeper is used again, for another user too, and nothing of the piece before is left in it."""
+    keepers = []
+    for user in ("alice", "bob") * 6:
+        _, _, said = place.run(user, "sh", "-c", "id -un; echo $PPID; ls /tmp; echo > /tmp/left")
+        assert said.split()[0] == f"gw-test-{user}"
+        assert len(said.split()) == 2, "what the user before has left in /tmp is seen"
+        keepers.append(said.split()[1])
+    assert len(set(keepers)) < len(keepers)
+    outside = os.readlink(f"/proc/{place.launcher.pid}/ns/mnt")
+    for keeper in set(keepers):
+        _until(lambda keeper=keeper: os.readlink(f"/proc/{keeper}/ns/mnt") == outside)
+
+
+def test_a_launcher_that_could_import_anything_does_not_start(place: Place) -> None:
+    """Without -P it would import, as root, from the folder that it is started in."""
+    command = [sys.executable, "-m", "gridweave.site.machine.launcher", str(place.file)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "the launcher must be started with -P: else it would import from where it is started\n"
+
+
+def test_what_runs_as_root_is_short() -> None:
+    """The launcher has fewer than 300 lines, without blank lines, comments and docstrings."""
+    assert 0 < _lines_of_code(Path(launcher.__file__)) < 300
+
+
 def test_control_groups_go_with_their_jobs(place: Place) -> None:
     """After its end no group of a job is left, in any hierarchy."""
     place.run("alice", "true")
@@ -276,7 +337,7 @@ def test_nobody_runs_without_a_mapping(place: Place, user: str) -> None:
 
 def test_the_launcher_gives_away_nothing_that_is_not_the_services(place: Place) -> None:
     """Even the service cannot have a file of another user given to its job's."""
-    folder = place.folder / "given"
+    folder = place.folder / "5.0"
     folder.mkdir(mode=0o711)
     starter: Any = LauncherStarter(place.launch("alice", 5, "true"), folder)
     _, other, _ = place.run("bob", "sh", "-c", "echo > kept")
@@ -301,6 +362,15 @@ def test_the_launcher_serves_on_after_noise(place: Place) -> None:
         noise.connect(str(place.socket))
         noise.send(b"\xff\x00 no message")
     assert place.run("alice", "true")[0].outcome == "finished"
+
+
+def _lines_of_code(path: Path) -> int:
+    text = path.read_text(encoding="utf-8")
+    lines = {number for number, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
 
 
 def _until(holds: Callable[[], bool]) -> None:

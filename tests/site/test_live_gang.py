@@ -22,7 +22,7 @@ from gridweave.site.messages import (
     ToGrid,
     UserSubmitted,
 )
-from gridweave.site.runs import SiteSettings
+from gridweave.site.runs import PACE_MARGIN_MS, SiteSettings
 
 OWN = 1_000_000_000_001
 TWO = (Machine(name="a", nodes=2, ports=(2000, 2002)), Machine(name="b", nodes=2, ports=(3000, 3001)))
@@ -45,7 +45,7 @@ def paces(commands: list[Any]) -> dict[tuple[str, int], bool]:
 
 
 def test_two_jobs_take_turns_on_all_their_machines() -> None:
-    """When a slice ends, one job stands still on both machines and the other goes on, in the same step."""
+    """When a slice ends, one job stands still on both machines and the other goes on, all at one instant just ahead."""
     north = site()
     commands = north.handle(0, submitted("one"), submitted("two"))
     assert [(each.machine, each.launch.job_id) for each in commands if isinstance(each, StartRun)] == [
@@ -57,6 +57,7 @@ def test_two_jobs_take_turns_on_all_their_machines() -> None:
     commands = north.handle(100)
     assert {each.launch.job_id for each in commands if isinstance(each, StartRun)} == {OWN + 1}
     assert paces(commands) == {("a", OWN): False, ("b", OWN): False}
+    assert {each.at_ms for each in commands if isinstance(each, PaceRun)} == {100 + PACE_MARGIN_MS}
     north.handle(110, RunStarted("a", OWN + 1, 1), RunStarted("b", OWN + 1, 1))
     both = {(machine, OWN + number): number == 0 for machine in ("a", "b") for number in (0, 1)}
     assert paces(north.handle(200)) == both
@@ -64,6 +65,16 @@ def test_two_jobs_take_turns_on_all_their_machines() -> None:
     # A machine that was away is told again how it stands.
     repeated = [each for each in north.runs.orders("a") if isinstance(each, PaceRun)]
     assert paces(repeated) == {("a", OWN): False, ("a", OWN + 1): True}
+
+
+def test_a_single_machine_obeys_when_it_is_told() -> None:
+    """Where nobody has to be waited for there is no instant to agree on."""
+    policy = GangPolicy(mpl=2, slice_ms=100)
+    north = LiveSite(SiteSettings(name="north", number=0, machines=(Machine(name="a", nodes=4),), policy=policy))
+    north.handle(0, submitted("one"), submitted("two"))
+    north.handle(10, RunStarted("a", OWN, 1))
+    told = [each for each in north.handle(100) if isinstance(each, PaceRun)]
+    assert told == [PaceRun("a", OWN, 1, runs=False)]
 
 
 def test_no_part_of_a_job_on_several_sites_is_sliced() -> None:

@@ -153,6 +153,9 @@ Report = Callable[[int, int, str], None]
 @contextmanager
 def delayed_progress(description: str) -> Iterator[Report]:
     """Show a bar on stderr, on terminals alone, once the block has taken longer than a second; yield how to move it."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -164,8 +167,7 @@ def delayed_progress(description: str) -> Iterator[Report]:
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        # rich takes FORCE_COLOR for a terminal, which is right for colours and wrong for what moves.
-        disable=not (console.is_terminal and console.file.isatty()),
+        disable=not console.is_terminal,
     )
     task = bar.add_task(description, total=1)
     timer = threading.Timer(PATIENCE_S, bar.start)

@@ -126,6 +126,14 @@ Estimates = Annotated[
     ),
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
+Cancelled = Annotated[
+    bool,
+    typer.Option(
+        "--cancelled",
+        help="Keep jobs that were cancelled before they started (SWF: status 5): one that still waits then leaves the "
+        "queue.",
+    ),
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what omega, phi and a mix of resources draw.")]
 ShowMatrix = Annotated[
     str | None,
@@ -157,6 +165,7 @@ def simulate(
     node_events: NodeEvents = None,
     estimates: Estimates = "keep",
     shrink: Shrink = 1.0,
+    cancelled: Cancelled = False,
     resources: Resources = "M1",
     needs: Needs = None,
     variants: Variants = "PSS,L-U1,L-R",
@@ -186,7 +195,7 @@ def simulate(
     sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
     if discipline.strip().lower() == SHARING:
         _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
-        _check_left_out(node_events=node_events)
+        _check_left_out(node_events=node_events, cancelled=cancelled or None)
         if shrink != 1.0:
             raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
         compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
@@ -211,7 +220,7 @@ def simulate(
         rng = np.random.default_rng(seed)
         columns = _columns_for(trace, named, all_of_them=needs is not None)
         # Tasks are not processors: which jobs are too wide is known when they have needs.
-        workload, remarks = _prepared(trace, None if needs else nodes, estimates, shrink, rng, columns)
+        workload, remarks = _prepared(trace, None if needs else nodes, estimates, shrink, rng, columns, cancelled)
         if entry.uses_resources:
             workload = with_mix(workload, resources, rng)
         if needs is not None:
@@ -262,14 +271,20 @@ def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tupl
 
 
 def _prepared(
-    trace: str, nodes: int | None, estimates: str, shrink: float, rng: np.random.Generator, columns: Sequence[str]
+    trace: str,
+    nodes: int | None,
+    estimates: str,
+    shrink: float,
+    rng: np.random.Generator,
+    columns: Sequence[str],
+    cancelled: bool,
 ) -> tuple[Workload, Sequence[str]]:
     """Read the trace and apply what the options ask for; return it with what is to be said of it."""
     from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.workload import transform
     from gridweave.scenarios.workload.estimates import with_estimates
 
-    workload, report = load_workload(trace, nodes=nodes, columns=columns)
+    workload, report = load_workload(trace, nodes=nodes, columns=columns, cancelled=cancelled)
     if shrink != 1.0:
         workload = transform.shrink(workload, shrink)
     return with_estimates(workload, estimates, rng), report.lines()

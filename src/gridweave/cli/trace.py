@@ -71,11 +71,35 @@ def convert(
     out: Out,
     nodes: Nodes = None,
     to: Format = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="sacct", help="FILE is what `sacct --parsable2` of Slurm has printed."),
+    ] = None,
+    cancelled: Annotated[
+        bool, typer.Option("--cancelled", help="Keep jobs that were cancelled before they started (SWF: status 5).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a trace in another format, without the jobs that cannot be simulated."""
-    workload, report = _load(file, nodes)
-    _save(workload, report, out, as_json, file_format=to)
+    """Write a trace in another format, without the jobs that cannot be simulated.
+
+    From Slurm's accounting, cancelled jobs are kept, and how each job ended is written to OUT.states.csv.
+    """
+    if source is None:
+        workload, report = _load(file, nodes, cancelled=cancelled)
+        _save(workload, report, out, as_json, file_format=to)
+        return
+    if source != "sacct":
+        raise OptionError("--from", f"{source!r} is not known; sacct, or leave it out")
+    from gridweave.scenarios.traces.sacct import read_sacct, states_of, write_states
+
+    with named_as_typed():
+        workload, report, jobs = read_sacct(file, nodes=nodes)
+    _save(workload, report, out, as_json, {"states": states_of(jobs)}, file_format=to)
+    write_states(jobs, f"{out}.states.csv")
+    if not as_json:
+        say(
+            f"states written to {out}.states.csv: {', '.join(f'{n:,} {state}' for state, n in states_of(jobs).items())}"
+        )
 
 
 @app.command()
@@ -201,12 +225,12 @@ def _scale(
     _save(scaled, report, out, as_json, {"factor": factor})
 
 
-def _load(file: str, nodes: int | None) -> tuple[Workload, ConversionReport]:
+def _load(file: str, nodes: int | None, *, cancelled: bool = False) -> tuple[Workload, ConversionReport]:
     """Load a workload with every optional column that its format holds, so that none is lost on the way."""
     from gridweave.scenarios.traces.load import columns_of, load_workload
 
     with named_as_typed():
-        return load_workload(file, nodes=nodes, columns=columns_of(file))
+        return load_workload(file, nodes=nodes, columns=columns_of(file), cancelled=cancelled)
 
 
 def _save(

@@ -318,7 +318,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
         ("sites.alpha.nodes=many", "is 'many'; a whole number is needed"),
         ("workload.jobs.x=1", "workload.jobs has a value of its own"),
         ("workload.transform.slit=1", "perhaps split was meant"),
-        ("grid.overhead=-1", "is -1.0; a number from 0 up"),
+        ("grid.overhead=-1", "is -1; a number from 0 to 10,000"),
         ("sites=m3", "there are m64, m64-8, m128, m256, m256-5, m384, m512"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import TraceError
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.convert import (
     DROP_REASONS,
     ConversionReport,
@@ -18,7 +20,9 @@ from gridweave.scenarios.traces.convert import (
     known_zone,
     local_datetime,
 )
+from gridweave.scenarios.traces.load import load_workload, save_workload
 from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.transform import cut, shrink
 
 NODES = 8
 GOOD = {"job": 1, "submit": 0.0, "run": 10.0, "estimate": 20.0, "width": 2, "requested": -1}
@@ -153,6 +157,7 @@ def test_the_report_reads_well_and_counts_for_machines() -> None:
         "cut": 1,
         "estimates_filled": 1,
         "widths_filled": 0,
+        "cancelled": 0,
     }
 
 
@@ -229,3 +234,50 @@ def test_local_dates() -> None:
     assert f"{summer:%F %T %Z}" == "1996-09-23 14:00:31 CEST"
     assert f"{local_datetime(843_480_031, 'Atlantis'):%F %T %Z}" == "1996-09-23 12:00:31 UTC"
     assert local_datetime(10**15, None) is None
+
+
+CANCELLED = """\
+; MaxProcs: 8
+1 0 -1 50 4 -1 -1 4 60 -1 1 -1 -1 -1 -1 -1 -1 -1
+2 10 20 -1 -1 -1 -1 3 90 -1 5 -1 -1 -1 -1 -1 -1 -1
+3 20 5 0 -1 -1 -1 2 30 -1 5 -1 -1 -1 -1 -1 -1 -1
+4 30 -1 -1 -1 -1 -1 2 30 -1 5 -1 -1 -1 -1 -1 -1 -1
+5 40 7 -1 -1 -1 -1 2 -1 -1 5 -1 -1 -1 -1 -1 -1 -1
+6 50 9 15 2 -1 -1 2 30 -1 5 -1 -1 -1 -1 -1 -1 -1
+"""
+
+
+def test_cancellations_before_the_start(tmp_path: Path) -> None:
+    """Kept if asked for, with the instant; not where wait or estimate are unknown; and written as they are read."""
+    path = tmp_path / "trace.swf"
+    path.write_text(CANCELLED)
+    assert load_workload(path)[0].job_id.tolist() == [1, 6]
+    assert "cancel_ms" not in load_workload(path)[0].columns
+    workload, report = load_workload(path, cancelled=True)
+    assert workload.job_id.tolist() == [1, 2, 3, 6]
+    assert workload.columns["cancel_ms"].tolist() == [-1, 30_000, 25_000, -1]
+    assert workload.run_ms.tolist() == [50_000, 90_000, 30_000, 15_000]
+    assert (report.cancelled, report.dropped["negative_run_time"]) == (2, 2)
+    save_workload(workload, tmp_path / "again.swf")
+    again, _ = load_workload(tmp_path / "again.swf", cancelled=True)
+    for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms"):
+        assert getattr(again, name).tolist() == getattr(workload, name).tolist()
+    assert again.columns["cancel_ms"].tolist() == workload.columns["cancel_ms"].tolist()
+
+
+def test_cancellations_move_with_the_submission(tmp_path: Path) -> None:
+    """A user waits for as long before it is cancelled, however denser the jobs come, and in a piece of the trace."""
+    path = tmp_path / "trace.swf"
+    path.write_text(CANCELLED)
+    workload, _ = load_workload(path, cancelled=True)
+    assert shrink(workload, 0.5).columns["cancel_ms"].tolist() == [-1, 25_000, 15_000, -1]
+    assert cut(workload, first=2).columns["cancel_ms"].tolist() == [20_000, 15_000, -1]
+
+
+def test_who_is_cancelled_leaves_the_queue(tmp_path: Path) -> None:
+    """In a simulation, a job that still waits at that instant never starts."""
+    path = tmp_path / "trace.swf"
+    path.write_text(CANCELLED)
+    result = simulate(load_workload(path, cancelled=True)[0], 4)
+    assert result.cancelled.tolist() == [False, True, True, False]
+    assert result.start_ms.tolist() == [0, -1, -1, 50_000]

@@ -6,11 +6,18 @@ import asyncio
 import mmap
 import os
 import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gridweave.site.launch import Launch, PieceEnded, Rank
+from gridweave.site.machine.cgroups import FREEZER, UNIFIED, Cgroups, ControlGroup, group_name, mounted
+from gridweave.site.machine.folders import piece_folder
 from gridweave.site.machine.processes import descendants, process_stat
 from gridweave.site.machine.runner import Runner
 
@@ -35,15 +42,16 @@ count(f"child-{rank}" if os.fork() == 0 else f"rank-{rank}")
 class Counting:
     """A job of two ranks with a child each, all of which count."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, again: bool = False) -> None:
         self.counts = folder / "counts"
-        self.counts.mkdir()
+        self.counts.mkdir(exist_ok=again)
         self.root = folder / "runner"
 
-    def launch(self, limit_ms: int | None = None) -> Launch:
+    def launch(self, limit_ms: int | None = None, groups: dict[str, str] | None = None) -> Launch:
         """Return what is started."""
         command = ("python3", "-c", COUNT, str(self.counts))
-        return Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=command, limit_ms=limit_ms, grace_ms=0)
+        more = {"limit_ms": limit_ms, "grace_ms": 0, "groups": groups or {}}
+        return Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=command, **more)  # type: ignore[arg-type]
 
     def numbers(self) -> list[int]:
         """Return how far each process has counted."""
@@ -170,6 +178,75 @@ async def test_a_wish_may_come_before_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_wish_for_later_is_obeyed_then(tmp_path: Path) -> None:
+    """Two machines that are told an instant ahead go on until then, and both stand still from then on."""
+    jobs = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        jobs.append(Counting(tmp_path / name))
+    async with Runner(jobs[0].root) as first, Runner(jobs[1].root) as second:
+        for runner, job in zip((first, second), jobs, strict=True):
+            await runner.start(job.launch())
+            await job.counting([0] * 4)
+        at_ms = int(time.time() * 1000) + 1_500
+        for runner, job in zip((first, second), jobs, strict=True):
+            await runner.pace(7, 0, runs=False, at_unix_ms=at_ms)
+            await job.counting(job.numbers())
+            assert time.time() * 1000 < at_ms, "the machine is too slow for this test: they were to count meanwhile"
+        for runner, job in zip((first, second), jobs, strict=True):
+            await job.paused(runner)
+            assert time.time() * 1000 >= at_ms
+            await runner.cancel(7, 0, "enough")
+            assert (await ended(runner)).outcome == "cancelled"
+
+
+# Starts the counting job on the folder that it is given, pauses it, says so, and waits to be killed.
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_pausing import Counting
+from gridweave.site.machine.runner import Runner
+
+async def main():
+    job = Counting(Path(sys.argv[2]))
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch())
+        await job.counting([0] * 4)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        print("paused", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_runner_that_is_killed_leaves_its_jobs_paused(tmp_path: Path) -> None:
+    """Kill -9 of the runner while a job is paused: it stays so, the next runner finds it so and lets it go on."""
+    arguments = (sys.executable, "-c", RUNNER, str(Path(__file__).parent), str(tmp_path))
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == b"paused\n"
+        process.kill()
+    job = Counting(tmp_path, again=True)
+    before = job.numbers()
+    async with Runner(job.root) as runner:
+        assert await runner.adopt() == ((7, 0),)
+        state = runner.state(7, 0)
+        assert state is not None
+        assert state.is_paused
+        assert states_below(state.shim_pid) == {"T"}
+        assert job.numbers() == before
+        await runner.pace(7, 0, runs=True)
+        await job.paused(runner, wanted=False)
+        await job.counting(before)
+        await runner.cancel(7, 0, "enough")
+        assert (await ended(runner)).outcome == "cancelled"
+
+
+@pytest.mark.asyncio
 async def test_nothing_is_left_of_a_paused_job_whose_shim_is_killed(tmp_path: Path) -> None:
     """Kill -9 of the supervising process while the job is paused: it is lost, and none of its processes is left."""
     job = Counting(tmp_path)
@@ -185,3 +262,68 @@ async def test_nothing_is_left_of_a_paused_job_whose_shim_is_killed(tmp_path: Pa
         assert (await ended(runner)).outcome == "lost"
     assert len(below) == 4
     assert not [stat.pid for stat in below if (now := process_stat(stat.pid)) is not None and now.state not in "ZX"]
+
+
+@pytest.fixture(params=[UNIFIED, FREEZER])
+def freezer(request: pytest.FixtureRequest) -> Iterator[Cgroups]:
+    """Return control groups that can pause, of either version, or skip."""
+    own, _ = mounted().get(request.param, (None, False))
+    folder = own / f"gridweave-test-{uuid.uuid4().hex[:8]}" if own is not None else None
+    try:
+        assert folder is not None
+        folder.mkdir()
+    except (AssertionError, OSError):
+        pytest.skip(f"pausing by a control group is not tested: none of {request.param} may be made here")
+    found = Cgroups(ControlGroup({request.param: folder}))
+    yield found
+    assert found.parent.remove()
+
+
+@pytest.mark.asyncio
+async def test_a_control_group_pauses_a_job(tmp_path: Path, freezer: Cgroups) -> None:
+    """Where there is one, it is used: nothing that a job's processes could hear lets them go on before it is time."""
+    job = Counting(tmp_path)
+    group = freezer.group(group_name(piece_folder(job.root, (7, 0))))
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch(groups=freezer.paths))
+        await job.counting([0] * 4)
+        for _ in range(CYCLES // 10):
+            await runner.pace(7, 0, runs=False)
+            await job.paused(runner)
+            assert group.is_frozen()
+            state = runner.state(7, 0)
+            assert state is not None
+            pids = {stat.pid for stat in descendants(state.shim_pid)}
+            assert pids == set(group.pids())
+            before = job.numbers()
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert job.numbers() == before
+            await runner.pace(7, 0, runs=True)
+            await job.paused(runner, wanted=False)
+            await job.counting(before)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        await runner.cancel(7, 0, "enough")
+        assert (await ended(runner)).outcome == "cancelled"
+    assert not any(folder.exists() for folder in group.folders.values())
+
+
+@pytest.mark.asyncio
+async def test_what_a_killed_shim_leaves_frozen_is_ended(tmp_path: Path, freezer: Cgroups) -> None:
+    """Processes that no signal reaches are let go to be ended."""
+    job = Counting(tmp_path)
+    async with Runner(job.root) as runner:
+        await runner.start(job.launch(groups=freezer.paths))
+        await job.counting([0] * 4)
+        await runner.pace(7, 0, runs=False)
+        await job.paused(runner)
+        state = runner.state(7, 0)
+        assert state is not None
+        pids = [stat.pid for stat in descendants(state.shim_pid)]
+        assert len(pids) == 4
+        os.kill(state.shim_pid, signal.SIGKILL)
+        assert (await ended(runner)).outcome == "lost"
+        assert not [pid for pid in pids if (stat := process_stat(pid)) is not None and stat.state not in "ZX"]

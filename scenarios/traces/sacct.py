@@ -1,0 +1,205 @@
+"""Jobs as Slurm's accounting has them: what ``sacct --parsable2`` prints, read as a workload (docs/traces.md, "Slurm").
+
+The format is told by the line of headings, so the columns may stand in any order. What differs between versions of
+Slurm stands in one place, `_one_job`: see there.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gridweave.errors import TraceError
+from gridweave.scenarios.traces.convert import ConversionReport, Records, convert
+from gridweave.scenarios.traces.text import open_trace, short, write_file
+from gridweave.scenarios.workload.table import Workload
+
+NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
+"""Columns without which an export is no use; others that are read are ``Reason`` and ``NodeList``."""
+
+STATES_HEADER = ("job_id", "state", "reason", "nodes")
+"""Of the file beside a converted trace, with what a trace has no field for."""
+
+_UNKNOWN = ("", "None", "Unknown", "INVALID")
+_LENGTH = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", re.ASCII)
+_NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING")
+
+
+class SlurmJob(NamedTuple):
+    """A job as Slurm has it; times in seconds since 1970 on the clock of the export, -1 for what did not happen."""
+
+    job_id: int
+    submit_s: float
+    start_s: float
+    end_s: float
+    estimate_s: float
+    nodes: int
+    state: str
+    reason: str = ""
+    node_list: str = ""
+
+    @property
+    def never_started(self) -> bool:
+        """Whether it ended while it waited."""
+        return self.start_s < 0
+
+
+def read_sacct(path: str | Path, *, nodes: int | None = None) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
+    """Read an export of Slurm's accounting as a workload.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        What ``sacct --parsable2 --format=...`` has printed, with its headings; plain, gzip or xz.
+    nodes : int, optional
+        Nodes of the machine; the export does not tell them.
+
+    Returns
+    -------
+    workload : Workload
+        Its time zero is the first submission. Jobs that were cancelled before they started have a ``cancel_ms``.
+    report : ConversionReport
+    jobs : list of SlurmJob
+        All that have ended, those that are dropped included, with their states and reasons.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, a column is missing, or a line makes no sense; with the line.
+    """
+    jobs = _jobs(path)
+    if not jobs:
+        raise TraceError(path, "has no job that has ended")
+    first_s = min(job.submit_s for job in jobs)
+    submit_s = np.array([job.submit_s - first_s for job in jobs])
+    ran_s = np.array([-1.0 if job.never_started else job.end_s - job.start_s for job in jobs])
+    cancelled = [job.never_started and job.state == "CANCELLED" for job in jobs]
+    records = Records(
+        job_id=np.array([job.job_id for job in jobs], np.int64),
+        submit_s=submit_s,
+        run_s=ran_s,
+        estimate_s=np.array([job.estimate_s for job in jobs], np.float64),
+        width=np.array([job.nodes for job in jobs], np.int64),
+        killed=np.array([job.state == "TIMEOUT" for job in jobs], np.bool_),
+        cancel_s=np.where(cancelled, [job.end_s - first_s for job in jobs], -1.0),
+    )
+    workload, report = convert(path, _in_order(records), nodes=nodes, start_unix_s=int(first_s))
+    return workload, report, jobs
+
+
+def _in_order(records: Records) -> Records:
+    """Return records by their submission: Slurm lists jobs by their id, and requeued ones have a later submission."""
+    order = np.lexsort((records.job_id, records.submit_s))
+    assert records.killed is not None
+    assert records.cancel_s is not None
+    return Records(
+        job_id=records.job_id[order],
+        submit_s=records.submit_s[order],
+        run_s=records.run_s[order],
+        estimate_s=records.estimate_s[order],
+        width=records.width[order],
+        killed=records.killed[order],
+        cancel_s=records.cancel_s[order],
+    )
+
+
+def _jobs(path: str | Path) -> list[SlurmJob]:
+    """Return the jobs of an export that have ended; steps of jobs are left out."""
+    with open_trace(path) as stream:
+        lines = stream.read().decode("utf-8", "replace").splitlines()
+    rows = [(number, line.split("|")) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not rows:
+        raise TraceError(path, "has no jobs")
+    headings = [name.strip() for name in rows[0][1]]
+    missing = [name for name in NEEDED if name not in headings]
+    if missing:
+        asked = f"sacct --parsable2 --format={','.join(NEEDED)},Reason,NodeList"
+        raise TraceError(path, f"has no column {missing[0]}; make it with: {asked}", line=rows[0][0])
+    jobs = []
+    for number, values in rows[1:]:
+        # A name of a job may hold a bar; where one does, the columns cannot be told apart.
+        if len(values) != len(headings):
+            raise TraceError(path, f"has {len(values)} values; the headings are {len(headings)}", line=number)
+        row = dict(zip(headings, values, strict=True))
+        try:
+            job = _one_job(row)
+        except (ValueError, OverflowError) as error:
+            raise TraceError(path, f"is no job as sacct prints it: {short(str(error))}", line=number) from None
+        if job is not None:
+            jobs.append(job)
+    return jobs
+
+
+def _one_job(row: Mapping[str, str]) -> SlurmJob | None:
+    """Return a line as a job; None for a step of a job, and for a job that has not ended.
+
+    All that differs between versions of Slurm: the start of a job that never started is ``Unknown``, or ``None`` since
+    21.08, or in old versions the instant of its end; its nodes are 0, or those that it asked for; a cancelled job's
+    state is followed by who cancelled it; a cut word ends with a plus; and a limit may be ``UNLIMITED`` or
+    ``Partition_Limit``, of which nothing is known.
+    """
+    if not row["JobIDRaw"].isdecimal():
+        return None
+    state = row["State"].split()[0].rstrip("+") if row["State"].strip() else ""
+    if state in _NOT_ENDED or row["End"] in _UNKNOWN:
+        return None
+    start_s, end_s = _instant_s(row["Start"]), _instant_s(row["End"])
+    if state == "CANCELLED" and start_s == end_s:
+        start_s = -1.0
+    return SlurmJob(
+        job_id=int(row["JobIDRaw"]),
+        submit_s=_instant_s(row["Submit"], known=True),
+        start_s=start_s,
+        end_s=end_s,
+        estimate_s=_length_s(row["Timelimit"]),
+        nodes=int(row["NNodes"] or 0) or int(row.get("ReqNodes") or 0),
+        state=state,
+        reason="" if row.get("Reason", "") in _UNKNOWN else row["Reason"],
+        node_list="" if row.get("NodeList", "").startswith("None") else row.get("NodeList", ""),
+    )
+
+
+def _instant_s(text: str, *, known: bool = False) -> float:
+    """Return a date and time on the clock of the export; -1 for one that is not known."""
+    if text in _UNKNOWN and not known:
+        return -1.0
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()
+
+
+def _length_s(text: str) -> float:
+    """Return a time limit as sacct prints it, in seconds; -1 for one that is not known.
+
+    Examples
+    --------
+    >>> _length_s("1-02:00:00"), _length_s("10:30"), _length_s("UNLIMITED")
+    (93600.0, 630.0, -1.0)
+    """
+    found = _LENGTH.fullmatch(text)
+    if found is None:
+        if text in (*_UNKNOWN, "UNLIMITED", "Partition_Limit", "PartitionLimit"):
+            return -1.0
+        raise ValueError(f"{text!r} is no time limit")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def states_of(jobs: list[SlurmJob]) -> dict[str, int]:
+    """Return how many jobs ended in each state, the most frequent first."""
+    return dict(Counter(job.state for job in jobs).most_common())
+
+
+def write_states(jobs: list[SlurmJob], path: str | Path) -> None:
+    """Write what a trace has no field for: how each job ended, why it waited last, and where it ran."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(STATES_HEADER)
+    writer.writerows((job.job_id, job.state, job.reason, job.node_list) for job in jobs)
+    write_file(path, lambda stream: stream.write(text.getvalue().encode()))

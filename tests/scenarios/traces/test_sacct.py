@@ -1,0 +1,99 @@
+"""Exports of Slurm's accounting become workloads; what differs between versions does not matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gridweave.cli.trace import app
+from gridweave.errors import TraceError
+from gridweave.scenarios.traces.load import load_workload
+from gridweave.scenarios.traces.sacct import NEEDED, read_sacct, states_of
+
+HEADINGS = "JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|Reason|NodeList\n"
+NEW = (
+    HEADINGS
+    + """\
+11|2026-01-05T08:00:00|2026-01-05T08:00:01|2026-01-05T08:10:01|COMPLETED|01:00:00|2|Resources|n[1-2]
+11.batch|2026-01-05T08:00:01|2026-01-05T08:00:01|2026-01-05T08:10:01|COMPLETED||1||n1
+12|2026-01-05T08:01:00|None|2026-01-05T08:05:00|CANCELLED by 1000|02:00:00|4|Priority|None assigned
+13|2026-01-05T08:02:00|2026-01-05T08:10:01|2026-01-05T08:40:01|TIMEOUT|00:30:00|1|None|n3
+14|2026-01-05T08:03:00|2026-01-05T08:10:01|2026-01-05T08:20:01|NODE_FAIL|1-00:00:00|1|None|n4
+15|2026-01-05T08:04:00|2026-01-05T08:10:01|2026-01-05T08:11:01|CANCELLED by 1000|UNLIMITED|1|None|n4
+16|2026-01-05T08:05:00|Unknown|Unknown|PENDING|01:00:00|1|Resources|None assigned
+"""
+)
+OLD = NEW.replace("|None|2026-01-05T08:05:00|", "|2026-01-05T08:05:00|2026-01-05T08:05:00|").replace(
+    "CANCELLED by 1000", "CANCELLED+"
+)
+OLDER = NEW.replace("|None|2026-01-05T08:05:00|", "|Unknown|2026-01-05T08:05:00|")
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """Return a file with a text."""
+    path = tmp_path / "log.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("text", [NEW, OLD, OLDER], ids=["None", "the end", "Unknown"])
+def test_jobs_are_read(text: str, tmp_path: Path) -> None:
+    """Whatever a version prints for the start of a job that never started."""
+    workload, report, jobs = read_sacct(written(tmp_path, text), nodes=4)
+    assert workload.job_id.tolist() == [11, 12, 13, 14, 15]
+    assert workload.submit_ms.tolist() == [0, 60_000, 120_000, 180_000, 240_000]
+    assert workload.width.tolist() == [2, 4, 1, 1, 1]
+    assert workload.run_ms.tolist() == [600_000, 7_200_000, 1_800_000, 600_000, 60_000]
+    assert workload.estimate_ms.tolist() == [3_600_000, 7_200_000, 1_800_000, 86_400_000, 60_000]
+    assert workload.overran.tolist() == [False, False, True, False, False]
+    assert workload.columns["cancel_ms"].tolist() == [-1, 300_000, -1, -1, -1]
+    assert workload.start_unix_s == 1_767_600_000
+    assert (report.cancelled, report.estimates_filled) == (1, 1)
+    assert states_of(jobs) == {"CANCELLED": 2, "COMPLETED": 1, "TIMEOUT": 1, "NODE_FAIL": 1}
+    assert [job.reason for job in jobs] == ["Resources", "Priority", "", "", ""]
+
+
+def test_a_converted_export_is_a_trace_with_its_states(tmp_path: Path) -> None:
+    """The trace keeps who was cancelled and when; the file beside it how each job ended."""
+    out = tmp_path / "out.swf"
+    given = ["convert", str(written(tmp_path, NEW)), str(out), "--from", "sacct", "--nodes", "4"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    workload, _ = load_workload(out, cancelled=True)
+    before, _, _ = read_sacct(tmp_path / "log.txt", nodes=4)
+    assert workload.columns["cancel_ms"].tolist() == before.columns["cancel_ms"].tolist()
+    for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms"):
+        assert getattr(workload, name).tolist() == getattr(before, name).tolist()
+    assert "12" not in [str(job_id) for job_id in load_workload(out)[0].job_id.tolist()]
+    assert (tmp_path / "out.swf.states.csv").read_text().splitlines() == [
+        "job_id,state,reason,nodes",
+        "11,COMPLETED,Resources,n[1-2]",
+        "12,CANCELLED,Priority,",
+        "13,TIMEOUT,,n3",
+        "14,NODE_FAIL,,n4",
+        "15,CANCELLED,,n4",
+    ]
+
+
+WRONG = {
+    "": "has no jobs",
+    HEADINGS: "has no job that has ended",
+    HEADINGS.replace(
+        "NNodes", "Nodes"
+    ): f"1: has no column NNodes; make it with: sacct --parsable2 --format={NEEDED[0]}",
+    NEW.replace("|n3", ""): "5: has 8 values; the headings are 9",
+    NEW.replace("|00:30:00|", "|soon|"): "5: is no job as sacct prints it: 'soon' is no time limit",
+    NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: is no job as sacct prints it: Invalid isoformat",
+    NEW.replace("00:30:00|1|", "00:30:00|x|"): "5: is no job as sacct prints it: invalid literal",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
+    """In one line, with the line of the file."""
+    with pytest.raises(TraceError) as caught:
+        read_sacct(written(tmp_path, text), nodes=4)
+    assert WRONG[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
