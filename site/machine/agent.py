@@ -129,14 +129,17 @@ class AgentDriver:
 
     async def run(self) -> None:
         """Tell the site what happens, without end."""
-        listening = asyncio.gather(self._listen(), self._watch_users())
+        listening = [asyncio.ensure_future(self._listen())]
+        if self._rules.launcher:
+            listening.append(asyncio.ensure_future(self._watch_users()))
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
                 await self._tell()
         finally:
-            listening.cancel()
+            for task in listening:
+                task.cancel()
 
     async def _asked_users(self) -> TakenUsers | None:
         """Return of whom this machine starts jobs: the launcher knows, if there is one; None: it does not answer."""
@@ -151,7 +154,7 @@ class AgentDriver:
 
     async def _watch_users(self) -> None:
         """Say it when the launcher was started again with another map."""
-        while self._rules.launcher:
+        while True:
             await asyncio.sleep(LOOK_AT_USERS_S)
             users = await self._asked_users()
             if users is not None and users != self._users:
