@@ -2,6 +2,7 @@
 
     python benchmarks/gateway.py            # before a grid on Ray, with machines that end jobs at once
     python benchmarks/gateway.py --fake     # the gateway alone, before a grid in memory
+    python benchmarks/gateway.py --flood    # only the client with 100 submissions in flight, before the grid of `up`
 
 The gateway runs in a process of its own, as `gridweave gateway` does; the clients are in this one.
 """
@@ -26,12 +27,13 @@ from rich.table import Table
 
 from gridweave.grid.api import JobEvent, NewJob, Queue, SubmitJobs, Submitted
 from gridweave.grid.client.client import Client
-from gridweave.site.job import JobRequest, Program
+from gridweave.site.job import OPEN, JobRequest, Program
 from gridweave.site.service.calls import NAMESPACE
 
 ROOT = Path(__file__).parent.parent
 BATCH, BATCHES, CLIENTS = 500, 40, 2
 SINGLES, SINGLE_RATE, WINDOWS = 500, 50.0, 5
+IN_FLIGHT, FLOOD = 100, 3_000
 WATCHERS, WATCHED = 200, 50
 HEADERS = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
 
@@ -144,6 +146,45 @@ async def singles(session: aiohttp.ClientSession, url: str) -> np.ndarray:
     return np.array(await asyncio.gather(*(one(number) for number in range(SINGLES))))
 
 
+async def flood(grid: Client) -> tuple[float, np.ndarray]:
+    """Return how many jobs a second a client with so many submissions in flight hands in, and how long each takes."""
+    request = JobRequest(program=Program(argv=("true",)), limit_ms=60_000)
+    left = iter(range(FLOOD))
+    taken_s: list[float] = []
+
+    async def worker() -> None:
+        for _ in left:
+            began_s = time.perf_counter()
+            await grid.submit(request)
+            taken_s.append(time.perf_counter() - began_s)
+
+    begin_s = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+    return FLOOD / (time.perf_counter() - begin_s), np.array(taken_s)
+
+
+async def add_flood(grid: Client, table: Table) -> None:
+    """Add what comes of many submissions in flight."""
+    rate, taken_s = await flood(grid)
+    table.add_row(f"single submissions, {IN_FLIGHT} in flight", f"{rate:,.0f} jobs/s", "")
+    for quantile in (50, 99, 100):
+        table.add_row(f"... each, {quantile}%", f"{1000 * np.percentile(taken_s, quantile):.0f} ms", "")
+
+
+async def flood_here(table: Table) -> None:
+    """Add what comes of them before the grid of `gridweave up`; none of the jobs is left there."""
+    async with Client() as grid:
+        names = [site.name for site in await grid.sites()]
+        for name in names:
+            await grid.drain(name)
+        try:
+            await add_flood(grid, table)
+        finally:
+            await grid.cancel([record.job_id async for record in grid.jobs(state=OPEN)])
+            for name in names:
+                await grid.resume(name)
+
+
 async def add_singles(session: aiohttp.ClientSession, url: str, table: Table, what: str, *, asked: str = "") -> None:
     """Add how long single submissions take: the median of several windows, and the shortest and the longest of them."""
     await singles(session, url)  # what is loaded at the first time is no matter
@@ -228,6 +269,8 @@ async def measure(url: str, table: Table) -> None:
     async with aiohttp.ClientSession() as session:
         await settle(session, url)
         await add_singles(session, url, table, "all start and end at once")
+    async with Client(url) as grid:
+        await add_flood(grid, table)
     async with aiohttp.ClientSession() as session:
         await settle(session, url)
         async with drained(url):
@@ -245,8 +288,12 @@ def main(arguments: list[str]) -> None:
     is_fake = "--fake" in arguments
     what = "before a grid in memory" if is_fake else "before a grid on Ray, 3 sites of 64 nodes"
     table = Table("what", "figure", "asked", title=f"The gateway {what}, {os.cpu_count()} cores")
-    with served(is_fake) as url:
-        asyncio.run(measure(url, table))
+    if "--flood" in arguments:
+        table.title = "The gateway of the grid that runs here, its sites drained"
+        asyncio.run(flood_here(table))
+    else:
+        with served(is_fake) as url:
+            asyncio.run(measure(url, table))
     Console().print(table)
 
 

@@ -11,6 +11,7 @@ says that something is durable before it is, and a real one adds its time to eve
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -23,17 +24,30 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
+from gridweave.site import messages as site_messages
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.job import Job, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.replay import replay
-from gridweave.site.messages import Answer, Enqueued, JobSubmitted
+from gridweave.site.messages import ORDERS, Answer, Enqueued, JobSubmitted, RunEnded, RunStarted, StartRun
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.clock import Clock
+from gridweave.site.service.site_driver import SiteDriver
 
 RESULTS = Path(__file__).parent / "results" / "journal.json"
 ASKED = 5000
 BATCH = 500
 JOBS = 20_000
+GROWTH = 8_000
+"""Jobs that a site takes in, starts and ends to see how its journal grows."""
+
+REQUEST = JobRequest(
+    program=Program(argv=("./solve", "input"), environment={"HOME": "/home/user-7"}), limit_ms=3_600_000, user="user-7"
+)
 
 
 def submit(journal: Journal, first: int, count: int) -> None:
@@ -72,18 +86,66 @@ def rates(place: str | Path, name: str) -> dict[str, float]:
 
 def ended_us(place: Path) -> float:
     """Return what it takes to keep a job that is over, in batches, with a record as large as a usual one."""
-    request = JobRequest(
-        program=Program(argv=("./solve", "input"), environment={"HOME": "/home/user-7"}), limit_ms=3_600_000, nodes=4
-    )
     with Journal(place, event_type=ContractEvent, batch=0) as journal:
         began = time.perf_counter()
         for number in range(JOBS):
-            record = JobRecord(job_id=number, request=request, submit_ms=0, end_ms=number, state="ended")
+            record = JobRecord(job_id=number, request=REQUEST, submit_ms=0, end_ms=number, state="ended")
             with journal.step() as step:
                 step.ended(record)
             if number % BATCH == BATCH - 1:
                 journal.flush()
         return (time.perf_counter() - began) / JOBS * 1e6
+
+
+class Machine:
+    """A machine of a site whose jobs end as soon as they have started."""
+
+    def __init__(self) -> None:
+        self.driver: SiteDriver | None = None
+
+    async def order(self, machine: str, data: bytes) -> None:
+        """Tell that what was ordered has started and ended."""
+        assert self.driver is not None
+        keys = [(one.launch.job_id, one.launch.attempt) for one in ORDERS.decode(data) if isinstance(one, StartRun)]
+        reports = [kind for key in keys for kind in (RunStarted(machine, *key), RunEnded(machine, *key, "finished"))]
+        if reports:
+            await self.driver.report(msgspec.msgpack.encode(reports))
+
+
+async def growth(place: Path, *, compacts: bool) -> dict[str, float]:
+    """Return how a site's journal grows with jobs of its own users, handed in one by one, and how long an answer takes.
+
+    After each tenth of the jobs its size is looked at; without ``compacts`` it is as if it never removed anything.
+    """
+
+    async def nowhere(peer: str, data: bytes) -> None:
+        return
+
+    machine = Machine()
+    machines = (site_messages.Machine(name="m0", nodes=4, ports=(0, 0)),)
+    settings = SiteSettings(name="north", number=0, machines=machines, policy=SitePolicy(), owner=OwnerPolicy())
+    driver = machine.driver = SiteDriver(settings, place, Clock(), to_grid=nowhere, to_machine=machine.order)
+    driver.journal.compacts = compacts
+    running = asyncio.ensure_future(driver.run())
+    await driver.told(site_messages.MachineJoined("m0", "127.0.0.1"))
+    seconds, sizes = [], []
+    for number in range(GROWTH):
+        began = time.perf_counter()
+        await driver.submit([(f"key {number}", REQUEST)], origin="anna, request 7")
+        seconds.append(time.perf_counter() - began)
+        if number % (GROWTH // 10) == GROWTH // 10 - 1:
+            sizes.append(sum(path.stat().st_size for path in place.parent.glob(f"{place.name}*")))
+    running.cancel()
+    await asyncio.wait([running])
+    await driver.close()
+    name = "compacting" if compacts else "never compacted"
+    seconds.sort()
+    return {
+        f"{name}: bytes a job, first tenth": sizes[0] / (GROWTH / 10),
+        f"{name}: bytes a job, second half": (sizes[-1] - sizes[4]) / (GROWTH / 2),
+        f"{name}: an answer, median [ms]": 1000 * seconds[GROWTH // 2],
+        f"{name}: an answer, 99% [ms]": 1000 * seconds[GROWTH * 99 // 100],
+    }
 
 
 def sync_us(folder: Path) -> float:
@@ -167,6 +229,8 @@ def main() -> None:
                 figures |= rates(url, "PostgreSQL")
         figures |= replay_figures(folder / "b.journal")
         figures["a job that is over [us]"] = ended_us(folder / "c.journal")
+        for compacts in (False, True):
+            figures |= asyncio.run(growth(folder / f"{compacts}.journal", compacts=compacts))
     for label, figure in figures.items():
         asked = f"   asked: {ASKED:,}: {'met' if figure >= ASKED else 'NOT MET'}" if "jobs/s" in label else ""
         print(f"{label:45}{figure:>12,.1f}{asked}")

@@ -25,7 +25,7 @@ import numpy as np
 from plain_easy import plain_easy
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.batch.one_site import BatchRun
+from gridweave.scenarios.batch.one_site import SiteRun
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.sweep.plan import PlannedRun, make_plan
@@ -80,7 +80,7 @@ def best_s(run: Callable[[], float], times: int) -> float:
 
 def loop_s(workload: Workload, policy: SitePolicy) -> float:
     """Return the seconds that the compiled loop takes for a workload, arrays made and filled beforehand."""
-    run = BatchRun(workload, np.arange(len(workload)), NODES, policy)
+    run = SiteRun(workload, NODES, policy)
     began = time.perf_counter()
     run.play(len(workload))
     return time.perf_counter() - began

@@ -77,7 +77,7 @@ class Place:
             size=int(environment.get("GRIDWEAVE_SIZE", "1")),
             site=environment.get("GRIDWEAVE_SITE", ""),
             rendezvous=environment.get("GRIDWEAVE_RENDEZVOUS", ""),
-            job=f"{environment.get('GRIDWEAVE_JOB_ID', '')}.{environment.get('GRIDWEAVE_ATTEMPT', '')}",
+            job=f"{environment.get('GRIDWEAVE_JOB_ID', '')}.{environment.get('GRIDWEAVE_TRY', '')}",
         )
 
 

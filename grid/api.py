@@ -13,6 +13,7 @@ from msgspec import Meta
 
 # What desks are asked and tell as well.
 from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
+from gridweave.site.desk_messages import EventKind as EventKind  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
 from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414
@@ -25,7 +26,7 @@ from gridweave.site.desk_messages import SiteInfo as SiteInfo  # noqa: PLC0414
 from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
-from gridweave.site.job import JobRequest
+from gridweave.site.job import JobRequest, SignalName
 
 Scope = Literal["read", "submit", "cancel", "operate"]
 """What a token may do: see the sites, the queue and its user's jobs; hand in jobs; cancel, hold and release its user's
@@ -99,6 +100,19 @@ class JobIds(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs, by their numbers."""
 
     job_ids: list[JobId]
+
+
+class SignalJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Send the processes of running jobs a signal.
+
+    Attributes
+    ----------
+    signal : str
+        Its name, without ``SIG``.
+    """
+
+    job_ids: list[JobId]
+    signal: SignalName
 
 
 class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):

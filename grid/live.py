@@ -54,6 +54,7 @@ from gridweave.site.messages import (
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
+    KillFragment,
     LeaseEnded,
     OpenGate,
     Probed,
@@ -61,6 +62,7 @@ from gridweave.site.messages import (
     RequestQuote,
     Reserved,
     ReserveNodes,
+    SignalFragment,
     SiteMessage,
     Started,
     TakesUsers,
@@ -86,6 +88,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
     "cancel": GridJobCancelled,
+    "kill": GridJobCancelled,
     "hold": GridJobHeld,
     "release": GridJobReleased,
 }
@@ -272,9 +275,9 @@ class LiveGrid:
                 job = self.book.submit(event, lambda job: self._why_never(job, event.request))
                 if job is not None:
                     self._inner.append(self._submission(job, event.request))
-            case Wish(kind=kind):
+            case Wish():
                 for record in self.book.wish(event):
-                    self._inner.append(_WISHES[kind](record.job_id))
+                    self._wish(event, record)
             case Probed():
                 self._probed(event)
             case MaximaSet(maxima=maxima):
@@ -293,6 +296,17 @@ class LiveGrid:
                         message = self._counted(message)
                         self._answered(site, message)
                         self._inner.append(FromSite(site, message))
+
+    def _wish(self, wish: Wish, record: JobRecord) -> None:
+        """Do what a user wants of a job that is in the queue, or placed: what its processes are to get, sites hear."""
+        if wish.kind == "kill":
+            self._tell_all(record, KillFragment(record.job_id, record.attempt))
+        if wish.kind == "signal" and wish.signal is not None:
+            self._tell_all(record, SignalFragment(record.job_id, record.attempt, wish.signal))
+            return
+        if wish.kind in ("cancel", "kill") and record.state in ("starting", "running"):
+            record.state = "ending"
+        self._inner.append(_WISHES[wish.kind](record.job_id))
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
@@ -470,7 +484,8 @@ class LiveGrid:
     def _runs(self, record: JobRecord, start_ms: int) -> None:
         """Enter that a job runs, on all its sites."""
         job_id = record.job_id
-        record.state, record.start_ms = "running", start_ms
+        record.starts += record.start_ms is None  # a start that is told again is none
+        record.state, record.start_ms = "running" if record.state != "ending" else "ending", start_ms
         if self.book.eligibility.started(job_id, record.request):
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
@@ -478,7 +493,7 @@ class LiveGrid:
 
     def _waits_again(self, record: JobRecord) -> None:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
-        if record.state != "held":
+        if record.state not in ("held", "ending"):
             # What a site says late of an attempt that was given up brings no job back into the queue.
             record.state, record.start_ms = "waiting", None
         self._part(record)
@@ -553,8 +568,8 @@ class LiveGrid:
         position = [place for place, _ in places].index(site)
         sites = tuple(name for name, _ in record.places)
         first, size = sum(ranks[:position]), sum(ranks)
-        described = DescribeJob(job_id, attempt, record.request, limit_ms, first, size, sites, record.left())
-        self._tell(site, described)
+        told = limit_ms, first, size, sites, record.left(), record.starts
+        self._tell(site, DescribeJob(job_id, attempt, record.request, *told))
 
     def _tell(self, site: int, message: object) -> None:
         self.book.out.append(TellSite(site, message))  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ import msgspec
 
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import PairMeasured
-from gridweave.site.job import Accepted, Declined, DescribeJob, Job, Noted, RecordEnded, RecordUsage
+from gridweave.site.job import Accepted, Declined, Job, Noted, RecordEnded, RecordUsage
 from gridweave.site.maxima import MaximaSet
-from gridweave.site.messages import Answer, FragmentsMet, OpenGate, Probed, Request, SiteMessage, UserSubmitted, Wish
+from gridweave.site.messages import Answer, GridMessage, Probed, Request, SiteMessage, UserSubmitted, Wish
 
 
 class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=False):
@@ -133,9 +133,6 @@ class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
 
 LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet
 """What the live grid is told."""
-
-GridMessage = Request | DescribeJob | OpenGate | FragmentsMet
-"""What the grid tells a site."""
 
 
 class TellSite(msgspec.Struct, frozen=True, tag="TellSite"):

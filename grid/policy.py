@@ -21,6 +21,7 @@ from gridweave.grid.kernels.placement import (
     GridCodes,
 )
 from gridweave.jit import prepared
+from gridweave.site.disciplines.dynp.policy import DECIDERS, THREE, DynPPolicy
 from gridweave.site.kernels.order import ORDERS
 
 MODES = ("local", "sharing", "multi-site", "adaptive")
@@ -37,6 +38,60 @@ HEAD_RESERVATIONS = {"anywhere": ANYWHERE, "single-site": SINGLE_SITE, "nothing"
 
 LIMITED_FRAGMENTS = ((64, 1), (128, 2), (512, 8))
 """Streit's Table 7.5, the configuration *limited*: (width up to, fragments allowed)."""
+
+
+class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
+    """How the grid tunes the order of its queue, as a self-tuning site tunes its plan (docs/grid.md, "Tuning").
+
+    Attributes
+    ----------
+    policies : tuple of str
+        The orders to choose from; the first is in force at the beginning.
+    decider : {"advanced", "simple", "preferred"}
+    preferred : str, optional
+        For ``preferred``: one of the orders.
+    tuning : {"full", "half"}
+        After what there is a decision: submissions and ends, or submissions alone.
+    slackness_pct : float
+        By how much another order's plan must be better than that of the one in force, in per cent of it.
+
+    Raises
+    ------
+    OptionError
+        If a name is unknown, or a number is out of its range.
+    """
+
+    policies: tuple[str, ...] = THREE
+    decider: str = "advanced"
+    preferred: str | None = None
+    tuning: str = "full"
+    slackness_pct: float = 0.0
+
+    def __post_init__(self) -> None:
+        for option, known in (("decider", tuple(DECIDERS)), ("tuning", ("full", "half"))):
+            if getattr(self, option) not in known:
+                raise OptionError(option, f"{getattr(self, option)!r} is not known; one of {', '.join(known)}")
+        self.as_site.codes()
+
+    @property
+    def as_site(self) -> DynPPolicy:
+        """The same choices at a site, judged on AWRT, whose checks and codes hold here too."""
+        return DynPPolicy(
+            policies=self.policies,
+            decider=self.decider,
+            preferred=self.preferred,
+            metric="artwa",
+            tuning=self.tuning,
+            slackness_pct=self.slackness_pct,
+        )
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it."""
+        words = ["tuned", f"{self.preferred}-preferred" if self.preferred else self.decider, "+".join(self.policies)]
+        words += [self.tuning] if self.tuning != "full" else []
+        words += [f"slackness={self.slackness_pct:.15g}"] if self.slackness_pct else []
+        return " ".join(words)
 
 
 class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +119,8 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Jobs that are split are wider than this, or than the largest site.
     max_fragments : tuple of (int, int)
         (width up to, fragments allowed), in ascending order of width; wider jobs have no limit.
+    tuning : GridTuning, optional
+        How the order of the queue changes; ``order`` is then left out.
 
     Raises
     ------
@@ -80,6 +137,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     overhead: float | tuple[float, ...] = 0.0
     lower_bound: int = 0
     max_fragments: tuple[tuple[int, int], ...] = ()
+    tuning: GridTuning | None = None
 
     def __post_init__(self) -> None:
         for option, known in (
@@ -102,6 +160,17 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         bounds = [bound for bound, _ in self.max_fragments]
         if bounds != sorted(set(bounds)) or any(fragments < 1 for _, fragments in self.max_fragments):
             raise OptionError("max_fragments", "has widths in ascending order, each with at least 1 fragment")
+        self._check_tuning()
+
+    def _check_tuning(self) -> None:
+        if self.tuning is None:
+            return
+        if self.mode == "local" or self.control != "full":
+            raise OptionError("tuning", "is of the grid queue; it needs control full, and another mode than local")
+        if self.order != "fcfs":
+            raise OptionError("order", f"{self.order!r} does not go with tuning, whose policies are the orders")
+        if self.backfill == "conservative":
+            raise OptionError("tuning", "does not go with backfill conservative, which keeps the starts it reserved")
 
     @property
     def splits(self) -> bool:
@@ -132,6 +201,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             parts += [f"{name} {value}"] * (value != usual)
         parts += [f"head reserves {self.head_reservation}"] * (self.head_reservation != "anywhere")
+        parts += [self.tuning.label] if self.tuning is not None else []
         return " ".join(parts)
 
     def codes(self) -> GridCodes:

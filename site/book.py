@@ -74,6 +74,10 @@ class JobBook:
         """Jobs that have not ended."""
         return len(self.records) - len(self._ended)
 
+    def open_jobs(self) -> set[int]:
+        """Return the jobs that have not ended."""
+        return self.records.keys() - set(self._ended)
+
     def next_wakeup_ms(self, core_ms: int | None) -> int | None:
         """Return when something may happen by itself, to the jobs here or, by the word of its core, in the queue."""
         here_ms = self.eligibility.next_wakeup_ms()
@@ -131,8 +135,13 @@ class JobBook:
                 continue
             how = "by wish"
             match wish.kind:
-                case "cancel":
+                case "cancel" | "kill":
                     how = f"at {self._site}" if self._site else how
+                    how += ", at once" if wish.kind == "kill" else ""
+                case "signal":
+                    if record.state != "running" or wish.signal is None:
+                        continue
+                    how = f"{wish.signal} {how}"
                 case "hold":
                     if record.state not in self._can_hold or self.eligibility.is_wished(job_id):
                         continue
@@ -141,10 +150,11 @@ class JobBook:
                     if not self.eligibility.is_wished(job_id):
                         continue
                     self.eligibility.release(job_id)
-            self.note(job_id, "cancelled" if wish.kind == "cancel" else wish.kind, how + _by_whom(wish.origin))
+            is_end = wish.kind in ("cancel", "kill")
+            self.note(job_id, "cancelled" if is_end else wish.kind, how + _by_whom(wish.origin))
             if job_id not in self.eligibility:
                 yield record
-            elif wish.kind == "cancel":
+            elif is_end:
                 self.end(record, "cancelled", "")
 
     def why_kept(self, job_id: int, now_ms: int) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from gridweave.site.job import JobRecord, State
+from gridweave.site.job import JobOutcome, JobRecord, State
 
 MOST_LISTED = 1_000
 """So many jobs are in one page at most."""
 
 JobId = Annotated[int, Meta(ge=1, le=2**62)]
+Instant = Annotated[int, Meta(ge=0, le=2**62)]
 Answers = Annotated[int, Meta(ge=1, le=MOST_LISTED)]
 
 
@@ -29,6 +30,9 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Only jobs in one of these states; empty: all.
     outcome : tuple of str
         Only jobs that have ended so.
+    since_ms, until_ms : int, optional
+        Only jobs that were there at some time between these instants: not over before the first, and submitted before
+        the second.
     below : int, optional
         Only jobs with smaller numbers: where the next page begins.
     """
@@ -39,7 +43,9 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     array: str | None = None
     site: str | None = None
     state: tuple[State, ...] = ()
-    outcome: tuple[str, ...] = ()
+    outcome: tuple[JobOutcome, ...] = ()
+    since_ms: Instant | None = None
+    until_ms: Instant | None = None
     below: JobId | None = None
     limit: Answers = 100
 
@@ -118,6 +124,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Whether it takes nothing new of the grid.
     policy : str
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
+    paused : tuple of int
+        Jobs that run there and stand still until their time slice comes.
     uplink : LinkStatus, optional
         How it reaches the grid, by its own word, if it does so over HTTP.
     """
@@ -132,6 +140,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     machines: tuple[MachineInfo, ...] = ()
     policy: str = ""
+    paused: tuple[int, ...] = ()
     uplink: LinkStatus | None = None
 
 
@@ -141,6 +150,13 @@ class SiteNames(msgspec.Struct, frozen=True):
     name: str
     for_grid: int
     machines: tuple[str, ...] = ()
+
+
+EventKind = Literal[
+    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "reserved", "released", "refused",
+    "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
+]  # fmt: skip
+"""What happens to jobs (docs/live.md, "The story")."""
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +205,9 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_ms: int
     submit_ms: int
     state: State = "waiting"
+    # When it starts, and why not sooner, if that was asked for and is known.
+    start_ms: int | None = None
+    reason: str = ""
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +215,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    waiting, held, starting, running : int
+    waiting, held, starting, running, ending : int
         How many jobs there are in each state.
     jobs : list of QueuedJob
         The first of those that wait.
@@ -206,4 +225,5 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     held: int = 0
     starting: int = 0
     running: int = 0
+    ending: int = 0
     jobs: list[QueuedJob] = []

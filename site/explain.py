@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gridweave.site.job import JobRecord, State
-from gridweave.site.times import rough_span_text
+from gridweave.site.times import rough_span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
 """Names of sites, and nodes of each."""
@@ -152,7 +152,7 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
         now_ms=now_ms,
         state=record.state,
         start_ms=record.start_ms,
-        places=record.places if record.state in ("starting", "running", "ended") else (),
+        places=record.places if record.state in ("starting", "running", "ending", "ended") else (),
         length_ms=record.request.limit_ms,
         reason=kept or _recorded(record, now_ms),
     )
@@ -166,6 +166,8 @@ def _recorded(record: JobRecord, now_ms: int) -> str:
         case "running":
             since = "" if record.start_ms is None else f", for {rough_span_text(max(0, now_ms - record.start_ms))}"
             return f"it runs on {where}{since}"
+        case "ending":
+            return f"it was told to end on {where}, and has time for that" if where else "it was told to end"
         case "ended":
             return f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
         case _:
@@ -230,3 +232,33 @@ def listed(parts: Sequence[str]) -> str:
     ('a', 'a, b and c')
     """
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+
+
+def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
+    """Return a forecast with what a site says of the job, that waits there or would.
+
+    It has the site's own start and reason, if the job waits in its queue; if it is a quote, the site that could start
+    the job first, of those that have answered.
+    """
+    said = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
+    rows = tuple(
+        msgspec.structs.replace(said, site=site, nodes=row.nodes) if row.site == site else row for row in forecast.sites
+    )
+    forecast = msgspec.structs.replace(forecast, sites=rows)
+    start_ms = answer.start_ms
+    if forecast.job_id is not None:
+        where = f"it waits in the queue of {site}" if answer.state == "waiting" else f"at {site}"
+        reason = f"{where}: {answer.reason}"
+        return msgspec.structs.replace(
+            forecast, state=answer.state, start_ms=start_ms, ahead=answer.ahead, reason=reason
+        )
+    if start_ms is None or (forecast.start_ms is not None and forecast.start_ms <= start_ms):
+        return forecast
+    return msgspec.structs.replace(
+        forecast,
+        start_ms=start_ms,
+        places=answer.places,
+        length_ms=answer.length_ms,
+        ahead=answer.ahead,
+        reason=f"{site} could start it first, {when_text(start_ms, answer.now_ms)}",
+    )

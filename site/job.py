@@ -168,9 +168,10 @@ MOST_AFTER = 1_000
 MOST_NAME = 200
 """Characters of the name of an array at most."""
 
-State = Literal["held", "waiting", "starting", "running", "ended", "refused"]
+State = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
 """Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
-queue, placed, at work on all its sites, over, or found to be impossible after it was taken in."""
+queue, placed, at work on all its sites, told to end and not over yet, over, or found to be impossible after it was
+taken in."""
 
 OVER: tuple[State, ...] = ("ended", "refused")
 """States in which nothing becomes of a job any more."""
@@ -183,8 +184,12 @@ JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
 
 OUTCOMES: tuple[JobOutcome, ...] = get_args(JobOutcome)
 
-WishKind = Literal["cancel", "hold", "release"]
-"""What a user wants of a job: that it ends or does not start, that it does not start for now, or that it may again."""
+WishKind = Literal["cancel", "kill", "signal", "hold", "release"]
+"""What a user wants of a job: that it ends or does not start, that it ends at once, that its processes get a signal,
+that it does not start for now, or that it may again."""
+
+SignalName = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"]
+"""The signals that the processes of a job may be sent: those of signal(7) that end a program or tell it something."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,6 +330,7 @@ class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
     size: int
     sites: tuple[str, ...]  # all its sites; rank 0 is on the first
     elements: Ranges | None = None  # of a packed array: those of the whole job that have not ended
+    starts: int = 0  # how often it has started before
 
 
 class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
@@ -351,7 +357,9 @@ class JobRecord(msgspec.Struct, kw_only=True):
     start_ms, end_ms : int, optional
         Of the last attempt.
     attempt : int
-        How often it was begun.
+        The number of its last try: tries that a site refused, or that not all of its sites began, count.
+    starts : int
+        How often it has started, on all its sites.
     places : tuple of (str, int)
         Sites and nodes of its last attempt.
     outcome : str
@@ -371,6 +379,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     start_ms: int | None = None
     end_ms: int | None = None
     attempt: int = 0
+    starts: int = 0
     places: tuple[tuple[str, int], ...] = ()
     outcome: str = ""
     reason: str = ""

@@ -103,6 +103,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     end_on_failure: bool = True
     # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
     elements: Ranges | None = None
+    starts: int = 0  # how often the job has started before
     user: str = ""  # whose job it is
     # What the machine adds: the socket of the launcher that starts the ranks as the Unix user of that user (empty: they
     # run as the service does), what they may use together, and the control groups in which that is held, by controller.

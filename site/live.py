@@ -35,6 +35,7 @@ from gridweave.site.messages import (
     FragmentsMet,
     JobCancelled,
     JobSubmitted,
+    KillFragment,
     KillJob,
     LeaseEnded,
     LiveSiteCommand,
@@ -48,6 +49,7 @@ from gridweave.site.messages import (
     RequestQuote,
     Reserved,
     ReserveNodes,
+    SignalFragment,
     StartJob,
     TellGrid,
     ToGrid,
@@ -240,6 +242,11 @@ class LiveSite:
             case FragmentsMet(job_id=job_id, attempt=attempt):
                 self.runs.met(job_id, attempt)
                 self._inner.append(event)
+            case KillFragment(job_id=job_id, attempt=attempt):
+                if self.runs.has(job_id, attempt):
+                    self.runs.kill(job_id, "cancelled", at_once=True)
+            case SignalFragment(job_id=job_id, attempt=attempt, signal=signal):
+                self.runs.signal(job_id, attempt, signal)
             case MaximaSet(maxima=maxima):
                 self.book.eligibility.set_maxima(maxima)
             case _ if isinstance(event, Report | MachineForgotten):
@@ -255,10 +262,14 @@ class LiveSite:
         if wish.kind == "hold":
             self._inner.append(JobCancelled(record.job_id))
             self.book.take_out(record, record.attempt)
-        elif wish.kind == "cancel":
+        elif wish.kind == "signal" and wish.signal is not None:
+            self.runs.signal(record.job_id, record.attempt, wish.signal)
+        elif wish.kind in ("cancel", "kill"):
             self._inner.append(JobCancelled(record.job_id))
             if not self.runs.cancel(record.job_id):
                 self.book.end(record, "cancelled", "")
+            elif wish.kind == "kill":
+                self.runs.kill(record.job_id, "cancelled", at_once=True)
 
     # -- what the core decides ----------------------------------------------------------------------------------------
 
@@ -316,7 +327,8 @@ class LiveSite:
         record.places = ((name, request.nodes),)
         self.book.eligibility.started(record.job_id, record.request)
         size = 1 if request.program.ranks == "first-node" else request.nodes
-        return DescribeJob(record.job_id, record.attempt, request, request.limit_ms, 0, size, (name,), record.left())
+        told = record.attempt, request, request.limit_ms, 0, size, (name,), record.left(), record.starts
+        return DescribeJob(record.job_id, *told)
 
     def _answer(self, answer: Answer) -> None:
         """Tell the grid what the core answers, and what only this knows of it."""

@@ -35,6 +35,7 @@ from gridweave.site.job import (
     RecordEnded,
     RecordUsage,
     Resources,
+    SignalName,
     WishKind,
 )
 from gridweave.site.launch import ANYONE, Launch, Outcome, RankReport, TakenUsers, Used
@@ -372,6 +373,16 @@ class FragmentsMet(OfAttempt, frozen=True, tag="FragmentsMet", gc=False):
     """All fragments of a job have started and found each other; now it runs."""
 
 
+class KillFragment(OfAttempt, frozen=True, tag="KillFragment", gc=False):
+    """End the ranks of a fragment at once, without the time that they have otherwise; it is cancelled, too."""
+
+
+class SignalFragment(OfAttempt, frozen=True, tag="SignalFragment", gc=False):
+    """Send the ranks of a fragment a signal, if they run."""
+
+    signal: SignalName
+
+
 class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
     """The fragments of a job go on at another rate: what they send has other links, or more company there."""
 
@@ -427,6 +438,7 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
     kind: WishKind  # see `WishKind`
     job_ids: tuple[int, ...]
     origin: str = ""  # who asked, and with which request; it is told in the stories
+    signal: SignalName | None = None  # which one, if it is to be sent one
 
 
 class RunReady(msgspec.Struct, frozen=True, tag="RunReady"):
@@ -513,6 +525,8 @@ LiveSiteEvent = (
     | DescribeJob
     | OpenGate
     | FragmentsMet
+    | KillFragment
+    | SignalFragment
     | UserSubmitted
     | Wish
     | RunReady
@@ -526,6 +540,9 @@ LiveSiteEvent = (
     | MaximaSet
 )
 """What a live site is told."""
+
+GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment
+"""What the grid tells a site."""
 
 SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | TakesUsers
 """What a site tells the grid."""
@@ -583,6 +600,15 @@ class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=Tru
     at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
 
 
+class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
+    """Have a machine send the ranks of its part of a job a signal; one that is away then sends none."""
+
+    machine: str
+    job_id: int
+    attempt: int
+    signal: SignalName
+
+
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
     """Have a machine that could not start anything say so when it can."""
 
@@ -596,10 +622,20 @@ class TellGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
 
 
 LiveSiteCommand = (
-    StartRun | OpenRun | KeepRun | EndRun | TellGrid | Accepted | Declined | Noted | RecordUsage | RecordEnded
+    StartRun
+    | OpenRun
+    | KeepRun
+    | EndRun
+    | SignalRun
+    | TellGrid
+    | Accepted
+    | Declined
+    | Noted
+    | RecordUsage
+    | RecordEnded
 )
 
-Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | PaceRun | LookForRoom
+Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | PaceRun | SignalRun | LookForRoom
 """What a site tells a machine."""
 
 Report = RunReady | RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined | MachineTakes

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.site.kernels.dispatch import DisciplineArrays, Planning
+from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules, SiteRules
 from gridweave.site.kernels.limits import WEEK_MS, LimitArrays, next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.queueing import QueueCodes
@@ -225,15 +225,15 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a start that a job has been promised can only become earlier while no job goes ahead of it."""
         return self.discipline == "queue" and (self.backfill != "slack" or self.slack == 0)
 
-    def kernel_arguments(self, plan: Plan | None, limits: LimitArrays | None) -> DisciplineArrays:
-        """Return what the kernels of this policy's discipline work with; there is a plan if it `makes_plan`."""
+    def rules(self, plan: Plan | None, limits: LimitArrays | None) -> SiteRules:
+        """Return what compiled code plays a site by under this policy; there is a plan if it `makes_plan`."""
         backfills = self.backfill != "none"
         if plan is None:
             slack = float(self.slack) if self.backfill == "slack" else 0.0
-            return DisciplineArrays(QueueCodes(backfills, self.choice == "best-fit", slack), None, None)
+            return QueueRules(QueueCodes(backfills, self.choice == "best-fit", slack))
         if limits is None:
-            return DisciplineArrays(None, plan, None)
-        return DisciplineArrays(None, None, Planning(plan, limits, backfills))
+            return PromiseRules(plan)
+        return PlanRules(plan, limits, backfills)
 
     def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
         """Return what each availability profile of a plan has when nothing runs: the nodes, then each cap."""

@@ -14,7 +14,7 @@ from gridweave.errors import OptionError
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
-from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals
+from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName
 from gridweave.site.launch import ANYONE, Launch, Rank, TakenUsers, Used, total_usage
 from gridweave.site.messages import (
     LOCAL,
@@ -38,6 +38,7 @@ from gridweave.site.messages import (
     RunEnded,
     RunReady,
     RunStarted,
+    SignalRun,
     SiteOpened,
     SiteShut,
     StartJob,
@@ -342,6 +343,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
     return Launch(
         job_id=described.job_id,
         attempt=described.attempt,
+        starts=described.starts,
         ranks=ranks,
         size=described.size,
         argv=program.argv,
@@ -446,6 +448,10 @@ class Runs:
         """Return why a machine can start nothing now; empty if it can, as far as it has said."""
         return self._full.get(machine, "")
 
+    def paused(self) -> tuple[int, ...]:
+        """Return the jobs that stand still until their time slice comes."""
+        return tuple(job_id for job_id, run in sorted(self._runs.items()) if run.is_paused)
+
     # -- what the site wants ------------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
@@ -471,7 +477,26 @@ class Runs:
         run = self._runs.get(job_id) or self.over.get(job_id)
         if run is not None:
             run.killed, run.why_killed = "cancelled", "cancelled"
+            self._ends(job_id)
         return run is not None
+
+    def has(self, job_id: int, attempt: int) -> bool:
+        """Return whether this attempt of a job is run here."""
+        run = self._runs.get(job_id)
+        return run is not None and run.attempt == attempt
+
+    def signal(self, job_id: int, attempt: int, signal: SignalName) -> None:
+        """Have the machines send the ranks of a job a signal, those that run."""
+        run = self._runs.get(job_id)
+        if run is not None and run.attempt == attempt and not run.ending:
+            machines = [machine for machine, piece in run.pieces.items() if piece.has_run and not piece.is_over]
+            self._book.out += [SignalRun(machine, job_id, attempt, signal) for machine in machines]
+
+    def _ends(self, job_id: int) -> None:
+        """Enter that a job of the site's own users was told to end."""
+        record = self._book.records.get(job_id)
+        if record is not None and record.state in ("starting", "running"):
+            record.state = "ending"
 
     def kill(self, job_id: int, reason: str, *, at_once: bool = False) -> None:
         """Have the machines end a job, as the core has decided."""
@@ -479,6 +504,7 @@ class Runs:
         if run is not None:
             if not run.killed:
                 run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
+            self._ends(job_id)
             self._end_pieces(run, reason, at_once=at_once)
 
     def pace(self, now_ms: int, job_id: int, *, runs: bool) -> None:
@@ -567,6 +593,8 @@ class Runs:
             # A machine that says so again has not heard it.
             machines = [event.machine] if had_started else run.pieces
             self._book.out += [KeepRun(machine, run.job_id, run.attempt) for machine in machines]
+        if record is not None and run.has_started and not had_started:
+            record.starts += 1
         if record is not None and record.state == "starting" and run.has_started:
             # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
             record.state = "running"

@@ -176,8 +176,18 @@ def kind_of(core: HasState) -> str:
 
 def dump_state(core: HasState) -> bytes:
     """Return the state of a core as bytes."""
+    return compressed(state_bytes(core))
+
+
+def compressed(state: bytes) -> bytes:
+    """Return what `state_bytes` has made as `read_state` takes it in."""
+    return zlib.compress(state, _LEVEL)
+
+
+def state_bytes(core: HasState) -> bytes:
+    """Return the state of a core as bytes that are not compressed yet."""
     try:
-        return zlib.compress(_ENCODER.encode(core.state()), _LEVEL)
+        return _ENCODER.encode(core.state())
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"the state of a {type(core).__name__} cannot be kept: {error}") from error
 

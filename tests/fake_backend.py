@@ -29,7 +29,7 @@ from gridweave.grid.api import (
 )
 from gridweave.grid.gateway.backend import Backend
 from gridweave.site.explain import nodes_text
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, WishKind, request_problem
+from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
 
 OWN_FIRST = 10**12
 PAGE = 500
@@ -150,15 +150,19 @@ class FakeBackend(Backend):
     def _is_in(self, job_id: int, *states: str) -> bool:
         return job_id in self.records_by_id and self.records_by_id[job_id].state in states
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
-        """Cancel jobs that have not ended, hold those that wait, release those that are held."""
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    ) -> list[int]:
+        """Cancel jobs that have not ended, hold those that wait, release those that are held, signal those that run."""
         self._check()
-        before = {"cancel": ("held", "waiting", "starting", "running"), "hold": ("waiting",), "release": ("held",)}
+        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "hold": ("waiting",), "release": ("held",)}
         done = [job_id for job_id in job_ids if self._is_in(job_id, *before[kind])]
         for job_id in done:
-            if kind == "cancel":
-                self._note(job_id, "cancelled", f"by {origin}")
+            if kind in ("cancel", "kill"):
+                self._note(job_id, "cancelled", f"by {origin}" if kind == "cancel" else f"at once, by {origin}")
                 self.end(job_id, "cancelled")
+            elif kind == "signal":
+                self._note(job_id, "signal", f"{signal} by {origin}")
             else:
                 self.records_by_id[job_id].state = "held" if kind == "hold" else "waiting"
                 self._note(job_id, self.records_by_id[job_id].state, f"by {origin}")
@@ -173,6 +177,8 @@ class FakeBackend(Backend):
         """Return a page of jobs."""
         self._check()
         low, high = 1, OWN_FIRST
+        if query.site not in (None, *self.nodes):
+            raise InputError(f"site is {query.site!r:.50}; north or south")
         if query.own:
             if query.own not in self.nodes:
                 raise InputError(f"own is {query.own!r:.50}; north or south")
@@ -251,7 +257,7 @@ class FakeBackend(Backend):
             raise InputError(f"site {site!r:.50} is none of north, south")
         self.draining[site] = draining
 
-    async def queue(self, limit: int) -> Queue:
+    async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return what waits."""
         self._check()
         of_grid = [record for job_id, record in sorted(self.records_by_id.items()) if job_id < OWN_FIRST]
@@ -267,6 +273,8 @@ class FakeBackend(Backend):
                     nodes=record.request.nodes,
                     limit_ms=record.request.limit_ms,
                     submit_ms=record.submit_ms,
+                    start_ms=self.now_ms + 600_000 if explain else None,
+                    reason="no node is free" if explain else "",
                 )
                 for record in waiting[:limit]
             ],
@@ -303,4 +311,6 @@ def _fits(record: JobRecord, query: JobQuery) -> bool:
         and (query.site is None or query.site in dict(record.places))
         and (not query.state or record.state in query.state)
         and (not query.outcome or record.outcome in query.outcome)
+        and (query.since_ms is None or record.end_ms is None or record.end_ms >= query.since_ms)
+        and (query.until_ms is None or record.submit_ms < query.until_ms)
     )

@@ -47,6 +47,7 @@ from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.sharing.compiled import SharedUse
 from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.job import Accepted, JobRequest, Program, WishKind
@@ -197,9 +198,9 @@ def _shared(seed: int, variant: str, *, formula: str = "whole", kinds: Sequence[
     workload = _sharing_jobs(seed, sum(kind.count for kind in nodes))
     cores = np.random.default_rng(seed).integers(1, max(kind.cores for kind in nodes) + 1, len(workload))
     result = simulate(workload, nodes, policy, model=SlowdownModel(formula), cores=cores)
-    assert result.sharing is not None
-    text = _schedule(workload.job_id, result.start_ms, result.end_ms, result.sharing.beside)
-    return text + f"busy {result.sharing.busy_node_ms}\n"
+    assert isinstance(result.own, SharedUse)
+    text = _schedule(workload.job_id, result.start_ms, result.end_ms, result.own.beside)
+    return text + f"busy {result.own.busy_node_ms}\n"
 
 
 def _grid(seed: int, *, sensitive: bool = False, **options: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import GridMessage, LiveGridEvent, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import LiveGridEvent, ReportDone, ReportRefused, ToSite
 from gridweave.grid.service.cluster import GridPlan
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.job import NodeIntervals
@@ -19,6 +19,7 @@ from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     CommitNodes,
     EnqueueJob,
+    GridMessage,
     JobFinished,
     LeaseEnded,
     LiveSiteEvent,
@@ -232,7 +233,7 @@ WRITES_ITS_OWN_STORY = (
     "sh",
     "-c",
     (
-        'line="$GRIDWEAVE_JOB_ID $GRIDWEAVE_ATTEMPT $GRIDWEAVE_SITE $GRIDWEAVE_RANK $GRIDWEAVE_SIZE"; '
+        'line="$GRIDWEAVE_JOB_ID $GRIDWEAVE_TRY $GRIDWEAVE_SITE $GRIDWEAVE_RANK $GRIDWEAVE_SIZE"; '
         'echo "begin $line $(date +%s%3N)" >> "$0"; sleep "$1"; echo "end $line $(date +%s%3N)" >> "$0"'
     ),
 )

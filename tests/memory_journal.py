@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import msgspec
 
 from gridweave.errors import UnavailableError
 from gridweave.site.job import JobRecord
+from gridweave.site.journal.journal import Snap
 from gridweave.site.journal.records import Codec, KeptAnswer, Note, NumberedNote, digest
 from gridweave.site.journal.replay import Replayed
 from gridweave.site.journal.step import Counts, Step, StepRows
-from gridweave.site.state import HasState, dump_state, kind_of, read_state
+from gridweave.site.state import HasState, kind_of, read_state, state_bytes
 
 
 class Disk:
@@ -159,10 +160,17 @@ class MemoryJournal:
         messages = tuple(self._messages.decode(kept[number], self.where) for number in sorted(kept))
         return _Known(counts.first, messages, counts.received)
 
-    def snapshot(self, core: HasState) -> None:
+    def snap(self, core: HasState) -> Snap:
+        """Return the state of a core."""
+        return Snap(self.sequence, self.now_ms, kind_of(core), state_bytes(core))
+
+    def keep(self, snap: Snap, state: bytes) -> None:
         """Keep the state of a core."""
         with self.step() as step:
-            step.snapshot(kind_of(core), dump_state(core))
+            step.snapshot(snap.kind, state, sequence=snap.sequence, now_ms=snap.now_ms)
+
+    def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
+        """Forget nothing: it does not live so long."""
 
     def story(self, job_id: int) -> list[Note]:
         """Return what happened to a job."""

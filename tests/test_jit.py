@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import FunctionType
 
@@ -28,6 +31,73 @@ def test_code_is_found_once_for_arguments_that_are_alike() -> None:
     """A second table of the same layout, of whatever length, needs no look at its type."""
     first = prepared(stretched_ms, np.zeros(2), 1, 1.0, 1)
     assert prepared(stretched_ms, np.ones(5), 7, 0.5, 9) is first
+
+
+RULES = """
+from typing import NamedTuple
+import numpy as np
+from gridweave.jit import kernel, kernel_method
+
+class Adds(NamedTuple):
+    by: int
+
+    @kernel_method
+    def change(self, table, row):
+        table[row] += self.by
+
+class Multiplies(NamedTuple):
+    by: int
+    scale: float
+
+    @kernel_method
+    def change(self, table, row):
+        table[row] *= self.by * self.scale
+"""
+LOOP = """
+from gridweave.jit import kernel
+
+@kernel
+def loop(table, rules):
+    for row in range(len(table)):
+        rules.change(table, row)
+"""
+RUN = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from kernels.loop import loop
+if sys.argv[2] == "mine":
+    from kernels.mine import Adds, Multiplies
+else:
+    from kernels.theirs import Adds, Multiplies
+table = np.array([1.0, 2.0])
+loop(table, Adds(3))
+loop(table, Multiplies(2, 0.25))
+print(table.tolist())
+"""
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_kernel_calls_the_methods_of_the_class_that_it_is_given(tmp_path: Path, *, compiled: bool) -> None:
+    """Compiled or not; also from what an earlier process has kept, and when a class that it kept code for is gone."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (folder / "loop.py").write_text(LOOP)
+    off = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
+
+    def run(whose: str) -> str:
+        command = [sys.executable, "-c", RUN, str(tmp_path), whose]
+        environment = os.environ | off | {"NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return done.stdout
+
+    for name in ("mine", "theirs"):
+        (folder / f"{name}.py").write_text(RULES)
+    assert [run(whose) for whose in ("mine", "mine", "theirs")] == ["[2.0, 2.5]\n"] * 3
+    (folder / "mine.py").write_text(RULES.replace("+=", "-="))
+    assert run("mine") == "[-1.0, -0.5]\n"
+    (folder / "mine.py").unlink()
+    assert run("theirs") == "[2.0, 2.5]\n"
 
 
 @pytest.mark.parametrize("folder", ["site/kernels", "site/disciplines/gang/kernels", "kernels"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,9 +20,12 @@ from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
-from gridweave.site.disciplines.protocol import Played
+from gridweave.site.disciplines.protocol import Entry, Played
+from gridweave.site.job import Running
 from gridweave.site.messages import JobFinished, JobSubmitted
+from gridweave.site.policy import SitePolicy
 from gridweave.site.state import dump_state, read_state
 from reference.model import Job
 from stepping import site_job, step
@@ -174,6 +179,70 @@ def test_jobs_that_wait_for_ever_are_an_error(page: dict[str, Any], monkeypatch:
     monkeypatch.setitem(DISCIPLINES, "fair", replace(page["FAIR"], make=Idle))
     with pytest.raises(InputError, match="the discipline fair leaves 30 jobs waiting on an idle site, the first job 1"):
         simulate(workload_of(drawn(0, 6, 3)), 6, page["FairPolicy"]())
+
+
+class GreedyPolicy(msgspec.Struct, frozen=True):
+    """How a site with the compiled discipline of the page schedules."""
+
+    reach: int
+    discipline: str = "greedy"
+    label: str = "greedy"
+
+
+def test_the_compiled_discipline_of_the_page(
+    page: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Played by the compiled loop and stepped in plain Python, the rule of the page gives one schedule."""
+    for name, code in re.findall(r"^```python (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    greedy = importlib.import_module("greedy.compiled")
+
+    class Greedy(page["Fair"]):  # type: ignore[misc]
+        def why_never(self, job: Any) -> str | None:
+            return f"the site has {self.nodes} nodes" if job.width > self.nodes else None
+
+        def run_pass(self, now_ms: int) -> list[Any]:
+            started, passed = [], 0
+            for job in self.queue:
+                if job.width > self.free() or passed == self.policy.reach:
+                    passed = min(passed + 1, self.policy.reach)
+                else:
+                    self.runs[job.job_id] = Running(job, now_ms, now_ms + job.estimate_ms)
+                    started.append(job)
+            self.queue = [job for job in self.queue if job not in started]
+            return started
+
+    entry = Entry(
+        name="greedy",
+        about="what fits starts",
+        make=Greedy,
+        read=lambda nodes, given, usual: GreedyPolicy(given["reach"]),
+        compiled=Compiled(site=greedy.compiled_site),
+    )
+    monkeypatch.setitem(DISCIPLINES, "greedy", entry)
+    differ = 0
+    for seed in range(40):
+        jobs, policy = workload_of(drawn(seed, 7, 7)), GreedyPolicy(1 + seed % 5)
+        compiled, stepped = (simulate(jobs, 6, policy, driver=driver) for driver in ("batch", "core"))
+        assert compiled.start_ms.tolist() == stepped.start_ms.tolist(), seed
+        assert compiled.refused == stepped.refused
+        differ += compiled.start_ms.tolist() != simulate(jobs, 6, SitePolicy()).start_ms.tolist()
+    assert differ > 20
+
+
+def test_no_file_of_the_batch_driver_names_a_discipline() -> None:
+    """Whoever adds a discipline with kernels leaves the loop and its callers as they are."""
+    folder = Path(__file__).parent.parent / "scenarios" / "batch"
+    views = {"slices.py"}  # draws the matrix of gang scheduling
+    own = [name for name, entry in DISCIPLINES.items() if entry.table is not None]
+    for file in folder.rglob("*.py"):
+        if file.name not in views:
+            text = file.read_text(encoding="utf-8")
+            assert not re.findall(
+                rf"site\.disciplines\.(?!dictionary|protocol|compiled)|\b({'|'.join(own)})\b", text
+            ), file
 
 
 COMMANDS = r"""

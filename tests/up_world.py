@@ -26,6 +26,9 @@ nodes = 2
 
 [gateway]
 port = 0
+
+[ray]
+nodes = "machine"
 """
 
 LEFT = "GRIDWEAVE_TEST_OF_UP"

@@ -16,13 +16,13 @@ from msgspec import inspect
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import PREFETCH
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import GridMessage, LiveGridCommand, LiveGridEvent
+from gridweave.grid.messages import LiveGridCommand, LiveGridEvent
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.channel import Packet
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Accepted, Declined, JobRecord
 from gridweave.site.live import LiveSite
-from gridweave.site.messages import LiveSiteCommand, LiveSiteEvent, Machine, Order, Report, SiteMessage
+from gridweave.site.messages import GridMessage, LiveSiteCommand, LiveSiteEvent, Machine, Order, Report, SiteMessage
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.state import ArrayState

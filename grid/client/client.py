@@ -38,7 +38,7 @@ from gridweave.grid.client.requests import (
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, State, Where, WishKind
+from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, SignalName, State, Where, WishKind
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
@@ -144,9 +144,13 @@ class JobHandle:
                 f"job {self.id}: rank {rank} has left no result: there is no such rank, or its machine has lost it"
             ) from None
 
-    async def cancel(self) -> bool:
-        """End it; return whether it had not ended already."""
-        return self.id in await self._client.cancel([self.id])
+    async def cancel(self, *, at_once: bool = False) -> bool:
+        """End it, `at_once` without the time that it may take otherwise; return whether it had not ended already."""
+        return self.id in await self._client.cancel([self.id], at_once=at_once)
+
+    async def signal(self, name: SignalName) -> bool:
+        """Send its processes a signal, such as ``USR1``; return whether it ran."""
+        return self.id in await self._client.signal([self.id], name)
 
     async def hold(self) -> bool:
         """Keep it from starting; return whether it waited, and now does not start."""
@@ -486,13 +490,21 @@ class Client:
         new = (api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True))
         answers: list[api.SubmitAnswer] = []
         for part in chunks(new):
-            body = EncodedJobs(jobs=part, site=site)
-            answers += (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
+            answers += await self._answered(EncodedJobs(jobs=part, site=site), keys[len(answers)])
         for number, answer in enumerate(answers):
             if answer.job_id is None:
                 which = f"job {number + 1} of {len(answers)}: " if len(answers) > 1 else ""
                 raise RefusedError(which + answer.reason)
         return [JobHandle(self, answer.job_id, key=answer.key) for answer in answers if answer.job_id is not None]
+
+    async def _answered(self, body: EncodedJobs, first_key: str) -> list[api.SubmitAnswer]:
+        """Return what became of the jobs of one request; a single job that is declined is refused as a whole."""
+        try:
+            return (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
+        except RefusedError as error:
+            if not error.kind.endswith(":declined"):
+                raise
+            return [api.SubmitAnswer(key=first_key, reason=str(error))]
 
     def map(
         self,
@@ -558,6 +570,8 @@ class Client:
         site: str | None = None,
         state: Sequence[State] = (),
         outcome: Sequence[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
         below: int | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
@@ -565,7 +579,7 @@ class Client:
 
         Parameters
         ----------
-        own, user, name, array, site, state, outcome, below
+        own, user, name, array, site, state, outcome, since_ms, until_ms, below
             As for `gridweave.grid.api.JobQuery`.
         limit : int, optional
             How many at most; all, if left out.
@@ -574,6 +588,7 @@ class Client:
         while left is None or left > 0:
             page_limit = api.MOST_LISTED if left is None else min(left, api.MOST_LISTED)
             single = {"own": own, "user": user, "name": name, "array": array, "site": site, "below": below}
+            single |= {"since_ms": since_ms, "until_ms": until_ms}
             query = [(key, str(value)) for key, value in single.items() if value not in (None, "")]
             query += [("state", one) for one in state] + [("outcome", one) for one in outcome]
             query.append(("limit", str(page_limit)))
@@ -599,7 +614,7 @@ class Client:
         Parameters
         ----------
         kind : str
-            ``cancel``, ``hold`` or ``release``: as the methods of these names.
+            ``cancel``, ``hold`` or ``release``: as the methods of these names; ``kill``: as `cancel`, at once.
         """
         wanted = list(job_ids)
         done: list[int] = []
@@ -608,9 +623,21 @@ class Client:
             done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=body)).job_ids
         return done
 
-    async def cancel(self, job_ids: Iterable[int]) -> list[int]:
-        """End jobs; return those that had not ended already."""
-        return await self.wish("cancel", job_ids)
+    async def cancel(self, job_ids: Iterable[int], *, at_once: bool = False) -> list[int]:
+        """End jobs, `at_once` without the time that they may take otherwise; return those that had not ended."""
+        return await self.wish("kill" if at_once else "cancel", job_ids)
+
+    async def signal(self, job_ids: Iterable[int], name: SignalName) -> list[int]:
+        """Send the processes of running jobs a signal, such as ``USR1``; return the jobs that ran.
+
+        A machine that does not answer at that moment passes none on.
+        """
+        wanted = list(job_ids)
+        done: list[int] = []
+        for start in range(0, len(wanted), api.MOST_LISTED):
+            body = api.SignalJobs(job_ids=wanted[start : start + api.MOST_LISTED], signal=name)
+            done += (await self.transport.call("POST", "/v1/jobs/signal", api.Done, body=body)).job_ids
+        return done
 
     async def hold(self, job_ids: Iterable[int]) -> list[int]:
         """Keep jobs from starting; return those that waited, and now do not start."""
@@ -658,9 +685,16 @@ class Client:
         """Return how the sites are."""
         return (await self.transport.call("GET", "/v1/sites", api.Sites)).sites
 
-    async def queue(self, limit: int = 100) -> api.Queue:
-        """Return the first of the jobs that wait, and how many there are in each state."""
-        return await self.transport.call("GET", "/v1/queue", api.Queue, query={"limit": str(limit)})
+    async def queue(self, limit: int = 100, *, explain: bool = False) -> api.Queue:
+        """Return the first of the jobs that wait, and how many there are in each state.
+
+        Parameters
+        ----------
+        explain : bool
+            Whether it is told when they start, and why not sooner, of as many as can be worked out in a second.
+        """
+        query = {"limit": str(limit)} | ({"explain": "true"} if explain else {})
+        return await self.transport.call("GET", "/v1/queue", api.Queue, query=query)
 
     async def scheduling(self) -> api.Scheduling:
         """Return how the grid schedules, and what its clock shows."""

@@ -20,7 +20,14 @@ import platformdirs
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.gateway.settings import is_loopback
-from gridweave.grid.service.state import DEFAULT_NAME, LocalGridState, known_grids, running_grid
+from gridweave.grid.service.state import (
+    DEFAULT_NAME,
+    GATEWAY,
+    LocalGridState,
+    LocalProcess,
+    known_grids,
+    running_grid,
+)
 
 FILE_VARIABLE = "GRIDWEAVE_CONFIG"
 PROFILE_VARIABLE = "GRIDWEAVE_PROFILE"
@@ -45,6 +52,8 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()  # what the user should know
     # The sites' own gateways, as far as they are known: jobs for such a site are handed in there.
     sites: dict[str, Connection] = {}
+    grid: str = ""  # the name of the grid that `gridweave up` has started here, if that is where the address is from
+    shares_folders: bool = False  # whether its machines are this one, so that they know the folders here
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,9 +65,10 @@ class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     site: str | None = None
     plain_http: bool | None = None
     sites: dict[str, _Layer] | None = None
+    here: LocalGridState | None = None
 
 
-_KEYS = _Layer.__struct_fields__[:-1]
+_KEYS = _Layer.__struct_fields__[:-2]
 TOKEN_FILE = "token_file"
 _TOKEN_LINE = re.compile(r"^\s*token\s*=", re.MULTILINE)
 _SITE_KEYS_IN_FILE = (*(name for name in _KEYS if name != "site"), TOKEN_FILE)
@@ -115,6 +125,7 @@ def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
         for number, layer in enumerate(layers)
         if number <= place or layer.url is None or layer.url.rstrip("/") == chosen
     ]
+    here = layers[place].here
     values = {name: next((v for v in (getattr(x, name) for x in heard) if v is not None), None) for name in _KEYS[1:]}
     return Connection(
         url=chosen,
@@ -124,7 +135,26 @@ def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
         plain_http=bool(values["plain_http"]),
         warnings=tuple(warnings),
         sites=_site_connections([layer.sites or {} for layer in heard]),
+        grid="" if here is None else here.name,
+        shares_folders=here is not None and here.own_ray,
     )
+
+
+def gateway_here(connection: Connection) -> LocalProcess | None:
+    """Return the process that is the gateway of a grid that runs here; None if there is none."""
+    state = running_grid(connection.grid) if connection.grid else None
+    return None if state is None else state.process(GATEWAY)
+
+
+def followed(connection: Connection) -> Connection:
+    """Return how a grid that runs here is reached now, as its gateway may have been started again elsewhere.
+
+    UnavailableError if it has no gateway now: what listens at its address then is another program, and gets no token.
+    """
+    if not connection.grid:
+        return connection
+    found = _merged([_layer_of(grid_here(connection.grid))], ())
+    return msgspec.structs.replace(connection, url=found.url, token=found.token, ca=found.ca)
 
 
 def _capitals(site: str) -> str:
@@ -221,7 +251,14 @@ def _over(upper: _Layer, lower: _Layer) -> _Layer:
 
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
-    return _Layer() if grid is None else _Layer(url=grid.url, token=grid.token, ca=grid.cert or None)
+    """Return how a grid that runs here is reached; the token goes to nobody but its own gateway."""
+    if grid is None:
+        return _Layer()
+    if not grid.has_gateway:
+        name = "" if grid.name == DEFAULT_NAME else f" --name {grid.name}"
+        problem = f"the gateway of the grid {grid.name!r} does not run at {grid.url}"
+        raise UnavailableError(f"{problem}; start it again with `gridweave up{name}`")
+    return _Layer(url=grid.url, token=grid.token, ca=grid.cert or None, here=grid)
 
 
 def grid_here(name: str | None = None) -> LocalGridState | None:

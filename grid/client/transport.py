@@ -24,10 +24,11 @@ from gridweave.errors import (
     NotFoundError,
     OptionError,
     RefusedError,
+    SiteAwayError,
     UnavailableError,
 )
 from gridweave.grid.api import Problem
-from gridweave.grid.client.configuration import Connection
+from gridweave.grid.client.configuration import Connection, followed, gateway_here
 from gridweave.version import __version__
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def seconds_to_wait(text: str | None, now: datetime.datetime) -> float | None:
 
 T = TypeVar("T")
 
+SITE_AWAY = "urn:gridweave:problem:site-unavailable"
+
 MSGPACK = "application/msgpack"
 PROBLEM_MSGPACK = "application/problem+msgpack"
 _ACCEPT = f"{MSGPACK}, {PROBLEM_MSGPACK}"
@@ -152,11 +155,11 @@ class Transport:
 
     def __init__(self, connection: Connection, pauses: Pauses) -> None:
         self.connection, self.pauses, self.patience = connection, pauses, pauses.patience
-        self.headers = {"User-Agent": f"gridweave/{__version__}"}
-        if connection.token is not None:
-            self.headers["Authorization"] = f"Bearer {connection.token}"
+        self.headers = _headers(connection)
         self.trusted = _trusted(connection)
         self._sessions: dict[int, aiohttp.ClientSession] = {}
+        # Of a grid that runs here: the process that was seen to listen at its address.
+        self._gateway = gateway_here(connection)
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
         """Return the session with so many connections at most (0: as many as there are), made when it is first used."""
@@ -242,6 +245,7 @@ class Transport:
         while True:
             tries += 1
             try:
+                await self._follow()
                 return await once()
             except TryAgain as failed:
                 last = failed
@@ -257,6 +261,20 @@ class Transport:
                 raise last.error
             await self.pauses.sleep(pause_s)
             slept_s += pause_s
+
+    async def _follow(self) -> None:
+        """See to it that a grid that runs here is asked where its own gateway is now, and nobody else."""
+        if not self.connection.grid or (self._gateway is not None and self._gateway.is_alive):
+            return
+        try:
+            self.connection = followed(self.connection)
+        except UnavailableError as error:
+            raise TryAgain(error, was_reached=False) from None
+        self._gateway, self.headers = gateway_here(self.connection), _headers(self.connection)
+        self.trusted = _trusted(self.connection)
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
 
     def _cut(self, error: BaseException) -> TryAgain:
         """Return what a failed connection means."""
@@ -276,6 +294,13 @@ class Transport:
 
     def _url(self, path: str) -> str:
         return self.connection.url + path
+
+
+def _headers(connection: Connection) -> dict[str, str]:
+    headers = {"User-Agent": f"gridweave/{__version__}"}
+    if connection.token is not None:
+        headers["Authorization"] = f"Bearer {connection.token}"
+    return headers
 
 
 def untrusted(url: str, why: str) -> UnavailableError:
@@ -339,6 +364,8 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
             return NotAllowedError(detail, **said)
         case 404:
             return NotFoundError(detail, **said)
+        case 503 if problem.type == SITE_AWAY:
+            return SiteAwayError(detail)
         case 429 | 502 | 503 | 504:
             now = datetime.datetime.now(datetime.UTC)
             after_s = problem.retry_after_s or seconds_to_wait(answered.headers.get("Retry-After"), now) or 0.0

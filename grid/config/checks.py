@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, Site
+from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, Site, TuningTable
 from gridweave.grid.config.toml import FileReport
-from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
+from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy, GridTuning
 from gridweave.netmodel.tables import KeyPath, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
 from gridweave.site.disciplines.protocol import Policy
@@ -47,7 +47,22 @@ def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPol
     values["max_fragments"] = tuple(rows)
     if isinstance(table.overhead, list):
         values["overhead"] = tuple(table.overhead)
+    values["tuning"] = None if table.tuning is None else _tuning(table.tuning, report)
     return _made(GridPolicy, values, ("grid",), report)
+
+
+def _tuning(table: TuningTable, report: FileReport | None) -> GridTuning:
+    """Return how the order of the queue is tuned; see `grid_policy`."""
+    values = {name: getattr(table, name) for name in GridTuning.__struct_fields__}
+    names = table.policies.split("+") if isinstance(table.policies, str) else table.policies
+    values["policies"] = tuple(names)
+    try:
+        return GridTuning(**values)
+    except OptionError as error:
+        if report is None:
+            raise
+        report.add(("grid", "tuning", error.option), error.problem)
+        return GridTuning()
 
 
 def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: FileReport | None = None) -> T:
@@ -66,7 +81,11 @@ def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report:
             kept[name] = value
         except OptionError as error:
             report.add((*place, name), error.problem)
-    return kind(**kept)
+    try:
+        return kind(**kept)
+    except OptionError as error:  # each of them is right, and they do not go together
+        report.add((*place, error.option), error.problem)
+        return kind()
 
 
 def check_sites(sites: Sequence[object], report: FileReport) -> None:

@@ -5,7 +5,7 @@ Which keys count where is told by `GridFile`, `ServedGrid` and `ServedSite`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -189,6 +189,24 @@ class FarSiteTable(EndTable, frozen=True, kw_only=True):
         )
 
 
+class TuningTable(Table, frozen=True, kw_only=True):
+    """How the grid tunes the order of its queue: as `gridweave.grid.policy.GridTuning`.
+
+    Attributes
+    ----------
+    policies : list of str, or str
+        The orders; as one text with a plus between them.
+    decider, preferred, tuning : str
+    slackness_pct : float
+    """
+
+    policies: list[str] | str = "fcfs+sjf+ljf"
+    decider: Annotated[str, one_of(("advanced", "simple", "preferred"), "Who chooses the order.")] = "advanced"
+    preferred: str | None = None
+    tuning: Annotated[str, one_of(("full", "half"), "After what the order is decided anew.")] = "full"
+    slackness_pct: Annotated[float, Meta(description="By how much another order must be better.")] = 0.0
+
+
 class PolicyTable(Table, frozen=True, kw_only=True):
     """What ``[grid]`` says everywhere: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments.
 
@@ -222,6 +240,7 @@ class PolicyTable(Table, frozen=True, kw_only=True):
         Annotated[str, one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
         | list[tuple[Annotated[int, Meta(ge=1, le=MAX_INT)], Annotated[int, Meta(ge=1, le=MAX_INT)]]]
     ) = "unlimited"
+    tuning: TuningTable | None = None
     split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
     exact_up_to: Annotated[
         int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=MAX_INT)
@@ -293,6 +312,8 @@ class RayTable(Table, frozen=True, kw_only=True):
     port: _Port = 0  # of its head; 0: any that is free
     # From which on ports are kept for the ranks of jobs to meet at, 200 for each machine.
     first_port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
+    # Whether each machine of a site has a Ray node of its own, which may go without the others, or all share the head.
+    nodes: Literal["one", "machine"] = "one"
     # Memory of each of its nodes for objects; the grid itself puts none there.
     object_store_mb: Annotated[int, Meta(ge=76, le=2**20)] = 80
     address: str | None = None  # ``auto`` or HOST:PORT; a Ray of its own is started if it is left out
@@ -354,7 +375,10 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 class ServedSite(Table, frozen=True, kw_only=True):
     """A whole file of a site."""
 
-    refused: ClassVar[Refused] = {("site", "at"): "counts at the grid's side; leave it out"}
+    refused: ClassVar[Refused] = {
+        ("site", "at"): "counts at the grid's side; leave it out",
+        ("ray", "nodes"): "is not known here, but in GRID.toml: several machines have a node each; leave it out",
+    }
     replaced: ClassVar[dict[str, Any]] = {"folder": "/"}
 
     site: OwnSiteTable

@@ -9,9 +9,11 @@ from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, copied
+from gridweave.grid.control.tuning import QueueTuning, QueueTuningState, awrt_ms
 from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
 from gridweave.grid.kernels.candidates import MOST, withdraw
 from gridweave.grid.kernels.grid_plan import (
@@ -26,16 +28,16 @@ from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, hold_reserved
 from gridweave.grid.kernels.running import running_slots
-from gridweave.grid.kernels.state import BLOCK, FRAGMENT, empty_grid
+from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.job import Job
-from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.kernels.profile import earliest_fit
-from gridweave.site.kernels.state import FRESH, GIVE_BACK, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
+from gridweave.site.kernels.state import FRESH, GIVE_BACK, HEAD, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
 from gridweave.site.kernels.work import late_end_ms, work_left
 from gridweave.site.messages import RunsLate
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
@@ -66,6 +68,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     others: list[int]
     late: list[RunsLate]
     links: LinksState | None
+    tuning: QueueTuningState | None = None
 
 
 class GridQueue:
@@ -95,6 +98,10 @@ class GridQueue:
         if self.reserves_starts:
             self._plan = empty_grid_plan(self._state, self._codes, room=FIRST_SLOTS)
         self._order = ORDERS[policy.order]
+        self.tuning: QueueTuning | None = None
+        if policy.tuning is not None:
+            self.tuning = QueueTuning(policy.tuning)
+            self._order = ORDERS[self.tuning.order]
         self._name_numbers()
         state, number = self._state, 0
         self._arrive = prepared(job_arrived, state, number, 0.0, *(number,) * 4, 0.0, 0.0)
@@ -118,6 +125,7 @@ class GridQueue:
             others=self._others,
             late=list(self._late.values()),
             links=None if self._links is None else self._links.state(),
+            tuning=None if self.tuning is None else self.tuning.state(),
         )
 
     def restore(self, state: QueueState) -> None:
@@ -131,6 +139,9 @@ class GridQueue:
         if self._links is not None and state.links is not None:
             self._links.restore(state.links)
             self._codes = self._codes._replace(net=self._links.arrays)
+        if self.tuning is not None and state.tuning is not None:
+            self.tuning.restore(state.tuning)
+            self._order = ORDERS[self.tuning.order]
         counters = self._state.counters[0]
         self.n_waiting, self._n_fragments = int(counters["n_waiting"]), int(counters["n_fragments"])
         self._name_numbers()
@@ -141,6 +152,7 @@ class GridQueue:
         twin._state = copied(self._state)
         twin._plan = None if self._plan is None else copied(self._plan)
         twin._others, twin._slots, twin._late = self._others.copy(), self._slots.copy(), self._late.copy()
+        twin.tuning = None if self.tuning is None else self.tuning.copy()
         if self._links is not None:
             twin._links = self._links.copy()
             twin._codes = self._codes._replace(net=twin._links.arrays)
@@ -274,6 +286,8 @@ class GridQueue:
         if self._links is not None:
             self._links.enter(slot, width, sends or Sends())
         self.n_waiting += 1
+        if self.tuning is not None:
+            self.tuning.submitted()
 
     def withdraw(self, job_id: int) -> bool:
         """Take out a waiting job; return whether it waited."""
@@ -286,6 +300,8 @@ class GridQueue:
             planned_job_withdrawn(self._state, self._plan, np.int64(places[0]))
         self.n_waiting -= 1
         self._slots.leave(job_id)
+        if self.tuning is not None:
+            self.tuning.left()
         return True
 
     def next_start_ms(self) -> int | None:
@@ -303,6 +319,8 @@ class GridQueue:
             return []
         if self._n_fragments > self._most_fragments:
             self._compact()
+        if self.tuning is not None and self.tuning.is_due(self.n_waiting):
+            self._tune(self.tuning, now_ms)
         state, decide = self._state, self._decide
         if self._plan is None:
             n_started, first = decide(state, self._codes, now_ms)
@@ -323,6 +341,51 @@ class GridQueue:
             if len(placements) == n_started:
                 return placements
             first = self._placed(state, len(placements))
+
+    def _tune(self, tuning: QueueTuning, now_ms: int) -> None:
+        """Decide on the order of the queue by what its plan is worth in each."""
+        values = np.array([self._worth(order, now_ms) for order in tuning.orders])
+        if tuning.choose(values):
+            self._order = ORDERS[tuning.order]
+            self._sort(tuning.order)
+
+    def _worth(self, order: str, now_ms: int) -> float:
+        """Return the AWRT of what waits, if all of it were planned over the sites in an order, and nothing else came.
+
+        It is the plan of conservative backfilling, made on a copy.
+        """
+        twin = self.copy()
+        twin._sort(order)
+        state = twin._state
+        slots = state.waiting[: self.n_waiting].copy()
+        plan = empty_grid_plan(state, twin._codes, room=self.n_waiting + int(self._n_running[0]))
+        plan.counters["stale"] = REPLAN
+        grid_plan_pass(state, twin._codes, plan, np.int64(now_ms))
+        jobs = state.jobs[slots]
+        return awrt_ms(jobs, jobs["promised_ms"], plan.reserved["length_ms"][plan.row[slots]])
+
+    def _sort(self, order: str) -> None:
+        """Bring the queue into an order; what was found of its head holds no more."""
+        waiting, jobs = self._state.waiting[: self.n_waiting], self._state.jobs
+        keys = self._keys(order, waiting)
+        jobs["key"][waiting] = keys
+        waiting[:] = waiting[np.lexsort((jobs["job_id"][waiting], jobs["submit_ms"][waiting], keys))]
+        counters = self._state.counters
+        counters["first_new"] = HEAD
+        counters["settled"] = counters["reserved_for"] = UNKNOWN
+
+    def _keys(self, order: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return the keys of jobs in an order."""
+        jobs = self._state.jobs[slots]
+        known = [self._slots.jobs[slot] for slot in slots.tolist()]
+        return order_keys(
+            order,
+            submit_ms=jobs["submit_ms"],
+            width=jobs["width"],
+            estimate_ms=jobs["estimate_ms"],
+            weight=np.array([job.weight for job in known]),
+            priority=np.array([job.priority for job in known]),
+        )
 
     def _fragments_of(self, slot: int) -> Fragments:
         first = int(self._state.first_fragment[slot])
@@ -349,11 +412,15 @@ class GridQueue:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job for good."""
         self._leave(now_ms, job_id)
+        if self.tuning is not None:
+            self.tuning.left()
         self._slots.leave(job_id)
 
     def requeue(self, now_ms: int, job_id: int) -> None:
         """Put a running job back into the queue, at the place that it had by its submission."""
         slot = self._leave(now_ms, job_id)
+        if self.tuning is not None:
+            self._state.jobs["key"][slot] = self._keys(self.tuning.order, np.array([slot]))[0]
         enqueue(self._state, np.int64(slot))
         self.n_waiting += 1
         self._replan()

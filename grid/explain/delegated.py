@@ -130,33 +130,3 @@ def _loaded(
             reason = f"was sent work of the grid for {rough_span_text(load_ms or 0)} on all its {size} nodes"
         rows.append(SiteReason(site=name, nodes=size, reason=reason))
     return tuple(rows)
-
-
-def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
-    """Return a forecast with what a site says of the job, that waits there or would.
-
-    It has the site's own start and reason, if the job waits in its queue; if it is a quote, the site that could start
-    the job first, of those that have answered.
-    """
-    said = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
-    rows = tuple(
-        msgspec.structs.replace(said, site=site, nodes=row.nodes) if row.site == site else row for row in forecast.sites
-    )
-    forecast = msgspec.structs.replace(forecast, sites=rows)
-    start_ms = answer.start_ms
-    if forecast.job_id is not None:
-        where = f"it waits in the queue of {site}" if answer.state == "waiting" else f"at {site}"
-        reason = f"{where}: {answer.reason}"
-        return msgspec.structs.replace(
-            forecast, state=answer.state, start_ms=start_ms, ahead=answer.ahead, reason=reason
-        )
-    if start_ms is None or (forecast.start_ms is not None and forecast.start_ms <= start_ms):
-        return forecast
-    return msgspec.structs.replace(
-        forecast,
-        start_ms=start_ms,
-        places=answer.places,
-        length_ms=answer.length_ms,
-        ahead=answer.ahead,
-        reason=f"{site} could start it first, {when_text(start_ms, answer.now_ms)}",
-    )

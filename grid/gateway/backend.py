@@ -17,7 +17,7 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, WishKind
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 
 
 class Backend(Protocol):
@@ -41,10 +41,13 @@ class Backend(Protocol):
             Who asked, and with which request: it is kept in the story of each job.
         """
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    ) -> list[int]:
         """Do what a user wants of jobs; return those that it was done to, unknown ones and others left out.
 
-        To cancel: those that had not ended. To hold: those that are held now, or will be if they do not start before.
+        To cancel, at once or not: those that had not ended. To get a signal: those that ran. To hold: those that are
+        held now, or will be if they do not start before.
         To release: those that were held by their users.
         """
 
@@ -78,8 +81,8 @@ class Backend(Protocol):
     async def drain(self, site: str, draining: bool) -> None:
         """Have a site take nothing new of the grid, or take it again."""
 
-    async def queue(self, limit: int) -> Queue:
-        """Return the first of the jobs that wait."""
+    async def queue(self, limit: int, *, explain: bool = False) -> Queue:
+        """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

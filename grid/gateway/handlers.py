@@ -25,6 +25,7 @@ from gridweave.grid.api import (
     QuoteJob,
     Scheduling,
     ShortToken,
+    SignalJobs,
     SiteInfo,
     Sites,
     Story,
@@ -48,6 +49,7 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How much of the queue is asked for."""
 
     limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
+    explain: bool = False  # whether it is told when they start, and why not sooner
 
 
 async def sites(call: GatewayCall) -> Sites:
@@ -75,7 +77,7 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
     """Show the jobs that wait, the first first."""
-    return await call.backend.queue(query.limit)
+    return await call.backend.queue(query.limit, explain=query.explain)
 
 
 async def scheduling(call: GatewayCall) -> Scheduling:
@@ -221,15 +223,29 @@ def wish_many(kind: WishKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]
     """Return the handler that does what a user wants of the jobs in the body; others' are passed over."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
-        most = call.parts.settings.max_jobs
-        if len(body.job_ids) > most:
-            raise RefusalError("too-many-jobs", f"{len(body.job_ids)} jobs; at most {most} in one request")
-        job_ids = sorted(set(body.job_ids))
-        call.jobs = len(job_ids)
-        if not call.identity.is_operator:
-            records = await call.backend.records(job_ids) if job_ids else []
-            job_ids = sorted(record.job_id for record in records if call.identity.sees(record.request.user))
+        job_ids = await _own(call, body.job_ids)
         done = await call.backend.wish(kind, job_ids, origin=call.origin) if job_ids else []
         return Done(job_ids=sorted(done))
 
     return handler
+
+
+async def signal_jobs(call: GatewayCall, body: SignalJobs) -> Done:
+    """Send the processes of running jobs a signal; others, and others' jobs, are passed over."""
+    job_ids = await _own(call, body.job_ids)
+    if job_ids:
+        job_ids = await call.backend.wish("signal", job_ids, origin=call.origin, signal=body.signal)
+    return Done(job_ids=sorted(job_ids))
+
+
+async def _own(call: GatewayCall, job_ids: list[int]) -> list[int]:
+    """Return those of the jobs that are of who asks, each once."""
+    most = call.parts.settings.max_jobs
+    if len(job_ids) > most:
+        raise RefusalError("too-many-jobs", f"{len(job_ids)} jobs; at most {most} in one request")
+    found = sorted(set(job_ids))
+    call.jobs = len(found)
+    if call.identity.is_operator or not found:
+        return found
+    records = await call.backend.records(found)
+    return sorted(record.job_id for record in records if call.identity.sees(record.request.user))

@@ -96,7 +96,7 @@ class GatewayMetrics:
         """Take in how the grid is; without a queue it does not answer."""
         self._up.set(queue is not None)
         if queue is not None:
-            for state in ("waiting", "held", "starting", "running"):
+            for state in ("waiting", "held", "starting", "running", "ending"):
                 self._jobs.labels(state).set(getattr(queue, state))
         for site in sites:
             seen = {

@@ -16,7 +16,10 @@ from gridweave.version import __version__
 
 _REF = "#/components/schemas/{name}"
 
-_ALWAYS = ("bad-http", "not-acceptable", "too-many-requests", "too-many-at-once", "internal", "unavailable", "busy")
+_ALWAYS = (
+    *("bad-http", "not-acceptable", "invalid-request", "too-many-requests", "too-many-at-once"),
+    *("internal", "unavailable", "busy", "site-unavailable"),
+)
 _WITH_TOKEN = ("unauthenticated", "forbidden", "foreign-origin", "tokens-unavailable")
 _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-media-type", "unknown-expectation")
 
@@ -145,6 +148,4 @@ def _kinds(route: HttpRoute) -> Iterable[str]:
         found += _WITH_TOKEN
     if route.body is not None:
         found += _WITH_BODY
-    if route.body is not None or route.query is not None:
-        found.append("invalid-request")
     return found

@@ -33,6 +33,7 @@ _LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sen
 def _wishes() -> Iterable[HttpRoute]:
     wishes: tuple[tuple[WishKind, str, str], ...] = (
         ("cancel", "End a job, or keep it from starting", "End jobs, or keep them from starting"),
+        ("kill", "End a job at once, without the time that it may take otherwise", "End jobs at once"),
         ("hold", "Keep a job from the queue", "Keep jobs from the queue"),
         (
             "release",
@@ -69,6 +70,8 @@ def _description(with_tokens: bool) -> bytes:
     return msgspec.json.encode(describe(ROUTES, with_tokens=with_tokens))
 
 
+_SIGNAL = route("POST /v1/jobs/signal", handlers.signal_jobs, "cancel", problems=("too-many-jobs",))
+
 ROUTES: tuple[HttpRoute, ...] = (
     route(
         "POST /v1/jobs",
@@ -76,11 +79,12 @@ ROUTES: tuple[HttpRoute, ...] = (
         "submit",
         body=SubmitJobs,
         reads_body=True,
-        problems=("too-many-jobs", "too-many-open-jobs"),
+        problems=("too-many-jobs", "too-many-open-jobs", "declined"),
         request_headers=(_KEY,),
     ),
     route("GET /v1/jobs", handlers.list_jobs),
     *_wishes(),
+    _SIGNAL,
     route("GET /v1/jobs/{id}", handlers.show_job, problems=_JOB),
     route("GET /v1/jobs/{id}/story", handlers.story, problems=_JOB),
     route("GET /v1/jobs/{id}/forecast", handlers.forecast, problems=_JOB),

@@ -12,7 +12,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import Meta
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.api import FieldProblem, JobId, OutputPart, StreamEnd
+from gridweave.grid.api import EventKind, FieldProblem, JobId, OutputPart, StreamEnd
 from gridweave.grid.gateway.call import GatewayCall, cut, unknown_job
 from gridweave.grid.gateway.hub import Chunk, Filter
 from gridweave.grid.gateway.problems import RefusalError, refused_field
@@ -38,7 +38,7 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] | None = None
     # Only of these jobs, of these kinds.
     job: Annotated[tuple[JobId, ...], Meta(max_length=1_000)] = ()
-    kind: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
+    kind: Annotated[tuple[EventKind, ...], Meta(max_length=100)] = ()
     user: str | None = None  # only of jobs of this user
     format: Literal["json", "msgpack"] = "json"  # of the frames of a WebSocket
 

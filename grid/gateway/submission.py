@@ -57,7 +57,7 @@ class _RawJobs(msgspec.Struct):
 
 
 async def submit(call: GatewayCall) -> Submitted:
-    """Hand in jobs; they are durable when the answer comes."""
+    """Hand in jobs; they are durable when the answer comes. A single one that is declined is refused."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)
@@ -68,6 +68,8 @@ async def submit(call: GatewayCall) -> Submitted:
     _check_unique(call, passed, good)
     for place, answer in zip(good, await _hand_in(call, passed, site) if passed else [], strict=True):
         answers[place] = answer
+    if len(answers) == 1 and isinstance(answers[0], Declined):
+        raise RefusalError("declined", answers[0].reason)
     return Submitted(answers=[_answer(key, answer) for key, answer in zip(keys, answers, strict=True)])
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import Awaitable, Coroutine, Hashable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import (
     Forecast,
     Health,
@@ -26,10 +26,9 @@ from gridweave.grid.api import (
     SiteInfo,
     StoryEntry,
 )
-from gridweave.grid.explain.delegated import with_site_answer
 from gridweave.site.desk_messages import SiteNames
-from gridweave.site.explain import record_forecast
-from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, WishKind
+from gridweave.site.explain import record_forecast, with_site_answer
+from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.service.calls import (
@@ -48,8 +47,11 @@ from gridweave.version import __version__
 SUBMIT_S = 60.0
 """So long an answer to jobs that are handed in is waited for."""
 
-LOOK_S = 3.0
+LOOK_S = 1.0
 """So long it is waited for what a site or the grid says of itself."""
+
+HUNG_S = 0.6
+"""A site that has not answered for so long is asked whether it answers at all, and has as long again for that."""
 
 T = TypeVar("T")
 
@@ -77,13 +79,42 @@ class LiveBackend:
         self._last: dict[str, SiteInfo] = {}
 
     async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
-        data = await self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
+        call = self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
+        data = await (self._unless_hung(actor, call) if timeout_s > LOOK_S and actor in self._site_actors else call)
         known: Any = kind
         try:
             answer: T = answer_of(data, _decoder_of(known))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise UnavailableError(f"{actor}: its answer cannot be read ({error}); is it of another version?") from None
         return answer
+
+    @property
+    def _site_actors(self) -> dict[str, str]:
+        """The names of sites by those of their actors, as far as they are known."""
+        return {site_actor(site.name): site.name for site in self._names}
+
+    async def _unless_hung(self, actor: str, call: Coroutine[Any, Any, bytes]) -> bytes:
+        """Return the answer to a call; SiteAwayError if meanwhile the site does not even say how it is."""
+        task = asyncio.ensure_future(call)
+        try:
+            done, _ = await asyncio.wait([task], timeout=HUNG_S)
+            if not done:
+                await self._look_at(actor)
+            return await task
+        finally:
+            task.cancel()
+
+    async def _look_at(self, actor: str) -> None:
+        """Raise SiteAwayError if a site does not say how it is."""
+        try:
+            await self._calls.call(actor, "ask", "status", question(), timeout_s=HUNG_S)
+        except UnavailableError as error:
+            site = self._site_actors[actor]
+            last = self._last.get(site)
+            known = f"; when it last did, it had {last.free} of {last.nodes} nodes free" if last and last.nodes else ""
+            raise SiteAwayError(
+                f"site {site} does not answer{known}; the same may be asked again, other sites are not concerned"
+            ) from error
 
     # -- who there is -------------------------------------------------------------------------------------------------
 
@@ -133,10 +164,12 @@ class LiveBackend:
         )
         return answers
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str) -> list[int]:
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    ) -> list[int]:
         """Do what a user wants of jobs; return those that it was done to."""
         asked = (
-            self._ask(actor, "wish", list[int], kind, mine, origin)
+            self._ask(actor, "wish", list[int], kind, mine, origin, signal)
             for actor, mine in (await self._by_desk(job_ids)).items()
         )
         return [job_id for done in await asyncio.gather(*asked) for job_id in done]
@@ -154,6 +187,8 @@ class LiveBackend:
 
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that are asked for, the newest first."""
+        if query.site is not None:
+            await self._site(query.site)  # there is one of this name
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
         return await self._ask(actor, "jobs", JobPage, query)
 
@@ -276,9 +311,9 @@ class LiveBackend:
         """Have a site take nothing new of the grid, or take it again."""
         await self._ask(await self._site(site), "drain", type(None), draining)
 
-    async def queue(self, limit: int) -> Queue:
+    async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait."""
-        return await self._ask(self.home, "queue", Queue, limit)
+        return await self._ask(self.home, "queue", Queue, limit, explain)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
@@ -287,8 +322,13 @@ class LiveBackend:
     async def health(self) -> Health:
         """Return whether the grid works; raises nothing."""
         try:
-            self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
-            sites = {site.name: site.answers for site in await self.sites()}
+            about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
+            if self._names:
+                self._names, told = await asyncio.gather(about, self.sites())
+            else:
+                self._names = await about
+                told = await self.sites()
+            sites = {site.name: site.answers for site in told}
         except UnavailableError:
             sites = {site.name: False for site in self._names}
             return Health(status="unavailable", version=__version__, sites=sites)

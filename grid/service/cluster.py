@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -107,6 +107,11 @@ COMPILE_S = 600.0
 
 
 _AGAIN_S = 0.2
+
+_TELL_EVERY_S = 10.0
+
+TellMissing = Callable[[list[str]], None]
+"""Hears now and then which actors are waited for still."""
 
 Answer = Accepted | Declined
 
@@ -216,16 +221,22 @@ class RunningActors:
             self.actors[name] = maker.remote(*arguments, **options)
             self.made.add(name)
 
-    def wait_for(self, names: Sequence[str], timeout_s: float) -> None:
+    def wait_for(self, names: Sequence[str], timeout_s: float, tell: TellMissing | None = None) -> None:
         """Wait until actors can be called; if one cannot, end those that were made here.
 
-        InputError if the journal of one is of another plan, or is none.
+        Those that cannot yet are told now and then. InputError if the journal of one is of another plan, or is none.
         """
         import ray
 
         until = time.monotonic() + timeout_s
         waiting = {name: self.actors[name].ready.remote() for name in names}
         while waiting:
+            if tell is not None:
+                ready, _ = ray.wait(list(waiting.values()), timeout=min(_TELL_EVERY_S, timeout_s))
+                if not ready and time.monotonic() < until:
+                    tell(list(waiting))
+                    continue
+                waiting = dict(sorted(waiting.items(), key=lambda one: one[1] not in ready))
             name, reference = next(iter(waiting.items()))
             try:
                 ray.get(reference, timeout=max(0.0, until - time.monotonic()))
@@ -248,12 +259,12 @@ class RunningActors:
             raise InputError(reason.partition("InputError: ")[2] or reason) from error
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
-    def wait(self, timeout_s: float = START_S) -> None:
+    def wait(self, timeout_s: float = START_S, tell: TellMissing | None = None) -> None:
         """Wait until all actors can be called; if one cannot, end those that were made here."""
         machines = [name for name in self.actors if name.startswith("agent:")]
         # These compile nothing: one that is not there soon has no node to be on.
         self.wait_for(machines, timeout_s)
-        self.wait_for([name for name in self.actors if name not in machines], max(timeout_s, COMPILE_S))
+        self.wait_for([name for name in self.actors if name not in machines], max(timeout_s, COMPILE_S), tell)
 
     def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
         """End the actors, as `stop_actors`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from itertools import islice
 
@@ -12,6 +13,9 @@ from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRequest
 from gridweave.site.service.desk import Desk, queued
+
+EXPLAIN_S = 1.0
+"""So long it is worked out at most when the jobs of a queue start, which is played forward for each."""
 
 
 class GridDesk(Desk[GridDriver]):
@@ -31,15 +35,22 @@ class GridDesk(Desk[GridDriver]):
         machines = self._machines or ((),) * len(sites)
         return [SiteNames(name, nodes, each) for (name, nodes), each in zip(sites, machines, strict=True)]
 
-    async def queue(self, limit: int) -> Queue:
-        """Return how many jobs there are in each state, and the first of those that wait."""
+    async def queue(self, limit: int, explain: bool = False) -> Queue:
+        """Return how many jobs there are in each state, and the first of those that wait.
+
+        With `explain` when they start, and why not sooner, of as many as can be told in a second.
+        """
         await self.driver.durable()
         records = self.core.book.records
         counts = Counter(record.state for record in records.values())
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)
-        states = {state: counts[state] for state in ("waiting", "held", "starting", "running")}
-        return Queue(**states, jobs=[queued(record) for record in first])
+        states = {state: counts[state] for state in ("waiting", "held", "starting", "running", "ending")}
+        jobs, until_s = [], time.monotonic() + EXPLAIN_S
+        for record in list(first):
+            known = await self.forecast(record.job_id) if explain and time.monotonic() < until_s else None
+            jobs.append(queued(record, known))
+        return Queue(**states, jobs=jobs)
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts, and why it waits, by what the grid knows; None if it is unknown."""

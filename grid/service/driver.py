@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gridweave.grid.live import GridSettings, LiveGrid
-from gridweave.grid.messages import FromLiveSite, GridMessage, LiveGridEvent, TellSite
+from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.jit import one_at_a_time
 from gridweave.site.job import Accepted, Declined, JobRequest, Program
@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
+    GridMessage,
     Probed,
     Quoted,
     RequestQuote,
@@ -103,6 +104,7 @@ class GridDriver(Driver[Any]):
             answer_type=Accepted | Declined,
             identity=identity_of(settings),
             batch=0,
+            compacts=True,
         )
         peers = self._names
         super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, maxima=maxima)

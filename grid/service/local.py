@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,9 +19,9 @@ from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import GridFile
 from gridweave.grid.service.cluster import GIVE_UP_S, find_actors, make_grid, plan_of, stop_actors
 from gridweave.grid.service.gateway_process import start_gateway, wait_until_ready
+from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
     LOOPBACK,
-    MOST_NODES,
     Launcher,
     OwnRay,
     RayMachine,
@@ -36,10 +36,12 @@ from gridweave.grid.service.state import (
     DEFAULT_NAME,
     GATEWAY,
     HEAD,
+    KEEPER,
     LIVE,
     LOGS,
     RAY_TOKEN,
     STATE,
+    TERM_S,
     LocalGridState,
     LocalProcess,
     LocalSite,
@@ -96,6 +98,11 @@ class Wanted:
             for number in range(site.machines)
         ]
 
+    @property
+    def ray_machines(self) -> list[RayMachine]:
+        """The machines that are to have a Ray node of their own; all others are on the head."""
+        return self.machines if self.file.ray.nodes == "machine" else []
+
 
 def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:
     """Return what is to run of a GRID.toml; `name` goes before the name in the file."""
@@ -118,11 +125,14 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
 
     OptionError if a grid of this name runs by another GRID.toml, or elsewhere.
     """
-    with working_on(wanted.name) as folder, ended_in_order():
+    before = read_grid_state(wanted.name)
+    patience_s = MEND_S if before is not None and before.keeper else 0.0
+    with working_on(wanted.name, patience_s) as folder, ended_in_order():
         before = read_grid_state(wanted.name)
+        keeper = () if before is None else before.keeper
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
-            if before.processes:
+            if len(before.processes) > len(keeper):
                 tell("Clearing away what is left of an earlier one")
             end_all(before, keep_jobs=True)
             before = None
@@ -137,7 +147,7 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
                 with uninterrupted():
                     launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
             with uninterrupted():
-                work = _Work(wanted, folder, before, last_url, tell)
+                work = _Work(wanted, folder, before, _Kept(last_url, keeper), tell)
             work.run(launcher)
         except BaseException:
             if work is not None:
@@ -149,12 +159,19 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
         return work.done
 
 
+class _Kept(NamedTuple):
+    """What stays of a grid when all else of it is started anew."""
+
+    url: str  # of its gateway; empty: there was none
+    keeper: tuple[LocalProcess, ...]
+
+
 class _Work:
     """One bringing up, and what has been started so far."""
 
-    def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, last_url: str, tell: Tell) -> None:
+    def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, kept: _Kept, tell: Tell) -> None:
         self._wanted, self._folder, self._tell = wanted, folder, tell
-        self._before, self._last_url = before, last_url
+        self._before, self._kept = before, kept
         self._began = time.monotonic()
         self._had_jobs = False
         self.done = Brought(state=before or self._new_state(), was_up=before is not None)
@@ -171,7 +188,8 @@ class _Work:
             sites=tuple(LocalSite(site.name, site.nodes, site.machines, site.launcher.words) for site in read.sites),
             address=wanted.address or "",
             own_ray=wanted.address is None,
-            url=self._last_url,
+            url=self._kept.url,
+            processes=self._kept.keeper,
             tokens=read.gateway.tokens,
             file=read.source,
             text=read.text,
@@ -182,32 +200,40 @@ class _Work:
         make_private(self._folder / LOGS)
         make_private(Path(self.done.state.folder))
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
-        write_state(self.done.state)
+        self._change(parts=self._parts())
         self._lap("read")
         if self.done.state.own_ray:
             self._on_own_ray(launcher)
         else:
             self._on_a_cluster()
+        self._keeper()
         self._tell("")
 
+    def _parts(self) -> tuple[str, ...]:
+        """Return the names of the processes that are to run."""
+        nodes = [machine.node for machine in self._wanted.ray_machines]
+        return (HEAD, *nodes, GATEWAY) if self.done.state.own_ray else (GATEWAY,)
+
+    def _keeper(self) -> None:
+        """Start the keeper, unless it runs."""
+        if not self.done.state.keeper:
+            with uninterrupted(), start_keeper(self.done.state, self._folder) as process:
+                self._started(process)
+
     def _on_own_ray(self, launcher: Launcher | None) -> None:
-        # A site has a node of its own, unless there are too many sites.
-        machines = self._wanted.machines
-        if len(machines) > MOST_NODES:
-            self.done.remarks.append(
-                f"{len(machines)} machines share one Ray node; no more than {MOST_NODES} are started"
-            )
-            machines = []
-        ray = self._ray(machines)
+        ray = self._ray(self._wanted.ray_machines)
         ray.start(launcher)
         self._lap("launch")
         self._gateway(self._folder / RAY_TOKEN)
         plan = self._plan(ray.labelled)
+        # A site's node may go: the grid is to stay. Without the head there is nothing left to schedule for.
+        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")
             grid = self._make_actors(plan)
-            self._tell("Starting the Ray nodes of the sites")
+            if ray.labelled:
+                self._tell("Starting the Ray nodes of the sites")
             ray.wait()
             self._lap("nodes")
             self._await_actors(grid)
@@ -216,7 +242,7 @@ class _Work:
     def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
         state, wanted = self.done.state, self._wanted.file.ray
         port = int(state.address.rpartition(":")[2] or 0)
-        processes = tuple(one for one in state.processes if one.name != GATEWAY)
+        processes = tuple(one for one in state.processes if one.name not in _NOT_OF_RAY)
         return OwnRay(
             self._folder,
             machines,
@@ -225,13 +251,14 @@ class _Work:
             port=wanted.port,
             state=RayState(boot=state.boot, port=port, temp=state.temp, processes=processes),
             changed=self._ray_changed,
+            head_labels=HEAD_LABELS,
         )
 
     def _ray_changed(self, ray: RayState) -> None:
         state = self.done.state
         self.done.started += [one.name for one in ray.processes if one not in state.processes]
-        gateway = tuple(one for one in state.processes if one.name == GATEWAY)
-        self._change(address=f"{LOOPBACK}:{ray.port}", temp=ray.temp, processes=(*ray.processes, *gateway))
+        others = tuple(one for one in state.processes if one.name in _NOT_OF_RAY)
+        self._change(address=f"{LOOPBACK}:{ray.port}", temp=ray.temp, processes=(*ray.processes, *others))
 
     def _on_a_cluster(self) -> None:
         address = self.done.state.address
@@ -305,10 +332,21 @@ class _Work:
         return grid
 
     def _await_actors(self, grid: RunningGrid) -> None:
-        # The first time on a machine, compiling takes a minute.
-        self._tell("Starting the sites and the meta-scheduler (for the first time: compiling them)")
+        what, total, began = (
+            "Starting the sites and the meta-scheduler",
+            len(self.done.state.sites) + 1,
+            time.monotonic(),
+        )
+        self._tell(what)
+
+        def missing(names: list[str]) -> None:
+            left = ", ".join(name.removeprefix("site:") for name in names)
+            why = "; the first time on a machine they are compiled, which takes a minute or two"
+            after = f"{total - len(names)} of {total} are ready after {time.monotonic() - began:.0f} s"
+            self._tell(f"{what}: {after}, still {left}{why}")
+
         try:
-            grid.wait()
+            grid.wait(tell=missing)
         except InputError as error:
             right = f"go back to that, or forget its jobs: gridweave up --fresh --name {self._wanted.name}"
             raise InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}") from error
@@ -380,6 +418,12 @@ def first_port_of(name: str) -> int:
     return FIRST_PORT + number * PORTS_OF_A_GRID
 
 
+_NOT_OF_RAY = (GATEWAY, KEEPER)
+
+HEAD_LABELS = {GRID_LABEL: "here"}
+"""Of the Ray node that is the head: where the meta-scheduler is."""
+
+
 def is_broken(state: LocalGridState) -> bool:
     """Return whether what is left of a grid cannot be mended: without the head of its Ray nothing of it works."""
     return not state.alive or (state.own_ray and state.process(HEAD) is None)
@@ -414,27 +458,31 @@ def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> Tak
     The processes of jobs that are kept are found again by the next `bring_up`.
     """
     # Where there never was such a grid no folder is made for it.
-    if read_grid_state(name) is None:
+    before = read_grid_state(name)
+    if before is None:
         return None
-    with working_on(name):
+    keeper = [process.name for process in before.keeper]
+    end_keeper(before)
+    with working_on(name, TERM_S):
         state = read_grid_state(name)
         if state is None:
             return None
         tell("Ending the grid")
         done = end_all(state, keep_jobs=keep_jobs)
+        done.ended += keeper
         return done if done.ended or done.jobs or done.remarks else None
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
-    """End all that was started for a grid, as far as it is written down or can be told from others."""
+    """End all that was started for a grid but its keeper, as far as it is written down or can be told from others."""
     folder = Path(state.folder)
-    alive = state.alive
+    alive = [process for process in state.alive if process.name != KEEPER]
     done = TakenDown(ended=[process.name for process in alive])
     # First nobody hands in anything any more.
     end_processes([process for process in alive if process.name == GATEWAY])
     if state.own_ray:
         end_processes(alive)
-        end_marked(state.marker, within=[process.pid for process in state.processes])
+        end_marked(state.marker, within=[one.pid for one in state.processes if one.name != KEEPER])
         done.jobs = count_running(folder)
         if not keep_jobs:
             end_jobs(folder, REASON)

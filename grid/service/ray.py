@@ -234,7 +234,7 @@ class OwnRay:
 
     Each of the machines gets a Ray node; without any there is the head alone. `changed` is told at once of what has
     become of the state: whoever comes after this process must find all of it. All of it ends with the process
-    `end_with`; 0: it outlives who starts it.
+    `end_with`; 0: it outlives who starts it. The head has `head_labels`.
     """
 
     def __init__(
@@ -248,7 +248,9 @@ class OwnRay:
         state: RayState | None = None,
         changed: Callable[[RayState], None] | None = None,
         end_with: int = 0,
+        head_labels: Mapping[str, str] | None = None,
     ) -> None:
+        self._head_labels = head_labels or {}
         self._folder, self._machines, self._marker, self._store_bytes = folder, machines, marker, store_bytes
         self._wanted_port, self._changed, self._end_with = port, changed, end_with
         self.state = RayState() if state is None else state
@@ -370,13 +372,13 @@ class OwnRay:
             f"--port={self.state.port}",
             "--no-monitor",
             "--include-dashboard=false",
+            *([f"--labels={_labels(self._head_labels)}"] if self._head_labels else []),
             *([f"--ray-client-server-port={free_port()}"] if importlib.util.find_spec("grpc") else []),
         )
         return RayNode(HEAD, (*options, *self._common("h")), self._log(HEAD))
 
     def _node(self, machine: RayMachine) -> RayNode:
-        labels = ",".join(f"{name}={value}" for name, value in machine.labels.items())
-        options = (f"--address={self.address}", f"--labels={labels}")
+        options = (f"--address={self.address}", f"--labels={_labels(machine.labels)}")
         return RayNode(machine.node, (*options, *self._common(secrets.token_hex(2))), self._log(machine.node))
 
     def _common(self, folder: str) -> tuple[str, ...]:
@@ -398,6 +400,10 @@ class OwnRay:
 
     def _log(self, name: str) -> str:
         return str(self._folder / LOGS / f"{name.replace(' ', '-').replace('/', '-').lower()}.log")
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 def last_words(log: str | Path, said: str = "") -> str:
@@ -429,6 +435,16 @@ _OF_NODES = {
     # Its workers, and with them the actors of the grid and all jobs, would give way to every other process.
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Nobody reads what Ray counts of itself.
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_enable_timeline": "0",
+    "RAY_event_stats": "0",
+    # No work is scheduled by what is free at a node: actors of the grid ask for none of it.
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",
+    # The threads of a process share one pool of memory: each of dozens would keep one of its own.
+    "MALLOC_ARENA_MAX": "1",
 }
 
 

@@ -5,7 +5,6 @@ Reading it needs neither Ray nor a journal: the client and the command look here
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
@@ -16,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 import platformdirs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "default"
 VERSION = 1
 
-STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS = (
+STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT = (
     "grid.json",
     "lock",
     "token",
@@ -38,11 +38,13 @@ STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS = (
     "tokens.db",
     "live",
     "logs",
+    "keeper.json",
 )
 """In the folder of a grid's state: what runs; who works on it; the operator's token; that of Ray; all tokens of the
-gateway; journals and jobs, if no other folder is named for them; what its processes have to say."""
+gateway; journals and jobs, if no other folder is named for them; what its processes have to say; what its
+keeper has brought back."""
 
-HEAD, GATEWAY = "head of Ray", "gateway"
+HEAD, GATEWAY, KEEPER = "head of Ray", "gateway", "keeper"
 """Names of processes; a site's Ray node is called by `node_of`."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
@@ -97,6 +99,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     ray_node: str = ""
     temp: str = ""  # folder of the sockets and logs of its own Ray
     processes: tuple[LocalProcess, ...] = ()
+    parts: tuple[str, ...] = ()  # the names of those processes that are to run: the keeper brings them back
     url: str = ""  # of the gateway; empty: there is none
     tokens: bool = True  # whether the gateway wants one
     cert: str = ""  # the file of its certificate; empty: it speaks plain HTTP
@@ -124,11 +127,52 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     @property
+    def has_gateway(self) -> bool:
+        """Whether the gateway that was started for it is what listens at its address, and no other program is."""
+        process, port = self.process(GATEWAY), urlsplit(self.url).port
+        return process is not None and port is not None and listens_at(process.pid, port)
+
+    @property
     def alive(self) -> tuple[LocalProcess, ...]:
         """Those of its processes that live."""
         if self.boot != boot_id():
             return ()
         return tuple(process for process in self.processes if process.is_alive)
+
+    @property
+    def keeper(self) -> tuple[LocalProcess, ...]:
+        """Its keeper, if that lives."""
+        return tuple(process for process in self.alive if process.name == KEEPER)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of the processes that are to run and do not."""
+        there = {process.name for process in self.alive}
+        return tuple(name for name in self.parts if name not in there)
+
+
+_LISTENS = "0A"
+"""The state of a socket that listens, in /proc/net/tcp (proc(5))."""
+
+
+def listens_at(pid: int, port: int) -> bool:
+    """Return whether a process of this user listens at a TCP port."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]:
+                _, local, _, state, *more = line.split()
+                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{more[5]}]")
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
+                return True
+    return False
 
 
 def node_of(site: str) -> str:
@@ -189,8 +233,11 @@ def write_state(state: LocalGridState) -> None:
 
 
 def forget_processes(state: LocalGridState) -> None:
-    """Write down that nothing runs any more; by which GRID.toml it ran, and where, is kept for the next time."""
-    write_state(msgspec.structs.replace(state, processes=(), temp=""))
+    """Write down that nothing runs any more but the keeper, if it does.
+
+    By which GRID.toml it ran, and where, is kept for the next time.
+    """
+    write_state(msgspec.structs.replace(state, processes=state.keeper, temp=""))
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
@@ -212,26 +259,41 @@ def known_grids() -> list[str]:
 
 
 @contextlib.contextmanager
-def working_on(name: str) -> Iterator[Path]:
-    """Keep others from starting or ending the same grid meanwhile; yield the folder of its state."""
+def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
+    """Keep others from starting or ending the same grid meanwhile; yield the folder of its state.
+
+    Another one that does so is waited for, for so long.
+    """
     folder = make_private(state_folder(name))
     right = "wait for it, or give another --name"
-    with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}"):
+    with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}", patience_s):
         yield folder
 
 
 @contextlib.contextmanager
-def locked(path: Path, problem: str) -> Iterator[None]:
-    """Hold a lock, a file; UnavailableError with the problem if another process holds it."""
+def locked(path: Path, problem: str, patience_s: float = 0.0) -> Iterator[None]:
+    """Hold a lock, a file; UnavailableError with the problem if another process holds it for longer than is waited."""
+    until = time.monotonic() + patience_s
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UnavailableError(problem) from None
+        while not _take(handle):
+            if time.monotonic() >= until:
+                raise UnavailableError(problem)
+            time.sleep(_TRY_LOCK_EVERY_S)
         yield
     finally:
         os.close(handle)
+
+
+_TRY_LOCK_EVERY_S = 0.1
+
+
+def _take(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 # -- ending what was started ------------------------------------------------------------------------------------------
@@ -315,10 +377,14 @@ def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
 
     The next agents tell the reason to their sites. `patience_s` is for the jobs of each machine.
     """
+    import asyncio
+
     asyncio.run(_end_left(folder, reason, patience_s))
 
 
 async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
+    import asyncio
+
     from gridweave.site.machine.runner import Runner
 
     for jobs in sorted(folder.glob(f"*/*/{JOBS}")):
@@ -343,11 +409,11 @@ async def _end_all(runner: Runner, reason: str) -> None:
             left.discard((event.job_id, event.attempt))
 
 
-def count_running(folder: Path) -> int:
-    """Return how many parts of jobs run on this machine, by their folders."""
+def count_running(folder: Path, depth: str = "*/*") -> int:
+    """Return how many parts of jobs run on this machine, by their folders, which are so deep in this one."""
     states = (
         read_state(piece)
-        for jobs in folder.glob(f"*/*/{JOBS}")
+        for jobs in folder.glob(f"{depth}/{JOBS}")
         for piece in jobs.iterdir()
         if piece_key(piece) is not None
     )

@@ -1,4 +1,7 @@
-"""Whether all of a local grid is well: its processes, as the system knows them, and what its gateway says."""
+"""Whether all of a local grid is well: its processes, as the system knows them, and what its gateway says.
+
+What the gateway cannot tell because it is down is seen from the processes: whoever has a journal locked works by it.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,27 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from gridweave.errors import GridweaveError
-from gridweave.grid.api import Health, Queue, SiteInfo
-from gridweave.grid.service.ray import MOST_NODES
+from gridweave.grid.api import Queue, SiteInfo
+from gridweave.grid.service.keeper import LOG, read_kept
 from gridweave.grid.service.state import (
     GATEWAY,
     HEAD,
-    MARKER_VARIABLE,
+    KEEPER,
     LocalGridState,
+    LocalSite,
     count_running,
     node_of,
     read_grid_state,
 )
-from gridweave.site.machine.processes import PROC, strays
+from gridweave.site.machine.processes import PROC, process_stat
 
-ASK_S = 10.0
-
-META, SITE, MACHINE = "MetaActor", "SiteActor", "NodeAgent"
+ASK_S = 1.5
+"""So long the gateway may take: it waits for no site that does not answer for longer than a second."""
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,10 +66,12 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
 class _Said(msgspec.Struct, frozen=True):
     """What the gateway has said, or why it has not."""
 
-    health: Health | None = None
     sites: list[SiteInfo] = []
     queue: Queue | None = None
     problem: str = ""
+
+
+_COUNTED = ("waiting", "held", "starting", "running")
 
 
 def look(name: str) -> LocalStatus:
@@ -78,7 +84,7 @@ def look(name: str) -> LocalStatus:
         return LocalStatus(name=name, up=False, folder=state.folder, kept=kept)
     said = asyncio.run(_ask(state))
     queue = said.queue or Queue()
-    counts = {key: getattr(queue, key) if said.queue else None for key in ("waiting", "held", "starting", "running")}
+    counts = {key: getattr(queue, key) if said.queue else None for key in _COUNTED}
     return LocalStatus(
         name=name,
         up=True,
@@ -91,81 +97,127 @@ def look(name: str) -> LocalStatus:
 
 
 async def _ask(state: LocalGridState) -> _Said:
+    """Ask the gateway for the sites and the queue at the same time: one may answer when the other does not."""
     from gridweave.grid.client.client import Client
+    from gridweave.grid.client.transport import Patience
 
-    if state.process(GATEWAY) is None:
-        return _Said(problem="it does not run; `gridweave up` starts it again")
-    try:
-        async with asyncio.timeout(ASK_S), Client(state.url, token=state.token, ca=state.cert or None) as grid:
-            health = await grid.health()
-            if health.status != "ok":
-                return _Said(health, problem="the meta-scheduler does not answer")
-            return _Said(health, await grid.sites(), await grid.queue(1))
-    except TimeoutError:
-        return _Said(problem=f"it does not answer within {ASK_S:.0f} s")
-    except GridweaveError as error:
-        return _Said(problem=str(error))
+    if not state.has_gateway:
+        return _Said(problem="it does not run")
+    once = Patience(total_s=0.0, connect_s=0.0, try_s=ASK_S)
+    async with Client(state.url, token=state.token, ca=state.cert or None, patience=once) as grid:
+        sites, queue = await asyncio.gather(grid.sites(), grid.queue(1), return_exceptions=True)
+    for answer in (sites, queue):
+        if isinstance(answer, BaseException) and not isinstance(answer, GridweaveError):
+            raise answer
+    return _Said(
+        sites=[] if isinstance(sites, BaseException) else sites,
+        queue=None if isinstance(queue, BaseException) else queue,
+        problem=str(sites) if isinstance(sites, BaseException) else "",
+    )
 
 
 def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
     answering = {site.name: site for site in said.sites if site.answers}
-    actors = _actors(state)
     parts = []
     if state.own_ray:
         parts.append(_process(state, HEAD, state.address))
     else:
         parts.append(PartStatus(name="Ray", well=True, detail=f"{state.address}, which runs by itself"))
-    own_nodes = state.own_ray and sum(site.machines for site in state.sites) <= MOST_NODES
     for site in state.sites:
-        leaders = [node_of(site.name if site.machines == 1 else f"{site.name}/m{n}") for n in range(site.machines)]
-        if own_nodes:
-            parts += [_process(state, leader, "") for leader in leaders]
-        info = answering.get(site.name)
-        detail = "does not answer" if said.queue is not None else "not known without the gateway"
-        if info is not None:
-            detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
-            detail += f"; {site.launcher}" * bool(site.launcher)
-            away = [machine.name for machine in info.machines if not machine.here]
-            detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
-            detail += "".join(f"; {machine.problem}" for machine in info.machines if machine.problem)
-        well = info is not None and all(machine.here and not machine.problem for machine in info.machines)
-        pids = [actors.get((leader, SITE)) for leader in leaders]
-        parts.append(_part(f"site {site.name}", well, next(filter(None, pids), None), detail))
-    queue = said.queue
-    detail = "does not answer" if said.health is not None else "not known without the gateway"
-    if queue is not None:
-        detail = f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
-    parts.append(_part("meta-scheduler", queue is not None, actors.get(("", META)), detail))
+        nodes = [node_of(site.name if site.machines == 1 else f"{site.name}/m{n}") for n in range(site.machines)]
+        parts += [_process(state, node, "") for node in nodes if node in state.parts]
+        parts.append(_site(state, site, answering.get(site.name), bool(said.problem)))
+    parts.append(_meta(state, said))
     gateway = _process(state, GATEWAY, state.url)
     if said.problem and gateway.well:
         gateway = msgspec.structs.replace(gateway, well=False, detail=f"{state.url}: {said.problem}")
-    return [*parts, gateway]
+    return [*parts, gateway, _keeper(state)]
 
 
-def _actors(state: LocalGridState) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return the processes of actors by the Ray node that they are on, and what they are; the meta-scheduler by "".
+def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unasked: bool) -> PartStatus:
+    """Return how a site is: by its own answer, else by what can be seen of its process."""
+    name, folder = f"site {site.name}", Path(state.folder) / site.name
+    process = _writer(folder / "site.journal")
+    if info is None:
+        seen = _seen(process, is_unasked)
+        kept = count_running(folder, "*")
+        return _part(name, seen.well, process, f"{seen.detail}; {kept} parts of jobs run on this machine")
+    detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
+    detail += f"; {site.launcher}" * bool(site.launcher)
+    away = [machine.name for machine in info.machines if not machine.here]
+    detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
+    detail += "".join(f"; {machine.problem}" for machine in info.machines if machine.problem)
+    well = all(machine.here and not machine.problem for machine in info.machines)
+    return _part(name, well, process, detail)
 
-    Ray says in the title of a process what it is; the node is the one that leads its session.
-    """
-    if not state.own_ray:
-        return {}
-    leaders = {process.pid: process.name for process in state.processes}
-    found = {}
-    for stat in strays(state.marker, (), variable=MARKER_VARIABLE):
-        try:
-            title = Path(f"{PROC}/{stat.pid}/cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        for kind in (META, SITE, MACHINE):
-            if title.startswith("ray::") and kind in title:
-                found["" if kind == META else leaders.get(stat.session, ""), kind] = (stat.pid, stat.start_ticks)
-    return found
+
+def _meta(state: LocalGridState, said: _Said) -> PartStatus:
+    process, queue = _writer(Path(state.folder) / "grid.journal"), said.queue
+    if queue is None:
+        seen = _seen(process, bool(said.problem))
+        return _part("meta-scheduler", seen.well, process, seen.detail)
+    detail = f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
+    return _part("meta-scheduler", True, process, detail)
+
+
+def _keeper(state: LocalGridState) -> PartStatus:
+    """Return what brings back what dies, and what has become of that."""
+    kept = read_kept(state.name)
+    process = next(iter(state.keeper), None)
+    if process is None:
+        detail = "does not run; `gridweave up` starts it"
+        if kept is not None and kept.gave_up:
+            why = f": {kept.problem}" if kept.problem else ""
+            detail = f"gave up {', '.join(kept.missing)} after {kept.tries} tries{why}; see logs/{LOG}"
+        return PartStatus(name=KEEPER, well=False, detail=detail)
+    detail = "brings back what ends"
+    if state.missing:
+        detail = f"is bringing back: {', '.join(state.missing)}"
+        detail += f"; the last try failed: {kept.problem}" if kept is not None and kept.problem else ""
+    elif kept is not None and kept.mended:
+        detail += f"; {kept.mended} times so far, the last time: {', '.join(kept.missing)}"
+    return _part(KEEPER, True, (process.pid, process.start_ticks), detail)
+
+
+class _Seen(NamedTuple):
+    well: bool
+    detail: str
+
+
+def _seen(process: tuple[int, int] | None, is_unasked: bool) -> _Seen:
+    """Return what can be told of a part that has not said anything, by its process."""
+    if process is None:
+        what = "does not run, or it cannot be told without the gateway" if is_unasked else "does not answer"
+        return _Seen(False, what)
+    stat = process_stat(process[0])
+    if stat is not None and stat.state == "T":
+        return _Seen(False, "does not answer: its process was stopped (SIGSTOP)")
+    if is_unasked:
+        return _Seen(True, "runs on; the gateway is not there to ask it")
+    return _Seen(False, "runs, but does not answer")
+
+
+def _writer(journal: Path) -> tuple[int, int] | None:
+    """Return the process that has a journal locked: its number and its start; None if none has, or it is no file."""
+    try:
+        wanted = os.stat(f"{journal}.lock")
+        lines = Path(f"{PROC}/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    device = f"{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}:{wanted.st_ino}"
+    for fields in map(str.split, lines):
+        # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF; who waits has an arrow before the kind.
+        if fields[1] == "FLOCK" and fields[5] == device:
+            stat = process_stat(int(fields[4]))
+            return None if stat is None else (stat.pid, stat.start_ticks)
+    return None
 
 
 def _process(state: LocalGridState, name: str, detail: str) -> PartStatus:
     process = state.process(name)
     if process is None:
-        return PartStatus(name=name, well=False, detail="does not run; `gridweave up` starts it again")
+        right = "the keeper brings it back" if state.keeper else "`gridweave up` starts it again"
+        return PartStatus(name=name, well=False, detail=f"does not run; {right}")
     return _part(name, True, (process.pid, process.start_ticks), detail)
 
 

@@ -1,15 +1,17 @@
-"""What a workload is told before it is played at a site: its week, and the jobs that can never start."""
+"""What is known of a workload before it is played: its week, and which jobs are cancelled when."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime
 
 import numpy as np
 
 from gridweave.errors import InputError
+from gridweave.scenarios.batch.kernels.loop import Cancellations
+from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.columns import load_zone
-from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
-from gridweave.site.policy import SitePolicy
+from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray, Workload
 
 
 def week_offset_ms(workload: Workload) -> int:
@@ -36,22 +38,47 @@ def week_offset_ms(workload: Workload) -> int:
     return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
 
 
-def limit_masks(workload: Workload, policy: SitePolicy) -> IntArray:
-    """Return which limits apply to each job, as bit masks."""
-    return policy.limit_masks(width=workload.width, estimate_ms=workload.estimate_ms, user=workload.columns.get("user"))
+def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
+    """Return when jobs are cancelled if they still wait; None if none is.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its column ``cancel_ms``; -1 for jobs that nobody cancels.
+    rows : numpy.ndarray of int64
+        The jobs that are played, one after the other.
+
+    Raises
+    ------
+    InputError
+        If a job is cancelled before it is submitted, or at that instant.
+    """
+    if "cancel_ms" not in workload.columns:
+        return None
+    cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
+    wrong = (cancel_ms >= 0) & (cancel_ms <= workload.submit_ms)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        times = f"cancel_ms {cancel_ms[row]} is not after its submission at {workload.submit_ms[row]} ms"
+        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {times}")
+    places = np.flatnonzero(cancel_ms[rows] >= 0)
+    places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
+    return Cancellations(cancel_ms[rows][places], places) if len(places) else None
 
 
-def refusals(workload: Workload, nodes: int, policy: SitePolicy) -> dict[int, str]:
-    """Return the jobs that can never start on the site, each with the reason."""
-    masks = limit_masks(workload, policy)
-    doubtful = np.flatnonzero((workload.width > nodes) | (masks != 0))
-    reasons: dict[tuple[int, int], str | None] = {}
-    refused = {}
-    for row in doubtful:
-        kind = int(workload.width[row]), int(masks[row])
-        if kind not in reasons:
-            reasons[kind] = policy.why_never(nodes, width=kind[0], limits=kind[1])
-        reason = reasons[kind]
-        if reason is not None:
-            refused[int(workload.job_id[row])] = reason
-    return refused
+def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]) -> BoolArray:
+    """Return which jobs were cancelled while they waited, bool, shape (n,).
+
+    Parameters
+    ----------
+    start_ms : numpy.ndarray of int64, shape (n,)
+        `NEVER` for jobs that were not started.
+    refused : container of int
+        Ids of those that could never be.
+    """
+    waited: BoolArray = start_ms == NEVER
+    if waited.any():
+        waited &= [job_id not in refused for job_id in workload.job_id.tolist()]
+    cancel_ms = np.asarray(workload.columns.get("cancel_ms", np.full(len(workload), NEVER)), np.int64)
+    assert (cancel_ms[waited] >= 0).all(), "the loop ended with jobs that wait"
+    return waited

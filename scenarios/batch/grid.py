@@ -12,12 +12,13 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.cancellations import cancelled_in
+from gridweave.scenarios.batch.beforehand import cancelled_in
 from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridLoop, GridNet, GridPlayed
 from gridweave.scenarios.batch.kernels.loop import longest_ms
-from gridweave.scenarios.batch.one_site import BatchRun
+from gridweave.scenarios.batch.one_site import SiteRun
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
-from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, BoolArray, IntArray, Workload, fill_jobs
+from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, BoolArray, IntArray, Workload
+from gridweave.site.disciplines.compiled import fill_jobs
 from gridweave.site.policy import SitePolicy
 
 _LAST_MS = 2**62
@@ -39,6 +40,8 @@ def play_grid(
         raise OptionError(
             "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
         )
+    if policy.tuning is not None:
+        raise OptionError("tuning", "of the queue is played in the simulated world; run a scenario")
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     if net is not None:
         net.check(sites, policy)
@@ -185,7 +188,8 @@ def _play_local(
     for site, nodes in enumerate(sites):
         rows = np.flatnonzero((homes == site) & fits)
         if len(rows):
-            run = BatchRun(workload, rows, int(nodes), SitePolicy(order=policy.order, backfill=policy.backfill))
+            site_policy = SitePolicy(order=policy.order, backfill=policy.backfill)
+            run = SiteRun(workload.take(rows), int(nodes), site_policy)
             run.play(len(rows))
             start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
     refused = {

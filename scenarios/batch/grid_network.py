@@ -34,7 +34,7 @@ from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.state import COMMUNICATION, more_flows, new_filling, new_flows
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO
-from gridweave.scenarios.batch.cancellations import cancellations
+from gridweave.scenarios.batch.beforehand import cancellations
 from gridweave.scenarios.batch.kernels.contention import Contention
 from gridweave.scenarios.batch.kernels.loop import (
     DONE,
@@ -45,11 +45,10 @@ from gridweave.scenarios.batch.kernels.loop import (
     run_batch,
 )
 from gridweave.scenarios.batch.kernels.moves import more_moves, new_moves
-from gridweave.scenarios.batch.kernels.run import new_run
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.site.kernels.state import NEVER_MS, REPLAN
-from gridweave.site.kernels.work import NOT_RUNNING, no_work
+from gridweave.site.kernels.work import NOT_RUNNING, new_run, no_work
 
 SPLITS = ("fewest", "earliest-end")
 STAGINGS = {"none": NO_DATA, "blocking": BLOCKING, "prefetch": PREFETCH}

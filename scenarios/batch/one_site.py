@@ -4,42 +4,38 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.batch.beforehand import limit_masks, refusals, week_offset_ms
-from gridweave.scenarios.batch.cancellations import cancellations, cancelled_in
-from gridweave.scenarios.batch.fractional import play_fractional
-from gridweave.scenarios.batch.gang import played_gang
+from gridweave.scenarios.batch.beforehand import cancellations, cancelled_in, week_offset_ms
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
-from gridweave.scenarios.batch.kernels.run import new_run
-from gridweave.scenarios.batch.pieces import Progress, in_pieces, times_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
-from gridweave.scenarios.batch.tuned import played_tuned
 from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_node_events
 from gridweave.scenarios.workload.reservations import Request, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, IntArray, Workload, fill_jobs, keys_of
-from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.dynp.policy import DynPPolicy
-from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
+from gridweave.site.disciplines.compiled import CompiledSite
+from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
-from gridweave.site.kernels.state import NEVER_MS, empty_plan, empty_state
-from gridweave.site.kernels.work import no_work
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import new_run, no_work
 from gridweave.site.policy import SitePolicy
+
+Progress = Callable[[int, int], None]
 
 DRIVERS = ("batch", "core")
 
-# Jobs that are played before progress is reported: about a hundredth of a second of EASY.
-_SLICE = 20_000
+# Jobs that are played before progress is reported, where that is not left to the discipline.
+_PIECE: int | None = None
 
 # Half of what int64 can hold: what lies beyond is left for reservations and closed windows.
 _LAST_MS = 2**62
@@ -47,7 +43,7 @@ _LAST_MS = 2**62
 
 def play_site(
     workload: Workload,
-    nodes: int | None,
+    nodes: Any,
     policy: Policy,
     reservations: Sequence[Request] = (),
     node_events: Sequence[NodeEvent] = (),
@@ -55,20 +51,32 @@ def play_site(
     driver: str = "batch",
     check: bool = False,
     progress: Progress | None = None,
+    **inputs: Any,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
+    entry = entry_of(policy)
     _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
-    play = _COMPILED.get(type(policy))
-    if isinstance(policy, SitePolicy) and driver == "batch" and not reservations:
-        told = _played(workload, nodes, policy, node_events, progress)
-    elif play is not None and driver == "batch" and not reservations:
-        told = play(workload, nodes, policy, progress)
+    if entry.compiled and entry.compiled.plays(policy) and driver == "batch" and not reservations:
+        run = SiteRun(workload, nodes, policy, node_events, **inputs)
+        for until in _pieces(len(run.rows), _PIECE or entry.compiled.piece, progress):
+            run.play(until)
+        told, options = run.outcome(), run.site.options
     else:
+        for name in inputs:
+            raise OptionError(name, "is for the compiled loop; leave it out, or driver and reservations")
         cancellations(workload, np.arange(len(workload)))
-        offset_ms = _offset_for(workload, policy)
+        offset_ms, options = _offset_for(workload, policy), None
         told = run_core(workload, nodes, policy, offset_ms, reservations, report=progress, check=check)
+    return _result_of(workload, nodes, policy, told, options or {"nodes": nodes, **_options_of(policy)})
+
+
+def _result_of(
+    workload: Workload, nodes: int, policy: Policy, told: Stepped, options: Mapping[str, Any]
+) -> SimulationResult:
+    """Return what became of the jobs as a result."""
+    entry = entry_of(policy)
     return SimulationResult(
         workload=workload,
         nodes=nodes,
@@ -79,12 +87,12 @@ def play_site(
         refused=tuple(sorted(told.refused.items())),
         reservations=told.answers,
         label=policy.label,
-        options={"trace": workload.name, "nodes": nodes, **_options_of(policy)},
-        shared=entry_of(policy).shares_nodes,
-        shares_time=entry_of(policy).shares_time,
+        options={"trace": workload.name, **options},
+        shared=entry.shares_nodes,
+        shares_time=entry.shares_time,
         columns=told.columns,
-        own_metrics=own_metrics(entry_of(policy), workload, nodes, told) | _by_needs(workload, nodes, told),
-        tuning=told.tuning,
+        own_metrics=own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
+        own=told.own,
     )
 
 
@@ -106,40 +114,16 @@ def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]
     return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
 
 
-def _played(
-    workload: Workload,
-    nodes: int,
-    policy: SitePolicy,
-    node_events: Sequence[NodeEvent],
-    progress: Progress | None,
-) -> Stepped:
-    """Return what becomes of the jobs in the compiled loop."""
-    refused = refusals(workload, nodes, policy)
-    rows = np.flatnonzero(~np.isin(workload.job_id, list(refused)))
-    offset_ms = _offset_for(workload, policy)
-    run = BatchRun(workload, rows, nodes, policy, week_offset_ms=offset_ms, node_events=node_events)
-    for until in in_pieces(len(rows), _SLICE, progress):
-        run.play(until)
-    start_ms, end_ms = times_of(run.start_ms, run.end_ms, rows, len(workload))
-    columns, totals = {}, {}
-    if run.outages is not None:
-        totals["restarts"] = int(run.outages.restarts.sum())
-        columns["restarts"] = np.zeros(len(workload), np.int64)
-        columns["restarts"][rows] = run.outages.restarts
-        left = rows[run.waiting]
-        back = f"and of {nodes} so many did not come back"
-        refused |= {int(workload.job_id[row]): f"it needs {workload.width[row]} nodes, {back}" for row in left}
-    return Stepped(start_ms, end_ms, refused, (), columns, totals)
+def _pieces(jobs: int, piece: int, progress: Progress | None) -> Iterator[int]:
+    """Yield up to how many jobs to play next, and tell after each piece how many of all have been submitted.
 
-
-_Play = Callable[[Workload, int, Any, Progress | None], Stepped]
-
-_COMPILED: dict[type, _Play] = {
-    GangPolicy: played_gang,
-    DynPPolicy: played_tuned,
-    FractionalPolicy: play_fractional,
-}
-"""Who else plays a workload in the compiled loop, by the policy; of all others a core is stepped."""
+    Without jobs nothing is played, and that is told too.
+    """
+    for until in [*range(piece, jobs, piece), jobs]:
+        if jobs:
+            yield until
+        if progress is not None:
+            progress(until, jobs)
 
 
 def _offset_for(workload: Workload, policy: Policy) -> int:
@@ -166,21 +150,26 @@ def check_driver(
     """Check that a driver is known, and that it and the policy know reservations and node events, if there are any."""
     if driver not in DRIVERS:
         raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
-    if reservations and not entry_of(policy).keeps_reservations:
+    entry = entry_of(policy)
+    if reservations and not entry.keeps_reservations:
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
     check_requests(reservations)
     if not node_events:
         return
-    if not isinstance(policy, SitePolicy) or driver != "batch":
-        raise OptionError("node_events", "are for the disciplines queue and planning in the compiled loop")
-    if reservations or policy.limits:
+    if entry.compiled is None or not entry.compiled.nodes_may_fail or driver != "batch":
+        known = [name for name, entry in DISCIPLINES.items() if entry.compiled and entry.compiled.nodes_may_fail]
+        raise OptionError("node_events", f"are for the disciplines {' and '.join(known)} in the compiled loop")
+    if reservations or getattr(policy, "limits", ()):
         raise OptionError("node_events", "do not go with reservations or limits, which may not be kept then")
 
 
 def _check_workload(workload: Workload, policy: Policy) -> None:
     _check_weights(workload)
     _check_times(workload)
-    check_needs(workload, entry_of(policy).needs)
+    entry = entry_of(policy)
+    check_needs(workload, entry.needs)
+    if entry.uses_resources:
+        check_resources(workload)
 
 
 def _check_weights(workload: Workload) -> None:
@@ -212,15 +201,14 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     return number
 
 
-def _outages(
-    events: Sequence[NodeEvent], workload: Workload, rows: IntArray, nodes: int, policy: SitePolicy
-) -> Outages | None:
+def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite, nodes: int) -> Outages | None:
     """Return what happens to nodes as compiled code reads it; None if nothing does."""
     if not events:
         return None
+    assert site.keys_at is not None, "nodes that fail where none may"
     ordered = sorted(events, key=lambda event: event.at_ms)
     first = np.array([event.first_node for event in ordered], np.int64)
-    at_0, at_1 = (keys_of(workload, rows, policy.order, at_ms, aging_ms=policy.aging_ms) for at_ms in (0, 1))
+    at_0, at_1, jobs = site.keys_at(0), site.keys_at(1), len(site.rows)
     return Outages(
         at_ms=np.array([event.at_ms for event in ordered], np.int64),
         kind=np.array([KINDS.index(event.kind) for event in ordered], np.int64),
@@ -228,62 +216,97 @@ def _outages(
         end=first + np.array([event.nodes for event in ordered], np.int64),
         holder=np.full(nodes, NOBODY),
         is_out=np.zeros(nodes, np.bool_),
-        width=workload.width[rows].copy(),
-        new_key=np.broadcast_to(at_0, len(rows)).copy(),
+        width=workload.width[site.rows].copy(),
+        new_key=np.broadcast_to(at_0, jobs).copy(),
         ages=bool((at_0 != at_1).any()),
-        restarts=np.zeros(len(rows), np.int64),
+        restarts=np.zeros(jobs, np.int64),
     )
 
 
-class BatchRun:
-    """A workload in the compiled loop, played in as many pieces as one likes.
+class SiteRun:
+    """A workload at a site in the compiled loop, played in as many pieces as one likes.
 
     Parameters
     ----------
-    rows : numpy.ndarray of int64
-        The rows of the jobs to play; none is refused by the site.
     nodes : int
         Nodes of the site.
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
+    policy : Policy
+        Of a discipline whose entry says how it is compiled.
+    **inputs
+        What was given of what that names.
 
     Attributes
     ----------
-    outages : Outages or None
-        What happens to nodes.
+    site : CompiledSite
+    rows : numpy.ndarray of int64
+        The rows of the jobs that are played; none is refused.
     start_ms, end_ms : numpy.ndarray of int64, shape (rows,)
         The starts and ends so far; `NEVER` for jobs that have not started, or ended.
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        rows: IntArray,
-        nodes: int,
-        policy: SitePolicy,
-        *,
-        week_offset_ms: int = 0,
-        node_events: Sequence[NodeEvent] = (),
+        self, workload: Workload, nodes: int, policy: Policy, node_events: Sequence[NodeEvent] = (), **inputs: Any
     ) -> None:
-        self._state = empty_state(nodes, slots=len(rows))
-        fill_jobs(self._state.jobs, workload, rows, policy.order, aging_ms=policy.aging_ms)
-        self._state.jobs["limits"] = limit_masks(workload, policy)[rows]
-        plan = empty_plan(self._state, policy.profile_totals(nodes)) if policy.makes_plan else None
-        self._discipline = policy.kernel_arguments(plan, policy.limit_arrays(week_offset_ms=week_offset_ms))
-        self._cancels = cancellations(workload, rows)
-        self.outages = _outages(node_events, workload, rows, nodes, policy)
-        self._work = None if self.outages is None else no_work(len(rows))
-        self._run = new_run(workload.run_ms[rows], room=len(self._state.running))
+        compiled = entry_of(policy).compiled
+        assert compiled is not None, f"{policy.discipline} has no kernels"
+        self.site = compiled.site(nodes, policy, workload, lambda: week_offset_ms(workload), **inputs)
+        self._workload, self._nodes, self._policy, self.rows = workload, nodes, policy, self.site.rows
+        self._cancels = cancellations(workload, self.rows)
+        self._outages = _outages(node_events, workload, self.site, nodes)
+        needs_work = self.site.is_paced or self._outages is not None
+        self._work = no_work(len(self.rows)) if needs_work else None
+        self._run = new_run(workload.run_ms[self.rows], room=self.site.room)
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
 
-    @property
-    def waiting(self) -> IntArray:
-        """Which of the rows wait."""
-        return self._state.waiting[: self._state.counters[0]["n_waiting"]]
-
-    def play(self, until: int) -> None:
-        """Play on until this many jobs have been submitted; if that is all of them, until nothing is left."""
+    def play(self, until: int, stop_ms: int = int(NEVER_MS)) -> None:
+        """Play on until this many jobs have been submitted, or up to an instant; if all are, until nothing is left."""
+        rules: Any = self.site.rules
+        site, paced = (None, rules) if self.site.is_paced else (rules, None)
+        numbers = np.int64(until), np.int64(stop_ms)
         run_batch(
-            self._state, self._work, self._discipline, None, None, None, self._cancels, self.outages, self._run,
-            np.int64(until), NEVER_MS,
-        )  # fmt: skip
+            self.site.state, self._work, site, paced, None, None, self._cancels, self._outages, self._run, *numbers
+        )
+
+    def next_instant_ms(self) -> int:
+        """Return the next instant at which anything happens, a decision that is due among it; `NEVER_MS` for none."""
+        jobs, clock, ends = self.site.state.jobs, self._run.clock[0], self._run.ends
+        rules: Any = self.site.rules
+        instants = [int(rules.wakeup_ms(self.site.state))]
+        instants += [int(jobs["submit_ms"][clock["submitted"]])] if clock["submitted"] < len(jobs) else []
+        instants += [int(ends.heap["end_ms"][0])] if ends.size[0] else []
+        if self._cancels is not None and clock["cancelled"] < len(self._cancels.row):
+            instants.append(int(self._cancels.at_ms[clock["cancelled"]]))
+        return min(instants)
+
+    def outcome(self) -> Stepped:
+        """Return what has become of the jobs of the workload.
+
+        Raises
+        ------
+        InputError
+            If the discipline leaves jobs waiting for ever.
+        """
+        figures, refused = self.site.figures(), dict(self.site.refused)
+        columns = {name: self._of_all(values, 0) for name, values in figures.columns.items()}
+        totals = dict(figures.totals)
+        if self._outages is not None:
+            waiting = self.site.state.waiting[: self.site.state.counters[0]["n_waiting"]]
+            totals["restarts"] = int(self._outages.restarts.sum())
+            columns["restarts"] = self._of_all(self._outages.restarts, 0)
+            back = f"and of {self._nodes} so many did not come back"
+            for row in self.rows[waiting].tolist():
+                refused[int(self._workload.job_id[row])] = f"it needs {self._workload.width[row]} nodes, {back}"
+        else:
+            never = self.rows[self.start_ms == NEVER]
+            never = never[self._workload.columns.get("cancel_ms", np.full(len(self._workload), -1))[never] < 0]
+            if len(never):
+                left = f"{len(never)} jobs waiting on an idle site, the first job {self._workload.job_id[never[0]]}"
+                raise InputError(f"{self._workload.name}: {self._policy.label} leaves {left}")
+        starts, ends = self._of_all(self.start_ms, NEVER), self._of_all(self.end_ms, NEVER)
+        return Stepped(starts, ends, refused, (), columns, totals, figures.own)
+
+    def _of_all(self, values: npt.NDArray[Any], other: int) -> npt.NDArray[Any]:
+        """Return what is known of the played jobs as a column of all jobs."""
+        spread = np.full(len(self._workload), other, values.dtype)
+        spread[self.rows] = values
+        return spread

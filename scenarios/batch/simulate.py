@@ -13,17 +13,14 @@ from gridweave.errors import OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import play_grid
 from gridweave.scenarios.batch.grid_network import GridNet
-from gridweave.scenarios.batch.one_site import check_driver, play_site
-from gridweave.scenarios.batch.pieces import Progress
-from gridweave.scenarios.batch.shared import NodeKinds, SharedPolicy, play_shared
+from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
 from gridweave.scenarios.workload.node_events import NodeEvent
 from gridweave.scenarios.workload.reservations import Request
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
-from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
+from gridweave.site.disciplines.dictionary import entry_of, policy_named
+from gridweave.site.disciplines.protocol import Policy, TakesKinds
 from gridweave.site.policy import Limit, SitePolicy
 
 
@@ -41,8 +38,8 @@ class SiteOptions(TypedDict, total=False):
 
 def simulate(
     workload: Workload | str | Path,
-    nodes: int | Sequence[int] | NodeKinds = None,
-    policy: Policy | GridPolicy | SharedPolicy | None = None,
+    nodes: int | Sequence[Any] | None = None,
+    policy: Policy | GridPolicy | TakesKinds | str | None = None,
     *,
     reservations: Sequence[Request] = (),
     node_events: Sequence[NodeEvent] = (),
@@ -52,7 +49,7 @@ def simulate(
     rng: np.random.Generator | None = None,
     sensitivity: npt.ArrayLike | None = None,
     net: GridNet | None = None,
-    model: SlowdownModel | None = None,
+    model: Any = None,
     cores: npt.ArrayLike | None = None,
     rows: npt.ArrayLike | None = None,
     progress: Progress | None = None,
@@ -68,7 +65,7 @@ def simulate(
     nodes : int, sequence of int, or sequence of NodeKind, optional
         Nodes of the site; of each site of a grid; or the kinds of nodes that jobs share. Those of the machine that the
         workload was recorded on if left out.
-    policy : Policy, GridPolicy, SharedPolicy, optional
+    policy : Policy, GridPolicy or str, optional
         How the site or the grid schedules: the policy of any discipline; a name is that of a variant of sharing nodes.
         If left out, a `gridweave.site.policy.SitePolicy` is made of the ``options``.
     reservations : sequence of (int, ReservationRequested)
@@ -150,23 +147,20 @@ def simulate(
         policy = SitePolicy(**options)
     elif options:
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
-    if not isinstance(policy, GridPolicy | SharedNodes | SharingPolicy | str):
-        check_driver(driver, policy, reservations, node_events)
+    known: Any = policy_named(policy) if isinstance(policy, str) else policy
     workload = _loaded(workload, nodes)
-    stepped = None if driver == "batch" else driver
-    of_site = {"reservations": reservations or None, "node_events": node_events or None, "driver": stepped}
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
-    of_sharing: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
-    if isinstance(policy, GridPolicy):
-        _refuse(of_site | of_sharing, "a grid")
-        return play_grid(workload, cast("Sequence[int]", nodes), policy, **of_grid)
-    if isinstance(policy, SharedNodes | SharingPolicy | str):
-        _refuse(of_site | of_grid, "a site whose nodes are shared")
-        kinds, cores = cast("NodeKinds", nodes), 1 if cores is None else cores
-        return play_shared(workload, kinds, policy, model=model, cores=cores, rows=rows, progress=progress)
-    _refuse(of_grid | of_sharing, "a site whose nodes are not shared")
-    given = cast("int | None", nodes), policy, reservations, node_events
-    return play_site(workload, *given, driver=driver, check=check, progress=progress)
+    of_some: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
+    if isinstance(known, GridPolicy):
+        stepped = None if driver == "batch" else driver
+        of_site = {"reservations": reservations or None, "node_events": node_events or None, "driver": stepped}
+        _refuse(of_site | of_some, "a grid")
+        return play_grid(workload, cast("Sequence[int]", nodes), known, **of_grid)
+    nodes, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
+    check_driver(driver, at_site, reservations, node_events)
+    inputs = _for_discipline(at_site, of_grid | of_some)
+    asked = reservations, node_events
+    return play_site(workload, nodes, at_site, *asked, driver=driver, check=check, progress=progress, **inputs)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
@@ -175,6 +169,14 @@ def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
         return workload
     machine = nodes if isinstance(nodes, int) else None
     return load_workload(workload, nodes=machine, columns=columns_of(workload))[0]
+
+
+def _for_discipline(policy: Policy, given: Mapping[str, object]) -> dict[str, Any]:
+    """Return what was given for the discipline of a policy; refuse what was given and is not for it."""
+    compiled = entry_of(policy).compiled
+    known = () if compiled is None else compiled.inputs
+    _refuse({name: value for name, value in given.items() if name not in known}, f"the discipline {policy.discipline}")
+    return {name: given[name] for name in known if given[name] is not None}
 
 
 def _refuse(unused: Mapping[str, object], what: str) -> None:

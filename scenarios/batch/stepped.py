@@ -17,7 +17,6 @@ from gridweave.errors import InputError
 from gridweave.grid.sends import QUIET, JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.scenarios.results.schedule import NEVER
-from gridweave.scenarios.results.tuning import TuningUse
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
@@ -150,8 +149,8 @@ class Stepped(NamedTuple):
         What the discipline tells of each job besides; 0 for jobs that did not start.
     totals : mapping from str to float
         What it has counted.
-    tuning : TuningUse or None
-        What a self-tuning site chose, in the compiled loop.
+    own : object
+        What else a discipline tells of a run in the compiled loop.
     """
 
     start_ms: IntArray
@@ -160,7 +159,7 @@ class Stepped(NamedTuple):
     answers: tuple[ReservationAnswer, ...]
     columns: Mapping[str, npt.NDArray[Any]]
     totals: Mapping[str, float]
-    tuning: TuningUse | None = None
+    own: Any = None
 
 
 def run_core(

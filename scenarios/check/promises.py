@@ -12,7 +12,8 @@ from gridweave.scenarios.check.faults import Matched
 from gridweave.scenarios.check.kernels.replay import PlayedSchedule, new_played, replay, take_in
 from gridweave.scenarios.check.reading import NEVER
 from gridweave.scenarios.traces.text import seconds_text
-from gridweave.scenarios.workload.table import IntArray, fill_jobs
+from gridweave.scenarios.workload.table import IntArray
+from gridweave.site.disciplines.compiled import fill_jobs
 from gridweave.site.kernels.state import NEVER_MS, Plan, SiteState, empty_plan, empty_state
 
 PROMISES = ("easy", "conservative")

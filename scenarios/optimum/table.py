@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import csv
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.optimum.instance import Instance, instance_at
-from gridweave.scenarios.optimum.solvers import THREE, Solution, solve, time_scale_s
+from gridweave.scenarios.optimum.time_indexed import solve, time_scale_s
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.site.disciplines.optimal.instance import Instance, IntArray
+from gridweave.site.disciplines.optimal.intervals import THREE, Solution
+
+
+class GapPoint(msgspec.Struct, frozen=True):
+    """What was known of an instant's best plan after a time.
+
+    Attributes
+    ----------
+    seconds : float
+    worth, bound : float
+        Of the best plan so far, and of any plan at least.
+    """
+
+    seconds: float
+    worth: float
+    bound: float
+
+    @property
+    def gap_pct(self) -> float:
+        """By how much a plan may still be better than the best so far, in per cent."""
+        return 100.0 * max(0.0, 1.0 - self.bound / self.worth)
 
 
 class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +60,8 @@ class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
         By how much another plan may still be better; None if nothing was proven.
     seconds : float
         That the solver took.
+    course : tuple of GapPoint
+        What was known when; of CP-SAT alone.
     """
 
     at_ms: int
@@ -48,10 +74,39 @@ class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
     loss_pct: float
     gap_pct: float | None
     seconds: float
+    course: tuple[GapPoint, ...] = ()
 
 
-def line_of(instance: Instance, solution: Solution) -> OptimumLine:
+class SizeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What is lost at instants at which about so many jobs wait.
+
+    Attributes
+    ----------
+    jobs : int
+        That were asked for.
+    instants, proven : int
+        How many were solved, and how many of these to the optimum.
+    mean_jobs, loss_pct, most_loss_pct, gap_pct, seconds : float
+        Averages; the greatest loss.
+    """
+
+    jobs: int
+    instants: int
+    proven: int
+    mean_jobs: float
+    loss_pct: float
+    most_loss_pct: float
+    gap_pct: float
+    seconds: float
+
+
+_PROVEN_PCT = 1e-6
+
+
+def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] = ()) -> OptimumLine:
     """Return an instant and its solution as a line of the table."""
+    if course:
+        course = [*course, GapPoint(solution.seconds, solution.worth, solution.bound)]
     ends = (instance.planned(policy) + instance.estimate_ms for policy in THREE)
     return OptimumLine(
         at_ms=instance.now_ms,
@@ -64,6 +119,7 @@ def line_of(instance: Instance, solution: Solution) -> OptimumLine:
         loss_pct=solution.loss_pct,
         gap_pct=solution.gap_pct if np.isfinite(solution.bound) else None,
         seconds=solution.seconds,
+        course=tuple(course),
     )
 
 
@@ -71,18 +127,142 @@ def instants_of(result: SimulationResult, every: int, *, least: int = 2, most: i
     """Return the instant of every so manyth submission at which from ``least`` to ``most`` jobs wait."""
     if every < 1:
         raise OptionError("every", f"is {every}; at least 1")
-    submit_ms, start_ms = result.workload.submit_ms, np.sort(result.start_ms[result.start_ms != NEVER])
-    chosen = np.unique(submit_ms[every - 1 :: every])
-    waiting = np.searchsorted(submit_ms, chosen, side="right") - np.searchsorted(start_ms, chosen, side="left")
+    chosen, waiting = _waiting(result, every)
     return [int(when_ms) for when_ms in chosen[(waiting >= least) & (waiting <= most)]]
 
 
+def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int) -> dict[int, list[int]]:
+    """Return instants of submissions at which about so many jobs wait, within a tenth: so many, spread over the run.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        Of one site.
+    sizes : sequence of int
+        Numbers of waiting jobs, each at least 2.
+    count : int
+        Instants of each size, if there are as many.
+    """
+    for size in sizes:
+        if size < 2:
+            raise OptionError("sizes", f"has {size}; at least 2 jobs")
+    if count < 1:
+        raise OptionError("per_size", f"is {count}; at least 1")
+    chosen, waiting = _waiting(result, 1)
+    found = {}
+    for size in sizes:
+        near = chosen[np.abs(waiting - size) <= size // 10]
+        places = np.linspace(0, max(len(near) - 1, 0), count + 2)[1:-1].round().astype(np.int64)
+        found[size] = [int(near[place]) for place in np.unique(places) if place < len(near)]
+    return found
+
+
+def _waiting(result: SimulationResult, every: int) -> tuple[IntArray, IntArray]:
+    """Return the instants of every so manyth submission, and how many jobs wait at each."""
+    submit_ms, start_ms = result.workload.submit_ms, np.sort(result.start_ms[result.start_ms != NEVER])
+    chosen = np.unique(submit_ms[every - 1 :: every])
+    waiting = np.searchsorted(submit_ms, chosen, side="right") - np.searchsorted(start_ms, chosen, side="left")
+    return chosen, waiting
+
+
 def lines_of(
-    result: SimulationResult, instants_ms: list[int], report: Callable[[int, int], None] | None = None, **options: Any
+    result: SimulationResult,
+    instants_ms: list[int],
+    report: Callable[[int, int, GapPoint | None], None] | None = None,
+    **options: Any,
 ) -> Iterator[OptimumLine]:
-    """Yield a line for each instant of a schedule; the options are those of the solver, and ``solver``."""
+    """Yield a line for each instant of a schedule; the options are those of the solver, and ``solver``.
+
+    ``report`` is told how many instants are done, of how many, and what is known of the one in hand.
+    """
+    report = report or (lambda done, total, point: None)
     for number, when_ms in enumerate(instants_ms):
-        if report is not None:
-            report(number, len(instants_ms))
+        report(number, len(instants_ms), None)
         instance = instance_at(result, when_ms)
-        yield line_of(instance, solve(instance, **options))
+        course: list[GapPoint] = []
+        heard = _Heard(course, report, number, len(instants_ms))
+        watched: dict[str, Any] = {"progress": heard} if options.get("solver", "cp-sat") == "cp-sat" else {}
+        yield line_of(instance, solve(instance, **options, **watched), course)
+
+
+class _Heard:
+    """Keeps what a solver tells with its time, and passes it on."""
+
+    def __init__(
+        self, course: list[GapPoint], report: Callable[[int, int, GapPoint | None], None], done: int, total: int
+    ) -> None:
+        self._course, self._report, self._done, self._total = course, report, done, total
+        self._began_s = time.perf_counter()
+
+    def __call__(self, worth: float, bound: float) -> None:
+        self._course.append(GapPoint(time.perf_counter() - self._began_s, worth, bound))
+        self._report(self._done, self._total, self._course[-1])
+
+
+def by_size(lines: dict[int, list[OptimumLine]]) -> list[SizeLine]:
+    """Return what is lost by the number of waiting jobs; sizes without an instant are left out."""
+    return [
+        SizeLine(
+            jobs=size,
+            instants=len(of_size),
+            proven=sum(line.gap_pct is not None and line.gap_pct < _PROVEN_PCT for line in of_size),
+            mean_jobs=float(np.mean([line.jobs for line in of_size])),
+            loss_pct=float(np.mean([line.loss_pct for line in of_size])),
+            most_loss_pct=max(line.loss_pct for line in of_size),
+            gap_pct=float(np.mean([100.0 if line.gap_pct is None else line.gap_pct for line in of_size])),
+            seconds=float(np.mean([line.seconds for line in of_size])),
+        )
+        for size, of_size in lines.items()
+        if of_size
+    ]
+
+
+def write_lines(lines: Sequence[OptimumLine], path: Path) -> None:
+    """Write a CSV file with a row for each instant."""
+    names = [name for name in OptimumLine.__struct_fields__ if name != "course"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([getattr(line, name) for name in names] for line in lines)
+
+
+def write_gaps(lines: Sequence[OptimumLine], path: Path) -> None:
+    """Write a CSV file with what was known of each instant when."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("at_ms", "jobs", "seconds", "worth", "bound", "gap_pct"))
+        for line in lines:
+            for point in line.course:
+                bound = point.bound if np.isfinite(point.bound) else ""
+                writer.writerow((line.at_ms, line.jobs, point.seconds, point.worth, bound, min(point.gap_pct, 100.0)))
+
+
+def instance_at(result: SimulationResult, now_ms: int) -> Instance:
+    """Return what a site had to plan at an instant of a schedule: after its events, before anything started.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        Of one site.
+    now_ms : int
+
+    Raises
+    ------
+    OptionError
+        If the instant lies outside of the schedule, or nobody waits then.
+    """
+    jobs = result.workload
+    begin_ms, until_ms = int(jobs.submit_ms.min(initial=0)), int(result.end_ms.max(initial=0))
+    if not begin_ms <= now_ms <= until_ms:
+        span = f"from {begin_ms / 1000:,.15g} to {until_ms / 1000:,.15g} s"
+        raise OptionError("at", f"{now_ms / 1000:,.15g} s is outside of the schedule, which is {span}")
+    ran = result.start_ms != NEVER
+    waits = np.flatnonzero(ran & (jobs.submit_ms <= now_ms) & (result.start_ms >= now_ms))
+    runs = np.flatnonzero(ran & (result.start_ms < now_ms) & (result.end_ms > now_ms))
+    if not len(waits):
+        raise OptionError("at", f"{now_ms / 1000:,.15g} s: no job waits then; choose an instant of a submission")
+    ends_ms = result.start_ms[runs] + jobs.estimate_ms[runs]
+    step_ms = np.unique(np.concatenate([[now_ms], ends_ms]))
+    taken = (jobs.width[runs][None, :] * (ends_ms[None, :] > step_ms[:, None])).sum(axis=1)
+    columns = {name: getattr(jobs, name)[waits] for name in ("job_id", "submit_ms", "width", "estimate_ms")}
+    return Instance(now_ms=now_ms, **columns, step_ms=step_ms, step_free=result.nodes - taken)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.batch.gang import slices_between
+from gridweave.scenarios.batch.slices import slices_between
 from gridweave.scenarios.plots.parts import TimeAxis, new_figure, tidy
 from gridweave.scenarios.plots.results import title
 from gridweave.scenarios.plots.schedule import FILLS, HEIGHT_IN, WIDTH_IN, Boxes

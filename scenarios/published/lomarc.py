@@ -36,6 +36,7 @@ from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
+from gridweave.site.disciplines.sharing.compiled import SharedUse
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
@@ -182,8 +183,8 @@ class LomarcRuns:
         formula, load = READINGS[bar.reading]
         workload = self.workload(seed, bar.workload, bar.mix, load)
         result = simulate(workload, NODES, VARIANTS[bar.variant], model=SlowdownModel(formula=formula))
-        assert result.sharing is not None, "nodes are shared"
-        metrics, searches = result.sharing_metrics(), result.sharing.searches
+        assert isinstance(result.own, SharedUse), "nodes are shared"
+        metrics, searches = result.sharing_metrics(), result.own.searches
         count, matches = searches["searches"], searches["matches"]
         return Point(
             response_s=metrics.art_ms / MS_PER_S,

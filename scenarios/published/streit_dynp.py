@@ -18,6 +18,7 @@ from gridweave.scenarios.published.study import Study, judge, printed
 from gridweave.scenarios.results.metrics import compute_by_class
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.estimates import perfect
+from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.dynp.policy import METRICS, READINGS, DynPPolicy
 
 SLACKNESS = (0, 2, 4, 6, 8, 10)
@@ -143,7 +144,7 @@ def table_5_3(study: TuningRuns) -> Made:
         ours = {}
         for reading in READINGS:
             result = study.result("SDSC", policy_of(decider, reading))
-            ours[reading] = {} if result is None or result.tuning is None else shares_of_cases(result)
+            ours[reading] = {} if result is None or not isinstance(result.own, TuningUse) else shares_of_cases(result)
         for line in lines:
             share = f"{100 * int(line[decider]) / total:.2f}"
             own = {one: ours[one].get(line["case"], 0.0) if ours[one] else None for one in READINGS}
@@ -153,8 +154,8 @@ def table_5_3(study: TuningRuns) -> Made:
 
 def shares_of_cases(result: SimulationResult) -> dict[str, float]:
     """Return how often each case was met, in per cent of the decisions."""
-    assert result.tuning is not None, "a site that does not tune itself"
-    return {case: 100 * count / result.tuning.decisions for case, count in result.tuning.cases.items()}
+    assert isinstance(result.own, TuningUse), "a site that does not tune itself"
+    return {case: 100 * count / result.own.decisions for case, count in result.own.cases.items()}
 
 
 def table_5_4(study: TuningRuns) -> Made:
@@ -175,11 +176,11 @@ def table_5_4(study: TuningRuns) -> Made:
 
 def _usage(study: TuningRuns, trace: str, decider: str, slackness: float, reading: str) -> dict[str, float]:
     result = study.result(trace, policy_of(decider, reading, slackness=slackness))
-    if result is None or result.tuning is None:
+    if result is None or not isinstance(result.own, TuningUse):
         return {}
-    uses = result.tuning.uses(0, int(result.end_ms.max()))
+    uses = result.own.uses(0, int(result.end_ms.max()))
     jobs = sum(use.jobs for use in uses)
-    found = {f"{use.policy} switches": 100 * use.switches / result.tuning.decisions for use in uses}
+    found = {f"{use.policy} switches": 100 * use.switches / result.own.decisions for use in uses}
     return found | {f"{use.policy} jobs": 100 * use.jobs / jobs for use in uses}
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -31,7 +31,6 @@ from gridweave.scenarios.results.metrics import (
     compute_metrics,
     compute_shared,
 )
-from gridweave.scenarios.results.tuning import TuningUse, write_switches_csv
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -221,12 +220,20 @@ def _save_plot(run: _Run, kind: str, path: Path) -> None:
 
 def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
     files = files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
-    tuning = result.tuning
-    if tuning is not None:
-        files["switches.csv"] = lambda path: write_switches_csv(tuning, path)
+    if isinstance(result.own, Switches):
+        files["switches.csv"] = functools.partial(_write_switches, result.own)
         if plots and result.ran.any():
             files["policies.png"] = lambda path: _save_plot(result, "policies", path)
     return files
+
+
+def _write_switches(switches: Switches, path: Path) -> None:
+    """Write one line per switch: when, and to which policy."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("when_ms", "policy"))
+        names = (switches.policies[number] for number in switches.switched_to.tolist())
+        writer.writerows(zip(switches.switched_ms.tolist(), names, strict=True))
 
 
 def write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:
@@ -317,25 +324,37 @@ class Placement(NamedTuple):
     parts: IntArray
 
 
-class SharedUse(NamedTuple):
-    """What became of a site whose nodes jobs share.
+@runtime_checkable
+class SharesNodes(Protocol):
+    """What a discipline tells of a run whose nodes jobs shared.
 
     Attributes
     ----------
     beside : numpy.ndarray of int64, shape (n,)
-        With how many jobs each job shared nodes after the pass that started it.
+        With how many jobs each job shared nodes when it started.
     busy_node_ms : int
         Node time in which at least one job was on a node.
-    searches : mapping from str to int
-        What the searches for a match came to, summed up: ``searches`` among the waiting jobs, and over all of them the
-        ``waiting`` jobs, those ``long_enough``, ``narrow_enough``, ``fitting``, ``matchable`` and ``bearable``, the
-        ``matches`` and the place of the chosen among the bearable (``selected``); ``running_matches`` among the
-        running jobs.
     """
 
     beside: IntArray
     busy_node_ms: int
-    searches: Mapping[str, int]
+
+
+@runtime_checkable
+class Switches(Protocol):
+    """What a discipline tells of a run in which it switched from one of its policies to another.
+
+    Attributes
+    ----------
+    policies : tuple of str
+        The first was in force at the beginning.
+    switched_ms, switched_to : numpy.ndarray of int64, shape (switches,)
+        When it was switched, and to which of them.
+    """
+
+    policies: tuple[str, ...]
+    switched_ms: IntArray
+    switched_to: IntArray
 
 
 class WorldUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -407,16 +426,15 @@ class SimulationResult(MadeAnew):
         With a network: by which it took longer than that because of what else was on the links, on average.
     transfer_ms : numpy.ndarray of int64, shape (n,), optional
         With a network: how long its data moved while it held its nodes.
-    sharing : SharedUse, optional
-        Where jobs share the nodes of one site.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
         What a discipline tells of each job besides (docs/write-a-discipline.md); 0 for jobs that were never started.
     own_metrics : mapping from str to float, optional
         The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
     world : WorldUse, optional
         Of a run in the simulated world.
-    tuning : TuningUse, optional
-        What a self-tuning site chose.
+    own : object, optional
+        What a discipline tells of the run besides: its docs page says what. One that `SharesNodes` has metrics of that;
+        one with `Switches` has a file and a plot of them.
 
     Raises
     ------
@@ -443,11 +461,10 @@ class SimulationResult(MadeAnew):
     factor: FloatArray | None = None
     slowdown: FloatArray | None = None
     transfer_ms: IntArray | None = None
-    sharing: SharedUse | None = None
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None
-    tuning: TuningUse | None = None
+    own: Any = None
 
     def __post_init__(self) -> None:
         n = len(self.workload)
@@ -554,9 +571,9 @@ class SimulationResult(MadeAnew):
         InputError
             If no nodes were shared.
         """
-        if self.sharing is None:
+        if not isinstance(self.own, SharesNodes):
             raise InputError(f"{self.label}: no nodes were shared; there are no metrics of that")
-        ran, use = self.ran, self.sharing
+        ran, use = self.ran, self.own
         shared_starts = int((use.beside[ran] > 0).sum())
         run_ms = self.workload.run_ms[ran]
         return compute_shared(*self.schedule(), run_ms, self.nodes, shared_starts, use.busy_node_ms)

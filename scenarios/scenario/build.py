@@ -144,10 +144,11 @@ class Built:
     def needs_world(self) -> bool:
         """Whether this is more than the batch driver knows.
 
-        That is messages, faults, own users, owners, less control, and sites whose nodes are shared.
+        That is messages, faults, own users, owners, less control, a tuned queue, and sites whose nodes are shared.
         """
         return self.policy.mode != "local" and (
             self.policy.control != "full"
+            or self.policy.tuning is not None
             or self.scenario.grid.at is not None
             or self.shares_nodes
             or self.network != Network()

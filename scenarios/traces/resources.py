@@ -18,6 +18,7 @@ from gridweave.errors import TraceError
 from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, short, write_file
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, assign_resources, check_resources
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownTable, parse_table
 
 FILE_COLUMNS = (*RESOURCE_COLUMNS, "message_bytes")
 """Columns of a workload that a file may hold beside ``job_id``; the first four are needed."""
@@ -230,3 +231,26 @@ def write_resources(workload: Workload, path: str | Path) -> None:
         stream.writelines(f"{','.join(map(repr, values))}\n".encode("ascii") for values in zip(*columns, strict=True))
 
     write_file(path, write)
+
+
+def read_slowdowns(path: str | Path) -> SlowdownTable:
+    """Read a table of measured slowdowns from a CSV file.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The labels stand in the first row and in the first column.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read.
+    InputError
+        If it holds no such table, or a slowdown below 1; the message names the file and the cell.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
+        raise TraceError(path, f"cannot be read: {reason}") from None
+    return parse_table(text, str(path))

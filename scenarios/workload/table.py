@@ -1,7 +1,5 @@
 """The job table: what every simulation starts from, whatever file or generator it came out of.
 
-Jobs of a workload as the kernels take them: rows of a site's or a grid's table.
-
 Tables of pandas, which is not installed with the rest.
 
 How the frozen tables are copied and pickled, so that runs may go to other processes and come back.
@@ -20,7 +18,6 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, not_installed
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
-from gridweave.site.kernels.order import order_keys
 
 if TYPE_CHECKING:
     import pandas
@@ -234,43 +231,6 @@ def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     view = values.view()
     view.flags.writeable = False
     return view
-
-
-def fill_jobs(
-    table: npt.NDArray[np.void], workload: Workload, rows: IntArray, order: str, *, aging_ms: float = np.inf
-) -> None:
-    """Enter jobs into a table of `gridweave.site.kernels.state.JOB`, one slot each, in the order of submission.
-
-    Parameters
-    ----------
-    table : numpy.ndarray of JOB, shape (rows,)
-        Filled in, but for the limits.
-    rows : numpy.ndarray of int64
-        The jobs to enter.
-    order : str
-        Of the queue.
-    aging_ms : float
-        For the order ``priority``.
-    """
-    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
-        table[name] = getattr(workload, name)[rows]
-    table["key"] = keys_of(workload, rows, order, table["submit_ms"], aging_ms=aging_ms)
-
-
-def keys_of(
-    workload: Workload, rows: IntArray, order: str, submit_ms: npt.ArrayLike, *, aging_ms: float = np.inf
-) -> npt.NDArray[np.float64]:
-    """Return by what jobs stand in a queue if they are submitted at these instants; shape (rows,)."""
-    columns = workload.columns
-    return order_keys(
-        order,
-        submit_ms=submit_ms,
-        width=workload.width[rows],
-        estimate_ms=workload.estimate_ms[rows],
-        weight=columns["weight"][rows] if "weight" in columns else 1.0,
-        priority=columns["priority"][rows] if "priority" in columns else 0.0,
-        aging_ms=aging_ms,
-    )
 
 
 def data_frame(columns: Mapping[str, Any], *, extra: str = "pandas") -> pandas.DataFrame:

@@ -18,9 +18,10 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.model import NetworkModel
 from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridNet, hopeless_from, links_of, network_of
-from gridweave.scenarios.workload.table import Workload, fill_jobs
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Routes
 from gridweave.scenarios.world.traffic import LinkTraffic
+from gridweave.site.disciplines.compiled import fill_jobs
 from gridweave.site.kernels.state import NEVER_MS
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.site.disciplines import planning, queue
 from gridweave.site.disciplines.dynp import entry as dynp
 from gridweave.site.disciplines.fractional import entry as fractional
 from gridweave.site.disciplines.gang import entry as gang
+from gridweave.site.disciplines.optimal import entry as optimal
 from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.disciplines.sharing import entry as sharing
 
-ENTRIES = (queue.ENTRY, planning.ENTRY, sharing.ENTRY, gang.ENTRY, dynp.ENTRY, fractional.ENTRY)
+ENTRIES = (queue.ENTRY, planning.ENTRY, sharing.ENTRY, gang.ENTRY, dynp.ENTRY, optimal.ENTRY, fractional.ENTRY)
 
 DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
 """Name to entry."""
@@ -35,6 +37,20 @@ def entry_named(name: str) -> Entry:
 def entry_of(policy: Policy) -> Entry:
     """Return the discipline of a policy."""
     return entry_named(policy.discipline)
+
+
+def policy_named(name: str) -> Any:
+    """Return a policy that has a name of its own.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    known = {key: policy for entry in DISCIPLINES.values() for key, policy in entry.variants.items()}
+    if name not in known:
+        raise InputError(f"policy {name!r} is not known; one of {', '.join(known)}")
+    return known[name]
 
 
 def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mapping[str, object]) -> Policy:

@@ -6,7 +6,7 @@ It is stepped as a queue is (queue.py), with kernels of its own (`gridweave.site
 from __future__ import annotations
 
 from gridweave.site.disciplines.protocol import Entry
-from gridweave.site.disciplines.queue import ArrayDiscipline, read_policy
+from gridweave.site.disciplines.queue import COMPILED, ArrayDiscipline, read_policy
 from gridweave.site.policy import BACKFILLS
 
 ENTRY = Entry(
@@ -16,4 +16,5 @@ ENTRY = Entry(
     read=lambda nodes, given, usual: read_policy("planning", given, usual),
     backfills=BACKFILLS["planning"],
     keeps_reservations=True,
+    compiled=COMPILED,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import msgspec
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
+from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.state import HasState
@@ -176,6 +177,14 @@ class Policy(Protocol):
         """What tables and plots call it; it tells apart any two that schedule differently."""
 
 
+@runtime_checkable
+class TakesKinds(Protocol):
+    """What `gridweave.simulate` asks besides of a policy of nodes that are not all alike."""
+
+    def on(self, nodes: Any) -> tuple[int | None, Policy]:
+        """Return how many nodes there are, and the policy for them; ``nodes`` may be kinds of nodes, or None."""
+
+
 Options = Mapping[str, Any]
 """Options of a site by name; one that is None was left out."""
 
@@ -226,6 +235,10 @@ class Entry:
     metrics : callable, optional
         Takes what was `Played`; returns metrics of its own by name, with units, for tables, ``summary.json`` and
         ``result.own_metrics``.
+    compiled : Compiled, optional
+        How simulations play it in the compiled loop, if its decisions are kernels; else they step it event by event.
+    variants : mapping from str to policy
+        Policies with names of their own, which `gridweave.simulate` takes in their place.
     """
 
     name: str
@@ -245,6 +258,8 @@ class Entry:
     columns: tuple[str, ...] = ()
     remarks: Callable[[Any, int], Sequence[str]] | None = None
     metrics: Callable[[Played], Mapping[str, float]] | None = None
+    compiled: Compiled | None = None
+    variants: Mapping[str, Any] = field(default_factory=dict)
 
 
 def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:

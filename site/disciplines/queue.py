@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.jit import prepared
+from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
-    DisciplineArrays,
+    QueueRules,
+    SiteRules,
     job_arrived,
     job_ended,
     job_withdrawn,
@@ -65,7 +69,7 @@ class ArrayDiscipline:
         self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
         self._state = empty_state(nodes, slots=FIRST_SLOTS)
         self._plan = self._empty_plan(FIRST_SLOTS)
-        self._discipline = self._kernel_arguments()
+        self._rules = self._made_rules()
         self._scratch: Plan | None = None
         self._slots = JobSlots()
         self._end_ms: dict[int, int] = {}
@@ -74,10 +78,10 @@ class ArrayDiscipline:
         self._whys: dict[tuple[int, int], str | None] = {}
         self._order = ORDERS[policy.order]
         self._name_numbers()
-        state, kinds, number = self._state, self._discipline, 0
-        self._arrive = prepared(job_arrived, state, kinds.queue, kinds.tuning, number, 0.0, *(number,) * 5)
-        self._depart = prepared(job_ended, state, *kinds, number, number, number)
-        self._decide = prepared(pass_and_outlook, state, *kinds, number)
+        state, rules, number = self._state, self._rules, 0
+        self._arrive = prepared(job_arrived, state, rules, number, 0.0, *(number,) * 5)
+        self._depart = prepared(job_ended, state, rules, number, number, number)
+        self._decide = prepared(pass_and_outlook, state, rules, number)
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
@@ -88,7 +92,6 @@ class ArrayDiscipline:
     def _name_numbers(self) -> None:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
-        self._queue, self._promises, self._planning, self._tuning = self._discipline
 
     def _empty_plan(self, reservations: int) -> Plan | None:
         """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
@@ -96,9 +99,9 @@ class ArrayDiscipline:
             return None
         return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=reservations)
 
-    def _kernel_arguments(self) -> DisciplineArrays:
+    def _made_rules(self) -> SiteRules:
         """Return what the kernels of this discipline work with, of the size that the arrays now have."""
-        return self._policy.kernel_arguments(self._plan, self._limits)
+        return self._policy.rules(self._plan, self._limits)
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
@@ -118,13 +121,13 @@ class ArrayDiscipline:
         else:
             key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
         arrive, mask = self._arrive, self._mask(job)
-        arrive(self._state, self._queue, self._tuning, slot, key, now_ms, job_id, width, estimate_ms, mask)
+        arrive(self._state, self._rules, slot, key, now_ms, job_id, width, estimate_ms, mask)
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
         depart = self._depart
-        found = depart(self._state, *self._discipline, end_ms, job_id, now_ms)
+        found = depart(self._state, self._rules, end_ms, job_id, now_ms)
         assert found, f"job {job_id} is not among the running jobs"
         if end_ms == self._first_end_ms:
             self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
@@ -142,8 +145,7 @@ class ArrayDiscipline:
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
-        kinds, place = self._discipline, np.int64(self._place(job_id))
-        job_withdrawn(self._state, kinds.promises, kinds.tuning, place)
+        job_withdrawn(self._state, self._rules, np.int64(self._place(job_id)))
         self._slots.leave(job_id)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
@@ -191,9 +193,7 @@ class ArrayDiscipline:
         if self._plan is None and len(self._slots.of) == len(self._end_ms):
             # Nobody waits.
             return []
-        count, self._first_end_ms, self._next_start_ms = self._decide(
-            self._state, self._queue, self._promises, self._planning, self._tuning, now_ms
-        )
+        count, self._first_end_ms, self._next_start_ms = self._decide(self._state, self._rules, now_ms)
         if not count:
             return []
         slots, started = self._state.started, []
@@ -206,8 +206,8 @@ class ArrayDiscipline:
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length, submitted now, could have at once."""
         times = np.int64(now_ms), np.int64(length_ms)
-        if self._discipline.queue is not None:
-            return int(startable_behind_queue(self._state, self._discipline.queue, *times))
+        if isinstance(self._rules, QueueRules):
+            return int(startable_behind_queue(self._state, self._rules.codes, *times))
         assert self._plan is not None, "neither a queue nor a plan"
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
@@ -334,7 +334,7 @@ class ArrayDiscipline:
             larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
             copy_into(larger, plan)
             self._plan = larger
-            self._discipline = self._kernel_arguments()
+            self._rules = self._made_rules()
         self._name_numbers()
 
     def state(self) -> ArrayDisciplineState:
@@ -350,7 +350,7 @@ class ArrayDiscipline:
         self._state = restored_arrays(empty_state(self._nodes, slots=self._slots.count), state.arrays)
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
-            self._discipline = self._kernel_arguments()
+            self._rules = self._made_rules()
         self._name_numbers()
         self._end_ms = {running.job.job_id: running.end_by_estimate_ms for running in self.running()}
         self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
@@ -392,10 +392,55 @@ def read_policy(discipline: str, given: Options, usual: Options) -> SitePolicy:
     return SitePolicy(**values | {"discipline": discipline})
 
 
+def limit_masks(jobs: Jobs, policy: SitePolicy) -> npt.NDArray[np.int64]:
+    """Return which limits apply to each job, as bit masks."""
+    return policy.limit_masks(width=jobs.width, estimate_ms=jobs.estimate_ms, user=jobs.columns.get("user"))
+
+
+def refusals(jobs: Jobs, nodes: int, policy: SitePolicy) -> dict[int, str]:
+    """Return the jobs that can never start on the site, each with the reason."""
+    masks = limit_masks(jobs, policy)
+    doubtful = np.flatnonzero((jobs.width > nodes) | (masks != 0))
+    reasons: dict[tuple[int, int], str | None] = {}
+    refused = {}
+    for row in doubtful:
+        kind = int(jobs.width[row]), int(masks[row])
+        if kind not in reasons:
+            reasons[kind] = policy.why_never(nodes, width=kind[0], limits=kind[1])
+        reason = reasons[kind]
+        if reason is not None:
+            refused[int(jobs.job_id[row])] = reason
+    return refused
+
+
+def compiled_site(nodes: int, policy: SitePolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
+    """Return an idle site for the compiled loop, with its table of jobs filled in."""
+    refused = refusals(jobs, nodes, policy)
+    rows = rows_without(jobs, refused)
+    state = empty_state(nodes, slots=len(rows))
+    fill_jobs(state.jobs, jobs, rows, policy.order, aging_ms=policy.aging_ms)
+    state.jobs["limits"] = limit_masks(jobs, policy)[rows]
+    # Without a window nobody asks for the week, and a zone that nobody knows does no harm.
+    has_window = any(limit.window is not None for limit in policy.limits)
+    limits = policy.limit_arrays(week_offset_ms=week_offset_ms() if has_window else 0)
+    plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
+    return CompiledSite(
+        rows=rows,
+        refused=refused,
+        state=state,
+        rules=policy.rules(plan, limits),
+        room=len(state.running),
+        keys_at=partial(keys_of, jobs, rows, policy.order, aging_ms=policy.aging_ms),
+    )
+
+
+COMPILED = Compiled(site=compiled_site, nodes_may_fail=True, piece=20_000)
+
 ENTRY = Entry(
     name="queue",
     about="jobs stand in a queue, and those behind the head may be backfilled",
     make=ArrayDiscipline,
     read=lambda nodes, given, usual: read_policy("queue", given, usual),
     backfills=BACKFILLS["queue"],
+    compiled=COMPILED,
 )

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +24,8 @@ from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes
 from gridweave.site.journal.step import Counts, Step, StepRows, write
 from gridweave.site.journal.store import JournalStore, execute_plain
-from gridweave.site.state import HasState, dump_state, kind_of
+from gridweave.site.journal.tidy import Sweep, Tidy, needed_from, tidy_of
+from gridweave.site.state import HasState, compressed, kind_of, state_bytes
 
 BATCH = 500
 """So many steps are gathered before they are written."""
@@ -40,6 +41,15 @@ _NEXT_BATCH = (
     .where(tables.head.c.writer_id == bindparam("mine"), tables.head.c.batch == bindparam("last"))
     .values(batch=bindparam("batch"))
 )
+
+
+class Snap(msgspec.Struct, frozen=True):
+    """The state of a core after an input, as it is before it is compressed."""
+
+    sequence: int
+    now_ms: int
+    kind: str
+    state: bytes
 
 
 class Journal(JournalReader):
@@ -63,6 +73,8 @@ class Journal(JournalReader):
         How long to wait for another process that has the database locked; and for a server to answer, from 2 s up.
     synchronous : str
         Of SQLite: with ``full`` what was flushed outlasts a loss of power; with ``normal`` a failure of this process.
+    compacts : bool
+        Whether each flush removes a few of the inputs that no replay needs, and of what `forget_by_and_by` names.
 
     Raises
     ------
@@ -106,6 +118,7 @@ class Journal(JournalReader):
         batch: int = BATCH,
         wait_ms: int = 5000,
         synchronous: str = "full",
+        compacts: bool = False,
     ) -> None:
         if batch < 0:
             raise OptionError("batch", f"is {batch}; a number of steps from 0 up, 0 to write only when asked")
@@ -125,6 +138,8 @@ class Journal(JournalReader):
         self._unwritten_keys: dict[str, dict[str, Any]] = {}
         self._made = self._durable = 0
         self._flush_s = math.inf
+        self.compacts = compacts
+        self._wanted_sweep: Sweep | None = None
         self._begin(JournalStore(place, wait_ms=wait_ms, synchronous=synchronous, read_only=False))
         self._store.name_writer(self.journal_id)
 
@@ -143,6 +158,7 @@ class Journal(JournalReader):
         rows = connection.execute(select(tables.channels))
         self._counts = {row.peer: Counts(row.first, row.next, row.received) for row in rows}
         self._last_note = connection.scalar(select(func.max(tables.notes.c.number))) or 0
+        self._tidy = tidy_of(connection, self._base)
 
     def _keep_identity(self, connection: Connection) -> None:
         self._kept_identity = identity_bytes(self._identity)
@@ -259,9 +275,28 @@ class Journal(JournalReader):
                 with self._store.transaction() as connection:
                     self._fence(connection)
                     write(connection, taken)
+                    tidy = self._tidied(connection, taken) if self.compacts else self._tidy
+                self._tidy = tidy
                 self._flush_s = time.perf_counter() - begin_s
                 self._written(len(taken))
             return self._durable
+
+    def _tidied(self, connection: Connection, written: list[StepRows]) -> Tidy:
+        """Remove some of what is no longer needed; return how far that has come if the transaction is committed."""
+        tidy = self._tidy
+        if any(rows.snapshots for rows in written):
+            tidy = msgspec.structs.replace(tidy, needed=needed_from(connection, self._base))
+        sweep, self._wanted_sweep = self._wanted_sweep, None
+        if sweep is not None and tidy.sweep is None:
+            tidy = msgspec.structs.replace(tidy, sweep=sweep)
+        return tidy if tidy.is_done else tidy.piece(connection, sum(rows.count for rows in written))
+
+    def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
+        """Have the flushes to come remove what `forget` does, a few rows each, but for what belongs to open jobs.
+
+        While that goes on another call does nothing.
+        """
+        self._wanted_sweep = Sweep(before_ms, open_jobs, self._last_note)
 
     def flush_at_once(self) -> bool:
         """Flush, if that needs little waiting: few rows for SQLite on a disk that was quick; return whether it did.
@@ -328,8 +363,17 @@ class Journal(JournalReader):
         The core has handled all inputs that were recorded, and nothing else. As any other step, this is durable when it
         has been flushed.
         """
+        return self.keep(self.snap(core))
+
+    def snap(self, core: HasState) -> Snap:
+        """Return the state of a core as of now, for `keep`; what is left to do then may be done by another thread."""
+        return Snap(self._sequence, self._now_ms, kind_of(core), state_bytes(core))
+
+    def keep(self, snap: Snap, state: bytes | None = None) -> Step:
+        """Record a state that was taken before, if need be: compressed already, as `compressed` does."""
         with self.step() as step:
-            step.snapshot(kind_of(core), dump_state(core))
+            kept = compressed(snap.state) if state is None else state
+            step.snapshot(snap.kind, kept, sequence=snap.sequence, now_ms=snap.now_ms)
         return step
 
     def begin_anew(self) -> None:
@@ -343,6 +387,7 @@ class Journal(JournalReader):
                 self._keep_identity(connection)
                 connection.execute(delete(tables.snapshots))
             self._base = self._sequence
+            self._tidy = msgspec.structs.replace(self._tidy, needed=self._base + 1)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -390,7 +435,10 @@ class Journal(JournalReader):
         return key in self.submissions([key])
 
     def compact(self) -> int:
-        """Remove the inputs that no replay needs: those before the older of the kept snapshots; return how many."""
+        """Remove the inputs that no replay needs: those before the older of the kept snapshots; return how many.
+
+        A journal that ``compacts`` does so by itself, a few at a time, once there are two snapshots.
+        """
         with self._changing() as connection:
             oldest = connection.scalar(select(func.min(tables.snapshots.c.sequence)))
             limit = self._base if oldest is None else max(oldest, self._base)

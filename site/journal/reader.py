@@ -203,6 +203,10 @@ class JournalReader:
             chosen = chosen.where(columns.state.in_(query.state))
         if query.outcome:
             chosen = chosen.where(columns.outcome.in_(query.outcome))
+        if query.since_ms is not None:
+            chosen = chosen.where(columns.end_ms >= query.since_ms)
+        if query.until_ms is not None:
+            chosen = chosen.where(columns.submit_ms < query.until_ms)
         if query.below is not None:
             chosen = chosen.where(columns.job_id < query.below)
         with self.reading() as connection:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args
 
 import msgspec
-import numpy as np
 
 from gridweave.errors import InputError, OptionError
 
@@ -233,6 +232,8 @@ def experience_of(jobs: Sequence[JobUsage]) -> Experience:
 
 def quantiles(values: Iterable[float | None]) -> Quantiles | None:
     """Return how values are spread; None if there is none."""
+    import numpy as np  # the gateway knows these records, and has no use for arrays
+
     # In order, so that the mean does not depend on the order in which they are given.
     known = np.sort(np.array([value for value in values if value is not None], np.float64))
     if not len(known):

@@ -192,9 +192,9 @@ class Step:
                 row[name] = _number(name, value) if name == "cpu" else _whole(name, value)
         self.rows.usage.append(row)
 
-    def snapshot(self, kind: str, state: bytes) -> None:
-        """Record the state of the core after the inputs until here; `Journal.snapshot` makes it."""
-        row = {"sequence": self.sequence, "now_ms": self.now_ms, "kind": kind, "release": __version__, "state": state}
+    def snapshot(self, kind: str, state: bytes, *, sequence: int, now_ms: int) -> None:
+        """Record the state of the core after an input, the newest or an earlier one; `Journal.snap` makes it."""
+        row = {"sequence": sequence, "now_ms": now_ms, "kind": kind, "release": __version__, "state": state}
         self.rows.snapshots.append(row | {"digest": state_digest(state)})
 
 

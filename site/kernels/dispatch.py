@@ -1,17 +1,14 @@
-"""What a driver calls: the events of a site, and its scheduling pass, for whichever discipline the site runs.
+"""What drivers call at a site whose jobs run from start to end at full speed: its events, and its scheduling pass.
 
-A discipline that is array code has one argument and one branch in each function: the argument is what its kernels work
-with, and None at a site that runs another discipline. Numba leaves out a branch whose argument is known to be None, so
-the code of one discipline is compiled in a third of the time that all of them take.
+Such a discipline hands them `SiteRules`: a named tuple of what its kernels work with, and these kernels as methods.
+What all of them have in common stands here, and is compiled for each class of rules apart.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.disciplines.dynp.kernels.state import Tuning, tell_candidates
-from gridweave.site.disciplines.dynp.kernels.tuning import job_cancelled, job_left, tuned_pass
+from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.planning import conservative_pass, hold, job_ended_early, plan_pass
@@ -33,8 +30,88 @@ from gridweave.site.kernels.state import (
 )
 
 
-class Planning(NamedTuple):
-    """What a planning site works with.
+class SiteRules(Protocol):
+    """What drivers ask of a discipline; all methods are made by `gridweave.jit.kernel_method`."""
+
+    def submitted(self, state: SiteState, slot: Int) -> None:
+        """Put the job of a slot, which is filled in, into the queue."""
+
+    def withdrawn(self, state: SiteState, place: Int) -> None:
+        """Note that a waiting job is about to leave the queue."""
+
+    def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
+        """Note that a running job is about to leave; ``end_ms`` is its end by estimate."""
+
+    def resized(self, by: Int) -> None:
+        """Note that the site has so many nodes more, or fewer."""
+
+    def run_pass(self, state: SiteState, now_ms: Int) -> None:
+        """Run the one scheduling pass of an instant; ``state.started`` then lists the jobs that started."""
+
+
+class QueueRules(NamedTuple):
+    """The rules of a queue without a plan: backfilling none, EASY or with slack."""
+
+    codes: QueueCodes
+
+    @kernel_method
+    def submitted(self, state: SiteState, slot: Int) -> None:
+        index_new(state, enqueue(state, slot))
+
+    @kernel_method
+    def withdrawn(self, state: SiteState, place: Int) -> None:
+        state.counters[0].stale = REPLAN
+
+    @kernel_method
+    def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
+        state.counters[0].stale = REPLAN
+
+    @kernel_method
+    def resized(self, by: Int) -> None:
+        pass
+
+    @kernel_method
+    def run_pass(self, state: SiteState, now_ms: Int) -> None:
+        queue_pass(state, self.codes, now_ms)
+
+
+class PromiseRules(NamedTuple):
+    """The rules of a queue with conservative backfilling."""
+
+    plan: Plan
+
+    @kernel_method
+    def submitted(self, state: SiteState, slot: Int) -> None:
+        enqueue(state, slot)
+
+    @kernel_method
+    def withdrawn(self, state: SiteState, place: Int) -> None:
+        counters = state.counters[0]
+        job = state.jobs[state.waiting[place]]
+        if job.promised_ms != UNPLACED_MS and counters.stale != REPLAN:
+            end_ms = job.promised_ms + job.estimate_ms
+            hold(self.plan, None, job.promised_ms, end_ms, job.width, job.limits, GIVE_BACK)
+            if counters.stale == FRESH:
+                counters.stale = COMPRESS
+
+    @kernel_method
+    def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
+        if end_ms < now_ms:
+            state.counters[0].stale = REPLAN
+        elif end_ms > now_ms:
+            job_ended_early(state, self.plan, None, place, now_ms)
+
+    @kernel_method
+    def resized(self, by: Int) -> None:
+        self.plan.total[0] += by
+
+    @kernel_method
+    def run_pass(self, state: SiteState, now_ms: Int) -> None:
+        conservative_pass(state, self.plan, None, now_ms)
+
+
+class PlanRules(NamedTuple):
+    """The rules of a planning site.
 
     Attributes
     ----------
@@ -48,94 +125,44 @@ class Planning(NamedTuple):
     limits: LimitArrays
     backfills: bool
 
+    @kernel_method
+    def submitted(self, state: SiteState, slot: Int) -> None:
+        enqueue(state, slot)
 
-class DisciplineArrays(NamedTuple):
-    """What the discipline of a site works with; all but one are None.
+    @kernel_method
+    def withdrawn(self, state: SiteState, place: Int) -> None:
+        state.counters[0].stale = REPLAN
 
-    Attributes
-    ----------
-    queue : QueueCodes or None
-        Backfilling none, EASY or with slack.
-    promises : Plan or None
-        Conservative backfilling.
-    planning : Planning or None
-    tuning : Tuning or None
-        A planning site that tunes itself.
-    """
+    @kernel_method
+    def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
+        if end_ms != now_ms:
+            state.counters[0].stale = REPLAN
 
-    queue: QueueCodes | None
-    promises: Plan | None
-    planning: Planning | None
-    tuning: Tuning | None = None
+    @kernel_method
+    def resized(self, by: Int) -> None:
+        self.plan.total[0] += by
 
-
-_Queue = QueueCodes | None
-_Promises = Plan | None
-_Planning = Planning | None
-_Tuning = Tuning | None
-
-
-@kernel_part
-def site_pass(
-    state: SiteState, queue: _Queue, promises: _Promises, planning: _Planning, tuning: _Tuning, now_ms: Int
-) -> None:
-    """Run the one scheduling pass of an instant; ``state.started`` then lists the jobs that started."""
-    if queue is not None:
-        queue_pass(state, queue, now_ms)
-    if promises is not None:
-        conservative_pass(state, promises, None, now_ms)
-    if planning is not None:
-        plan_pass(state, planning.plan, planning.limits, planning.backfills, now_ms)
-    if tuning is not None:
-        tuned_pass(state, tuning, now_ms)
+    @kernel_method
+    def run_pass(self, state: SiteState, now_ms: Int) -> None:
+        plan_pass(state, self.plan, self.limits, self.backfills, now_ms)
 
 
 @kernel
-def pass_and_outlook(
-    state: SiteState, queue: _Queue, promises: _Promises, planning: _Planning, tuning: _Tuning, now_ms: Int
-) -> tuple[int, int, int]:
+def pass_and_outlook(state: SiteState, rules: SiteRules, now_ms: Int) -> tuple[int, int, int]:
     """Run the pass of an instant; return how many jobs it started, the first end by estimate, and the next start."""
-    site_pass(state, queue, promises, planning, tuning, now_ms)
+    rules.run_pass(state, now_ms)
     counters = state.counters[0]
     first_end_ms = state.running[0].end_ms if counters.n_running > 0 else NEVER_MS
     return counters.n_started, first_end_ms, counters.next_start_ms
 
 
 @kernel_part
-def job_submitted(state: SiteState, queue: _Queue, tuning: _Tuning, slot: Int) -> None:
-    """Put the job of a slot, which is filled in, into the queue."""
-    if tuning is not None:
-        tell_candidates(state, tuning, slot)
-    place = enqueue(state, slot)
-    if queue is not None:
-        index_new(state, place)
-
-
-@kernel_part
-def job_ended(
-    state: SiteState,
-    queue: _Queue,
-    promises: _Promises,
-    planning: _Planning,
-    tuning: _Tuning,
-    end_ms: Int,
-    job_id: Int,
-    now_ms: Int,
-) -> bool:
+def job_ended(state: SiteState, rules: SiteRules, end_ms: Int, job_id: Int, now_ms: Int) -> bool:
     """Take a job out that has ended; ``end_ms`` is its end by estimate. Return whether it was running."""
     place = running_place(state, end_ms, job_id)
     if place == NO_PLACE:
         return False
-    counters = state.counters[0]
-    if queue is not None or end_ms < now_ms:
-        counters.stale = REPLAN
-    elif end_ms > now_ms:
-        if promises is None:
-            counters.stale = REPLAN
-        else:
-            job_ended_early(state, promises, None, place, now_ms)
-    if tuning is not None:
-        job_left(tuning)
+    rules.ended(state, place, end_ms, now_ms)
     finish(state, place)
     return True
 
@@ -143,8 +170,7 @@ def job_ended(
 @kernel
 def job_arrived(
     state: SiteState,
-    queue: _Queue,
-    tuning: _Tuning,
+    rules: SiteRules,
     slot: Int,
     key: float,
     submit_ms: Int,
@@ -161,22 +187,12 @@ def job_arrived(
     job.width = width
     job.estimate_ms = estimate_ms
     job.limits = limits
-    job_submitted(state, queue, tuning, slot)
+    rules.submitted(state, slot)
 
 
 @kernel
-def job_withdrawn(state: SiteState, promises: _Promises, tuning: _Tuning, place: Int) -> None:
-    """Take a waiting job out of the queue, and out of the promises if it stands there (None where there are none)."""
-    counters = state.counters[0]
-    counters.n_blocks = 0
-    if tuning is not None:
-        job_cancelled(state, tuning, state.waiting[place])
-    if promises is None:
-        counters.stale = REPLAN
-    else:
-        job = state.jobs[state.waiting[place]]
-        if job.promised_ms != UNPLACED_MS and counters.stale != REPLAN:
-            hold(promises, None, job.promised_ms, job.promised_ms + job.estimate_ms, job.width, job.limits, GIVE_BACK)
-            if counters.stale == FRESH:
-                counters.stale = COMPRESS
+def job_withdrawn(state: SiteState, rules: SiteRules, place: Int) -> None:
+    """Take a waiting job out of the queue."""
+    state.counters[0].n_blocks = 0
+    rules.withdrawn(state, place)
     dequeue(state, place)

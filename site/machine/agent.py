@@ -47,6 +47,7 @@ from gridweave.site.messages import (
     RunEnded,
     RunReady,
     RunStarted,
+    SignalRun,
     StartRun,
 )
 
@@ -176,6 +177,8 @@ class AgentDriver:
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
                 await self.runner.pace(order.job_id, order.attempt, runs=order.runs, at_unix_ms=order.at_ms)
+            elif isinstance(order, SignalRun):
+                self.runner.signal(order.job_id, order.attempt, order.signal)
             elif isinstance(order, LookForRoom):
                 self._look_for_room()
             else:
@@ -334,8 +337,12 @@ def _told(agent: str, event: PieceEvent) -> Report:
 
 def own_environment() -> dict[str, str]:
     """Return the environment of this process without what Ray puts into those of its workers."""
-    # Ray narrows the threads of its workers, which jobs are not.
-    gone = {"OMP_NUM_THREADS", "TQDM_POSITION", "CUDA_VISIBLE_DEVICES"} if "RAY_JOB_ID" in os.environ else set()
+    # Ray narrows the threads of its workers, and `up` their pools of memory; jobs are neither.
+    gone = (
+        {"OMP_NUM_THREADS", "TQDM_POSITION", "CUDA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX"}
+        if "RAY_JOB_ID" in os.environ
+        else set()
+    )
     return {name: value for name, value in os.environ.items() if name not in gone and not name.startswith("RAY_")}
 
 

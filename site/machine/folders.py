@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import signal
 import stat
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +22,7 @@ CANCEL = "cancel"
 PACE = "pace"
 CANCEL_NOW = "cancel-now"
 GATE = "gate-open"
+SIGNAL = "signal"
 HEARD = "heard"
 RESERVE = "reserve"
 SHIM_LOG = "shim.log"
@@ -119,6 +121,16 @@ def room_problem(root: Path, *, trial: bool = False) -> str | None:
     except OSError as error:
         return f"its folder cannot be written: {os.strerror(error.errno or 0)}"
     return None
+
+
+def take_signal(folder: Path) -> int | None:
+    """Return which signal the ranks of a piece are to get, once for each time that it is wished for; None: none is."""
+    try:
+        name = (folder / SIGNAL).read_bytes().decode("ascii")
+        (folder / SIGNAL).unlink()
+        return int(signal.Signals[f"SIG{name}"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def write_cancel(folder: Path, reason: str) -> bool:

@@ -21,6 +21,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.site.elements import Element
+from gridweave.site.job import SignalName
 from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
 from gridweave.site.machine.elements import ended_elements, interrupted_elements
@@ -32,6 +33,7 @@ from gridweave.site.machine.folders import (
     JOBS,
     LAUNCH,
     NOTICES,
+    SIGNAL,
     STATE,
     Key,
     Pace,
@@ -396,6 +398,15 @@ class Runner:
         if piece.shim is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
+
+    def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
+        """Have all processes of a piece get a signal, if it runs."""
+        piece = self._pieces.get((job_id, attempt))
+        if piece is None or piece.ended or piece.shim is None:
+            return
+        with contextlib.suppress(OSError):
+            write_whole(piece.folder / SIGNAL, name.encode())
+            signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
 
     async def adopt(self) -> tuple[Key, ...]:
         """Find again what other runners of this folder have started; return what lives and is watched from now on.

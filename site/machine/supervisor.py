@@ -47,6 +47,7 @@ from gridweave.site.machine.folders import (
     read_pace,
     read_regular,
     reserve,
+    take_signal,
     user_folder,
     write_state,
     write_whole,
@@ -149,7 +150,8 @@ def rank_environment(
         base = {"PATH": PATH} | {name: value for name, value in base.items() if name.startswith(ALLOWED)}
     own = {
         "GRIDWEAVE_JOB_ID": str(launch.job_id),
-        "GRIDWEAVE_ATTEMPT": str(launch.attempt),
+        "GRIDWEAVE_ATTEMPT": str(launch.starts + 1),
+        "GRIDWEAVE_TRY": str(launch.attempt),
         "GRIDWEAVE_RANK": str(rank.rank),
         "GRIDWEAVE_LOCAL_RANK": str(local_rank),
         "GRIDWEAVE_NODE": str(rank.node),
@@ -253,6 +255,13 @@ class Supervisor:
                 self._obey_cancel(told=True)
         # SIGCHLD also says that there is a new wish: it does no harm to a shim that does not listen yet.
         self.pace = read_pace(self.folder)
+        self._pass_on_signal()
+
+    def _pass_on_signal(self) -> None:
+        """Send all processes the signal that somebody wants them to get, once they have begun."""
+        number = take_signal(self.folder)
+        if number is not None and self.phase == "running":
+            self._signal(number)
 
     def _obey_cancel(self, *, told: bool = False) -> None:
         """End the piece if somebody wants that: by the file in the folder, or by SIGTERM alone."""

@@ -29,7 +29,7 @@ from gridweave.site.desk_messages import (
     SiteNames,
 )
 from gridweave.site.explain import Forecast
-from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, WishKind
+from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.owner import policy_label
@@ -103,17 +103,21 @@ class Desk(Generic[D]):
         """Hand in jobs; return what became of each when that is durable."""
         return await self.driver.submit(jobs, origin=origin)
 
-    async def wish(self, kind: WishKind, job_ids: list[int], origin: str) -> list[int]:
+    async def wish(
+        self, kind: WishKind, job_ids: list[int], origin: str, signal: SignalName | None = None
+    ) -> list[int]:
         """Do what a user wants of jobs, when that is durable; return of which it was done.
 
-        To cancel: those that had not ended. To hold: those that are held now, or will be if they do not start before.
+        To cancel, at once or not: those that had not ended. To get a signal: those that ran. To hold: those that are
+        held now, or will be if they do not start before.
         To release: those that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
-        known = [job_id for job_id in asked if (self._is_held if kind == "release" else self._is_open)(job_id)]
+        may = {"release": self._is_held, "signal": self._is_running}.get(kind, self._is_open)
+        known = [job_id for job_id in asked if may(job_id)]
         if known:
-            await self.driver.wish(kind, known, origin=origin)
-        if kind == "cancel":
+            await self.driver.wish(kind, known, origin=origin, signal=signal)
+        if kind not in ("hold", "release"):
             return known
         return [job_id for job_id in known if self._is_held(job_id) == (kind == "hold")]
 
@@ -186,6 +190,10 @@ class Desk(Generic[D]):
         record = self.core.book.records.get(job_id)
         return record is not None and record.state not in OVER
 
+    def _is_running(self, job_id: int) -> bool:
+        record = self.core.book.records.get(job_id)
+        return record is not None and record.state == "running"
+
     def _is_held(self, job_id: int) -> bool:
         return self.core.book.eligibility.is_wished(job_id)
 
@@ -201,11 +209,13 @@ def is_asked_for(record: JobRecord, wanted: JobQuery) -> bool:
         and (wanted.name is None or request.name == wanted.name)
         and (wanted.array is None or array == wanted.array)
         and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
+        and (wanted.since_ms is None or record.end_ms is None or record.end_ms >= wanted.since_ms)
+        and (wanted.until_ms is None or record.submit_ms < wanted.until_ms)
     )
 
 
-def queued(record: JobRecord) -> QueuedJob:
-    """Return a job that waits, as everybody may see it."""
+def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
+    """Return a job that waits, as everybody may see it, with when it starts and why not sooner if that is known."""
     request = record.request
     return QueuedJob(
         job_id=record.job_id,
@@ -214,6 +224,8 @@ def queued(record: JobRecord) -> QueuedJob:
         limit_ms=request.limit_ms,
         submit_ms=record.submit_ms,
         state=record.state,
+        start_ms=None if forecast is None else forecast.start_ms,
+        reason="" if forecast is None else forecast.reason,
     )
 
 
@@ -256,6 +268,7 @@ class SiteDesk(Desk[SiteDriver]):
             draining=site.core.draining,
             machines=machines,
             policy=policy_label(settings.policy, settings.owner),
+            paused=site.runs.paused(),
             uplink=None if self._uplink is None else self._uplink(),
         )
 
@@ -265,20 +278,24 @@ class SiteDesk(Desk[SiteDriver]):
         machines = tuple(machine.name for machine in settings.machines)
         return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
 
-    async def queue(self, limit: int) -> Queue:
-        """Return how many jobs there are here in each state, and the first of those of own users that wait."""
+    async def queue(self, limit: int, explain: bool = False) -> Queue:
+        """Return how many jobs there are here in each state, and the first of those of own users that wait.
+
+        With `explain` when they start, and why not sooner.
+        """
         await self.driver.durable()
         site, records = self.driver.site.core.site, self.core.book.records
         states = Counter(record.state for record in records.values())
         waiting = [job.job_id for job, _ in site.waiting()]
-        running = sum(1 for _ in site.running()) - states["starting"]
+        running = sum(1 for _ in site.running()) - states["starting"] - states["ending"]
         first = islice((records[job_id] for job_id in waiting if job_id in records), limit)
         return Queue(
             waiting=len(waiting),
             held=states["held"],
             starting=states["starting"],
             running=max(0, running),
-            jobs=[queued(record) for record in first],
+            ending=states["ending"],
+            jobs=[queued(record, await self.forecast(record.job_id) if explain else None) for record in list(first)],
         )
 
     async def drain(self, draining: bool) -> None:

@@ -28,15 +28,17 @@ from gridweave.site.job import (
     Noted,
     RecordEnded,
     RecordUsage,
+    SignalName,
     WishKind,
 )
-from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.journal import Journal, Snap
 from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.step import Core, Step
 from gridweave.site.maxima import NO_MAXIMA, Maxima, MaximaSet
 from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.service.clock import Clock
+from gridweave.site.state import compressed
 
 logger = logging.getLogger("gridweave.live")
 
@@ -65,8 +67,11 @@ Send = Callable[[str, bytes], Awaitable[None]]
 """Carries bytes to another end, by its name; it may fail, lose or repeat them."""
 
 RESEND_MS = 1_000
-SNAPSHOT_EVERY = 20_000
-"""After so many inputs the state of the core is kept, so that a replay is short."""
+SNAPSHOT_EVERY = 1_000
+"""After so many inputs, or as many as there are open jobs, the state of the core is kept: a replay is short."""
+
+HISTORY_MS = 90 * 86_400_000
+"""So long the journal keeps what it knows of jobs that are over: records, stories, usage, keys of submissions."""
 
 MOST_PACKET_BYTES = 1 << 20
 """What a packet has more messages than one for; a single one may be longer."""
@@ -104,6 +109,8 @@ class Driver(ABC, Generic[Incoming]):
     is written. The ``peers`` are the other ends of its channels; ``send`` carries a packet to one of them. From now on
     the ``maxima`` count for its users.
     """
+
+    history_ms = HISTORY_MS
 
     def __init__(
         self,
@@ -191,9 +198,11 @@ class Driver(ABC, Generic[Incoming]):
         self._asked.set()
         return list(await asyncio.gather(*waiting))
 
-    async def wish(self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "") -> None:
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "", signal: SignalName | None = None
+    ) -> None:
         """Tell what a user wants of jobs; return when that is durable."""
-        await self.told(Wish(kind, tuple(job_ids), origin))
+        await self.told(Wish(kind, tuple(job_ids), origin, signal))
 
     def packet(self, peer: str, data: bytes) -> str | None:
         """Take in a packet from another end; one that cannot be read is dropped, as if it had been lost: return why."""
@@ -424,11 +433,20 @@ class Driver(ABC, Generic[Incoming]):
 
     def _keep_state(self) -> None:
         if self._journal.sequence >= self._snapshot_at and self._core.book.n_open <= MOST_IN_SNAPSHOT:
-            self._snapshot_at = self._journal.sequence + SNAPSHOT_EVERY
+            self._snapshot_at = self._journal.sequence + max(SNAPSHOT_EVERY, self._core.book.n_open)
+            open_jobs = frozenset(self._core.book.open_jobs())
+            self._journal.forget_by_and_by(self._now_ms - self.history_ms, open_jobs)
             try:
-                self._journal.snapshot(self._core)
+                snap = self._journal.snap(self._core)
             except InputError as error:
                 logger.error("no snapshot: %s", error)
+            else:
+                self.spawn(self._keep(snap))
+
+    async def _keep(self, snap: Snap) -> None:
+        """Record a snapshot; meanwhile, as that takes a while for many jobs, turns are taken."""
+        state = await asyncio.to_thread(compressed, snap.state)
+        self._journal.keep(snap, state)
 
     async def _wait(self) -> None:
         if self._news.is_set():

@@ -21,20 +21,19 @@ from gridweave.site.messages import (
     CommitNodes,
     DrainSite,
     EndRun,
-    FragmentsMet,
+    GridMessage,
     KeepRun,
     LiveSiteEvent,
     MachineForgotten,
     MachineJoined,
-    OpenGate,
     OpenRun,
     Order,
-    Request,
     RequestQuote,
     ReserveNodes,
     ResumeSite,
     RunEnded,
     RunStarted,
+    SignalRun,
     SiteMessage,
     StartRun,
     TellGrid,
@@ -46,8 +45,6 @@ from gridweave.site.service.driver import Driver, Send
 
 GRID = "grid"
 """The other end of a site's connection."""
-
-GridMessage = Request | DescribeJob | OpenGate | FragmentsMet
 
 
 REPEAT_S = 2.0
@@ -78,6 +75,7 @@ class SiteDriver(Driver[Any]):
             answer_type=Accepted | Declined,
             identity=settings,
             batch=0,
+            compacts=True,
         )
         super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid, maxima=maxima)
         self.journal = journal
@@ -101,7 +99,7 @@ class SiteDriver(Driver[Any]):
         for command in commands:
             # What is not repeated is told even to those that are told again all that is.
             is_new = isinstance(command, (StartRun, OpenRun, EndRun)) and command.machine not in self._due
-            if is_new or isinstance(command, KeepRun):
+            if is_new or isinstance(command, (KeepRun, SignalRun)):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
         for machine, ordered in orders.items():
@@ -129,8 +127,11 @@ class SiteDriver(Driver[Any]):
 
     async def repeat_orders(self) -> None:
         """Tell the machines again what they have not confirmed, without end: any call may be lost."""
+        machines = {machine.name for machine in self.settings.machines}
         while True:
-            self._repeat({machine.name for machine in self.settings.machines})
+            # Where there is nothing to repeat, nobody is woken.
+            if any(True for _ in self.site.runs.orders(*machines)):
+                self._repeat(machines)
             await asyncio.sleep(REPEAT_S)
 
     def _repeat(self, machines: set[str]) -> None:

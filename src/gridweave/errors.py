@@ -105,6 +105,10 @@ def not_installed(module: str | None, part: str = "live") -> UnavailableError:
     return UnavailableError(f"{module} is not installed; in a checkout of gridweave run: pip install '.[{part}]'")
 
 
+class SiteAwayError(UnavailableError):
+    """A site does not answer; the rest of the grid does, and to ask again at once would not help."""
+
+
 class RefusedError(InputError):
     """The gateway of a grid refused a request.
 

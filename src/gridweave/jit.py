@@ -7,6 +7,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from numba.core import types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, compile_result
 from numba.core.dispatcher import Dispatcher
 from numba.core.environment import lookup_environment
 from numba.core.typing.typeof import typeof_impl
+from numba.extending import overload_method
 
 # Numba's own classes are not typed.
 # mypy: disable-error-code="no-untyped-call, no-any-return"
@@ -199,7 +202,31 @@ class _PromptCache(FunctionCache):
 
     def load_overload(self, sig: object, target_context: Any) -> object:
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            try:
+                return self._load_overload(sig, target_context)
+            except (ImportError, AttributeError):
+                # Something was compiled for a class that is gone: the discipline of a user, say.
+                self.flush()
+                return None
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return *super()._index_key(sig, codegen), _foreign_sources(self._py_func, sig)
+
+
+def _foreign_sources(function: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return hashes of the folders of other packages that a kernel or the classes of its arguments are from.
+
+    Of these `_stamp` knows nothing.
+    """
+    tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
+    of_arguments = {kind.instance_class.__module__ for kind in tuples}
+    foreign = {name for name in (function.__module__, *of_arguments) if not name.startswith("gridweave.")}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in foreign}
+    return tuple(sorted(_hash_of(Path(file).parent) for file in files if file))
+
+
+def _hash_of(folder: Path) -> str:
+    return hashlib.sha256(b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
 
 
 class _PartCacheImpl(_WholeCacheImpl):
@@ -259,6 +286,38 @@ def kernel_apart(function: Callable[P, R]) -> Callable[P, R]:
     sites, which a pass calls in four places, a hundred thousand instructions that take minutes to compile.
     """
     return _compiled(function, _ApartCompiler, forceinline=False)
+
+
+def kernel_method(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a method of a named tuple: as `kernel_part`. Kernels call it as Python does, ``rules.run_pass(state)``.
+
+    So a kernel is handed what it works with together with the kernels for that, and need not know whose they are: it is
+    compiled for each class apart, and nothing is looked up while it runs.
+    """
+    name = function.__name__
+    if name not in _METHODS:
+        _METHODS.add(name)
+        options = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
+        method_of: Any = overload_method  # its types lack what it takes
+        method_of(types.BaseNamedTuple, name, jit_options=options)(_finder(name))
+    return cast("Callable[P, R]", _Method(function, _PartCompiler, forceinline=True))
+
+
+_METHODS: set[str] = set()
+
+
+def _finder(name: str) -> Callable[..., Any]:
+    """Return what tells numba which kernel a class of named tuples has as its method of this name."""
+
+    def find(own: Any, *arguments: Any) -> Any:
+        method: Any = getattr(own.instance_class, name, None)
+
+        def call(own: Any, *arguments: Any) -> Any:
+            return method(own, *arguments)
+
+        return call if isinstance(method, _Method) else None
+
+    return find
 
 
 def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
@@ -369,6 +428,13 @@ class _Kernel:
             return declared
         finally:
             config.CACHE_DIR = chosen
+
+
+class _Method(_Kernel):
+    """A kernel that Python, too, calls as a method."""
+
+    def __get__(self, own: object, kind: type[Any] | None = None) -> Any:
+        return self if own is None else functools.partial(self, own)
 
 
 @typeof_impl.register(_Kernel)

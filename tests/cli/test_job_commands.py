@@ -53,16 +53,51 @@ def test_jobs_are_listed(here: Elsewhere, shell: Shell) -> None:
     status, out, err = shell("jobs")
     assert (status, err) == (0, "")
     heading, *found = rows(out)
-    assert heading == ["job", "name", "user", "state", "where", "nodes", "limit", "runs", "submitted"]
+    assert heading == ["job", "name", "user", "state", "where", "nodes", "limit", "starts", "runs", "submitted"]
     assert found == [
-        ["3", "job3", "anna", "waiting", "-", "3", "1h30m", "-", "59s ago"],
-        ["1", "job1", "anna", "running", "north 1", "1", "1h30m", "59s", "1m ago"],
+        ["3", "job3", "anna", "waiting", "-", "3", "1h30m", "in 9m", "-", "59s ago"],
+        ["1", "job1", "anna", "running", "north 1", "1", "1h30m", "59s ago", "59s", "1m ago"],
     ]
     assert [row[:4] for row in rows(shell("jobs", "--all")[1])[1:]] == [
         ["3", "job3", "anna", "waiting"],
         ["2", "job2", "anna", "finished"],
         ["1", "job1", "anna", "running"],
     ]
+
+
+def test_jobs_and_usage_of_a_time(here: Elsewhere, shell: Shell) -> None:
+    """What was there between two instants is listed as CSV, and summed up by user and day; the rest is not."""
+    for user, nodes in (("anna", 2), ("berta", 3), ("anna", 1)):
+        assert shell("submit", "--user", user, "-n", nodes, "--name", "a,b", "--", "true")[0] == 0
+    for job_id in (1, 2):
+        here.call(here.grid.start, job_id)
+        here.grid.records_by_id[job_id].start_ms = 1_700_000_000_000 - 7_200_000
+        here.call(here.grid.end, job_id)
+        here.grid.records_by_id[job_id].end_ms = 1_700_000_000_000
+    here.grid.records_by_id[3].submit_ms = 1_700_000_050_000
+    lines = shell("jobs", "--csv", "--since", "1h")[1].splitlines()
+    assert lines[0].startswith("job,name,user,account,state,outcome,nodes,")
+    assert lines[3].startswith('1,"a,b",anna,,ended,finished,2,3600000,')
+    assert [line.partition(",")[0] for line in lines[1:]] == ["3", "2", "1"]
+    until = shell("jobs", "--json", "--until", "2023-11-14T22:14:00+00:00")[1]
+    assert [record["job_id"] for record in json.loads(until)] == [2, 1]
+    assert [record["job_id"] for record in json.loads(shell("jobs", "--json", "--since", "30s")[1])] == [3]
+    assert shell("usage", "--by", "user,day", "--csv")[1].splitlines() == [
+        "user,day,jobs,node_hours,cpu_hours",
+        "anna,2023-11-14,1,4.0,0.0",
+        "berta,2023-11-14,1,6.0,0.0",
+    ]
+    heading = ["site", "jobs", "node-hours", "CPU hours"]
+    assert rows(shell("usage", "--by", "site")[1]) == [heading, ["north", "2", "10.00", "0.00"]]
+    assert shell("usage", "--since", "10s")[1:] == ("", "no job has ended in that time\n")
+    for arguments, says in (
+        (["jobs", "--since", "yesterdays"], "--since: 'yesterdays' is not an instant; write 2026-11-23"),
+        (["jobs", "--since", "1h", "--until", "2h"], "--until: '2h' is not later than --since '1h'"),
+        (["usage", "--by", "user,hour"], "--by: hour: not known; one or several of user, account"),
+    ):
+        status, _, err = shell(*arguments)
+        assert status == 2
+        assert says in err
 
 
 def test_jobs_are_chosen(here: Elsewhere, shell: Shell) -> None:
@@ -168,7 +203,8 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
         "gridweave: 5: had ended, or there is no such job of yours\n",
     )
     assert shell("cancel", "sweep-k")[1:] == ("cancelled: 2-4\n", "")
-    assert json.loads(shell("cancel", "1-5", "--json")[1]) == {"job_ids": []}
+    status, out, _ = shell("cancel", "1-5", "--json")
+    assert (status, json.loads(out)) == (2, {"job_ids": []})
     for _ in range(2):
         shell("submit", "--", "true")
     assert shell("cancel", "--all", "--user", "berta")[1:] == ("", "there are no such jobs\n")
@@ -189,6 +225,23 @@ def test_jobs_are_cancelled_by_what_is_known_of_them(here: Elsewhere, shell: She
     assert shell("cancel", "--name", "solver")[1] == "cancelled: 1\n"
     assert shell("cancel", "--user", "anna")[1] == "cancelled: 2\n"
     assert "one of held, waiting" in shell("cancel", "--state", "ended")[2]
+
+
+def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell: Shell) -> None:
+    """--now ends them without their grace, --signal sends a signal by name or number to those that run."""
+    for _ in range(3):
+        shell("submit", "--", "true")
+    here.call(here.grid.start, 1)
+    here.call(here.grid.start, 2)
+    for text in ("USR1", "sigusr1", "10"):
+        assert shell("cancel", 1, "--signal", text)[:2] == (0, "sent the signal: 1\n")
+    status, _, err = shell("cancel", "1-3", "--signal", "HUP")
+    assert (status, err.strip()) == (2, "gridweave: 3: did not run, or there is no such job of yours")
+    assert shell("cancel", "2-3", "--now")[:2] == (0, "cancelled at once: 2-3\n")
+    told = [(entry.kind, entry.detail[:8]) for entry in here.grid.stories[1] if entry.kind == "signal"]
+    assert told == [("signal", "USR1 by ")] * 3 + [("signal", "HUP by t")]
+    assert "one of HUP, INT" in shell("cancel", 1, "--signal", "STOP")[2]
+    assert "give only one of them" in shell("cancel", 1, "--signal", "HUP", "--now")[2]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +307,7 @@ def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert [site["draining"] for site in json.loads(shell("sites", "--json")[1])] == [True, False]
     out = shell("queue", "--limit", 1)[1:]
     assert out[0].startswith("2 wait, 0 are held, 0 are starting, 0 run\n")
-    assert rows(out[0])[2] == ["1", "1", "anna", "waiting", "3", "1h", "1m"]
+    assert rows(out[0])[2] == ["1", "1", "anna", "3", "1h", "1m", "in 9m", "no node is free"]
     assert out[1] == "1 more wait; see them with --limit 10\n"
     assert json.loads(shell("queue", "--json")[1])["waiting"] == 2
     assert rows(shell("whoami")[1])[2] == ["may", "operate"]
@@ -349,7 +402,7 @@ def test_records_hold_what_is_shown(here: Elsewhere, shell: Shell) -> None:
     here.call(here.grid.start, 1)
     record.start_ms = 1_700_000_060_000 - 7_500_000
     (row,) = rows(shell("jobs")[1])[1:]
-    assert (row[1], row[7]) == ("n" * 23 + "…", "2h5m")
+    assert (row[1], row[8]) == ("n" * 23 + "…", "2h5m")
 
 
 def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere) -> None:

@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 from client_helpers import Elsewhere
 from gridweave.cli.submit_options import MOST_BYTES, parse_after, parse_array, shipped, shipped_name
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.client.configuration import Connection
 from gridweave.site.elements import count_of
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]
 
 HOUR_MS = 3_600_000
+
+OF_ITS_OWN = "job works in a folder of its own: the machines do not share the one here; --chdir names one of theirs\n"
 
 
 @pytest.fixture
@@ -98,7 +101,8 @@ def test_arrays(here: Elsewhere, shell: Shell) -> None:
     """An array is a job for each index, under one name; with a key it can be handed in again."""
     status, out, err = shell("submit", "--array", "1-9:4%2", "--key", "mine", "--", "./sweep")
     assert (status, out) == (0, "1-3\n")
-    assert err == "array sweep-mine: 3 jobs of 1 node for at most 1h; see: gridweave jobs --array sweep-mine\n"
+    said = "array sweep-mine: 3 jobs of 1 node for at most 1h; see: gridweave jobs --array sweep-mine\n"
+    assert err == said + "each " + OF_ITS_OWN
     places = [request.array for request in handed_in(here)]
     assert places == [ArrayPlace(name="sweep-mine", index=index, at_once=2) for index in (1, 5, 9)]
     again = json.loads(shell("submit", "--array", "1-9:4%2", "--key", "mine", "--json", "--", "./sweep")[1])
@@ -158,10 +162,10 @@ def test_waiting(here: Elsewhere, shell: Shell) -> None:
     ended(here, good="finished", bad="failed", late="limit")
     status, out, err = shell("submit", "--wait", "--", "good")
     assert (status, out) == (0, "1\n")
-    assert err.splitlines()[1].startswith("job 1 has finished after ")
+    assert err.splitlines()[2].startswith("job 1 has finished after ")
     status, out, err = shell("submit", "--wait", "--", "bad")
     assert (status, out) == (3, "2\n")
-    assert err.splitlines()[1:] == ["out of luck", "gridweave: job 2 has failed: rank 0 ended with exit code 3"]
+    assert err.splitlines()[2:] == ["out of luck", "gridweave: job 2 has failed: rank 0 ended with exit code 3"]
     status, out, err = shell("submit", "--wait", "--array", "1-3", "--", "late")
     assert status == 4
     assert "3 of 3 jobs did not end well: 3-5" in err
@@ -180,7 +184,7 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.splitlines()[1:] == [
+    assert said.splitlines()[2:] == [
         "the jobs go on; end them with: gridweave cancel 1",
         "gridweave: interrupted",
     ]
@@ -253,6 +257,60 @@ def test_a_script_without_an_interpreter(here: Elsewhere, shell: Shell, tmp_path
     """A script that names no interpreter is one of the shell."""
     shell("submit", script("echo $0 | sed 's:.*/::'; echo $#"), "x", "y")
     assert run_rank(handed_in(here)[0], tmp_path / "rank").stdout == "script-0\n2\n"
+
+
+def test_several_scripts_are_a_job_each(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """Words that all are scripts here are jobs, each with its own lines; behind -- they are arguments of the first."""
+    names = [script(f"#!/bin/sh\n#GRIDWEAVE -n {nodes}\necho {nodes} $1\n", f"{nodes}.sh") for nodes in (1, 2, 3)]
+    status, out, err = shell("submit", "-t", "5m", "--key", "k", *names)
+    assert (status, out) == (0, "1-3\n")
+    assert err == "submitted: 3 jobs; see: gridweave jobs\neach " + OF_ITS_OWN
+    assert [(one.name, one.nodes, one.limit_ms) for one in handed_in(here)] == [
+        (f"{nodes}.sh", nodes, 300_000) for nodes in (1, 2, 3)
+    ]
+    again = json.loads(shell("submit", "-t", "5m", "--key", "k", "--json", *names)[1])
+    assert [job["job_id"] for job in again["jobs"]] == [1, 2, 3]
+    shell("submit", names[0], "--", names[1])
+    shell("submit", names[0], names[1], "word")
+    assert [run_rank(one, tmp_path / str(n)).stdout for n, one in enumerate(handed_in(here)[3:])] == ["1 2.sh\n"] * 2
+
+
+def test_a_job_works_where_one_stands_if_the_machines_know_the_folder(
+    here: Elsewhere, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a grid of `up` the folder here, or one below it, is that of the job, and files are named from there."""
+    monkeypatch.setattr(Connection, "shares_folders", property(lambda _: True))
+    (tmp_path / "below").mkdir()
+    Path("data").write_text("from here\n")
+    _, _, err = shell("submit", "-o", "out", "-i", "data", "--", "cat")
+    assert "folder" not in err
+    shell("submit", "-D", "below", "--", "true")
+    shell("submit", "-D", "/data", "--", "true")
+    folders = [request.program.working_directory for request in handed_in(here)]
+    assert folders == [str(tmp_path), str(tmp_path / "below"), "/data"]
+    assert run_rank(handed_in(here)[0], tmp_path / "rank").returncode == 0
+    assert Path("out").read_text() == "from here\n"
+
+
+def test_standard_input_is_a_file(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """A whole path is a file of the machines; another one is read here and sent along, to a script as well."""
+    Path("data").write_text("it's $HOME\nhere\n")
+    (tmp_path / "there").write_text("there\n")
+    shell("submit", "--input", "data", "--", "cat")
+    shell("submit", "-i", str(tmp_path / "there"), "--", "cat")
+    shell("submit", script("#!/bin/sh\n#SBATCH -i data\ncat; echo $1\n"), "x")
+    shell("submit", "-i", "/nothing/such", "--", "cat")
+    done = [run_rank(request, tmp_path / f"rank{number}") for number, request in enumerate(handed_in(here))]
+    assert [one.stdout for one in done] == ["it's $HOME\nhere\n", "there\n", "it's $HOME\nhere\nx\n", ""]
+    assert done[3].returncode != 0
+    wrong = (("no", None, "No such file"), ("nul", b"\0", "without NUL"), ("bin", b"\xff", "not UTF-8"))
+    for name, data, says in wrong:
+        if data is not None:
+            Path(name).write_bytes(data)
+        status, _, err = shell("submit", "--input", name, "--", "cat")
+        assert status == 2
+        assert f"--input: {name}: " in err
+        assert says in err
 
 
 def test_a_script_on_standard_input(here: Elsewhere, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.service.state import HEAD, LocalGridState, node_of, read_grid_state
+from gridweave.grid.service.state import HEAD, LocalGridState, node_of, read_grid_state, state_folder
+from gridweave.site.machine.processes import process_stat
 from up_world import FILE, PATIENCE_S, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -108,20 +110,83 @@ def test_a_second_up_says_what_runs(world: World) -> None:
     assert (status, "runs by another GRID.toml" in printed) == (2, True)
 
 
-def test_what_was_killed_is_started_again(world: World) -> None:
-    """Without its gateway and a site's node the grid is not well; the next up mends that, and jobs are known still."""
+def processes_of(world: World, what: str) -> list[int]:
+    """Return the processes of the world whose command has some text, but those of the commands of these tests."""
+    found = []
+    for stat in world.left():
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{stat.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if what in command and "gridweave.cli" not in command:
+                found.append(stat.pid)
+    return found
+
+
+def process_of(world: World, part: str) -> int | None:
+    """Return the number of a process of the grid: by its name, or by its command, of the site south if there is one."""
     state = state_now()
-    gateway, node = state.process("gateway"), state.process(node_of("south"))
-    assert gateway is not None
-    assert node is not None
-    os.kill(gateway.pid, signal.SIGKILL)
-    os.kill(node.pid, signal.SIGKILL)
-    assert world.run("status")[0] == 3
-    status, printed = world.run("up", "--json")
-    assert status == 0, printed
-    assert {"gateway", node_of("south")} <= set(json.loads(printed[printed.index("{") :])["started"])
-    assert run_job("true", nodes=5)[0] == "finished"
-    assert world.run("status")[0] == 0
+    process = state.process(part)
+    if process is not None:
+        return process.pid
+    node, found = state.process(node_of("south")), processes_of(world, part)
+    of_south = [pid for pid in found if (stat := process_stat(pid)) is not None and node and stat.session == node.pid]
+    return next(iter(of_south or found), None)
+
+
+def is_back(world: World, part: str, killed: int) -> bool:
+    """Return whether another process is in the place of one that was killed, and all is well."""
+    return process_of(world, part) not in (None, killed) and world.run("status")[0] == 0
+
+
+PARTS = ("gateway", "ray::NodeAgent", "ray::SiteActor", "ray::MetaActor", "raylet/raylet", "gcs/gcs_server", HEAD)
+
+
+@pytest.mark.timeout(1800)
+def test_what_is_killed_comes_back_by_itself(world: World) -> None:
+    """Each part is killed with SIGKILL, one after the other: it comes back, and a job that runs goes on meanwhile."""
+    from gridweave.grid.client.client import Client
+
+    story = world.folder / "story"
+
+    async def begin() -> int:
+        state = state_now()
+        async with Client(state.url, token=state.token) as grid:
+            line = f"echo $$ >> {story}; exec sleep 3000"
+            job = await grid.submit(["sh", "-c", line], nodes=1, limit="2h", working_directory=str(world.folder))
+            while not story.exists():
+                await job.record()
+            return job.id
+
+    async def end(job_id: int) -> Any:
+        state = state_now()
+        async with Client(state.url, token=state.token) as grid:
+            before = await grid.record(job_id)
+            await grid.cancel([job_id])
+            await grid.ended(job_id)
+            return before
+
+    job_id = asyncio.run(begin())
+    for part in PARTS:
+        killed = process_of(world, part)
+        assert killed is not None, part
+        os.kill(killed, signal.SIGKILL)
+        while not is_back(world, part, killed):
+            pass
+        assert run_job("true", nodes=4)[0] == "finished", part
+        assert len(story.read_text().split()) == 1, f"{part}: the job that ran was begun again"
+    before = asyncio.run(end(job_id))
+    assert (before.state, before.attempt) == ("running", 1)
+    keeper = (state_folder("default") / "logs" / "keeper.log").read_text()
+    assert keeper.count("brought back: ") >= len(["gateway", "raylet", "gcs_server", HEAD])
+
+
+def test_the_meta_scheduler_stands_on_the_head(world: World) -> None:
+    """A site's node may go: the meta-scheduler is never on it."""
+    head, meta = state_now().process(HEAD), process_of(world, "ray::MetaActor")
+    assert head is not None
+    assert meta is not None
+    stat = process_stat(meta)
+    assert stat is not None
+    assert stat.session == head.pid
 
 
 def test_everything_is_ended_and_known_again(world: World) -> None:
@@ -137,7 +202,10 @@ def test_everything_is_ended_and_known_again(world: World) -> None:
     state = state_now()
     head = state.process(HEAD)
     assert head is not None
+    keeper = state.keeper[0]
+    os.kill(keeper.pid, signal.SIGSTOP)  # it is to be found with the head gone, and what it would bring back
     os.kill(head.pid, signal.SIGKILL)
+    os.kill(keeper.pid, signal.SIGCONT)
     status, printed = world.run("down")
     assert status == 0, printed
     assert (world.left(), world.folders_left()) == ([], [])

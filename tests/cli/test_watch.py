@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from client_helpers import Elsewhere, Served, served
 from gridweave.cli.watch import first_look, follow
-from gridweave.cli.watch_screen import Seen, bar, past_events, screen
+from gridweave.cli.watch_screen import Seen, WatchView, bar, past_events, screen
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
@@ -69,7 +68,7 @@ def busy(sites: int = 3, jobs: int = 5, events: int = 5) -> Seen:
 
 
 @settings(max_examples=40)
-@given(st.integers(40, 200), st.integers(18, 70), st.integers(0, 30), st.integers(0, 50), st.integers(0, 50))
+@given(st.integers(40, 200), st.integers(12, 70), st.integers(0, 30), st.integers(0, 50), st.integers(0, 50))
 def test_a_screen_fits_its_window(width: int, height: int, sites: int, jobs: int, events: int) -> None:
     """Whatever there is to show, no line is longer than the window is wide, and there are no more than it has."""
     lines = drawn(busy(sites, jobs, events), width, height)
@@ -91,6 +90,65 @@ def test_what_a_screen_shows() -> None:
     events = [line.split("job ")[1].split()[0] for line in lines if "  job " in line and "user" not in line]
     assert events == ["4", "3", "2", "1", "0"]
     assert "[bold]x" in text, "names are no markup"
+
+
+def with_running(seen: Seen) -> Seen:
+    """Add jobs that run: one for 40 s still, one on two sites, one that is ending, and one on a time-shared site."""
+    places = [(("site-0", 3),), (("site-0", 2), ("site-1", 1)), (("site-1", 4),), (("site-2", 1),), (("site-2", 1),)]
+    for number, where in enumerate(places):
+        request = JobRequest(
+            program=Program(argv=("x",)), nodes=sum(nodes for _, nodes in where), limit_ms=60_000 * (number + 1),
+            user=f"user-{'cabed'[number]}", name=f"name-{number}",
+        )  # fmt: skip
+        record = JobRecord(job_id=number + 1, request=request, submit_ms=0, start_ms=NOW_MS - 20_000, places=where)
+        record.state = "ending" if number == 2 else "running"
+        seen.running.append(record)
+    seen.sites[2] = SiteInfo(name="site-2", nodes=16, for_grid=16, free=14, paused=(5,))
+    return seen
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 16), (100, 40)])
+def test_what_runs_is_shown(width: int, height: int) -> None:
+    """Whose each job is, where, how long still, and which slice: in a small window as much as there is room for."""
+    lines = drawn(with_running(busy()), width, height)
+    assert len(lines) <= height
+    shown = [" ".join(line.strip("│ ").split()) for line in lines]
+    assert any(line.startswith("5 user-d") and "site-2 1 4m40s waits for its slice" in line for line in shown)
+    assert any(line.startswith("4 user-e") and "site-2 1 3m40s in its slice" in line for line in shown)
+    assert any(line.startswith("3 user-b") and "2m40s is ending" in line for line in shown)
+    assert height < 40 or any("site-0 2 + site-1 1" in line for line in shown)
+    assert any(line.startswith("1000000 a-user") for line in shown), "the queue is there, too"
+
+
+def test_keys_sort_scroll_and_filter() -> None:
+    """S sorts by the next thing, r turns it round, / leaves those with what is typed, q ends."""
+    seen, view = with_running(busy()), WatchView()
+
+    def numbers() -> list[str]:
+        console = Console(width=120, height=50, color_system=None)
+        with console.capture() as captured:
+            console.print(screen(seen, 120, 50, view))
+        lines = [line.strip("│ ").split() for line in captured.get().splitlines()]
+        return [line[0] for line in lines if len(line) > 1 and line[1].startswith("user-")]
+
+    assert numbers() == ["5", "4", "3", "2", "1"]
+    view.press("s")
+    assert (view.sort, numbers()) == ("user", ["2", "3", "1", "5", "4"])
+    view.press("s")
+    assert (view.sort, numbers()) == ("left", ["1", "2", "3", "4", "5"])
+    view.press("r")
+    assert numbers() == ["5", "4", "3", "2", "1"]
+    view.press("j")
+    view.press("\x1b[B")
+    assert numbers() == ["3", "2", "1"]
+    for key in ["k", "k", "k", "/", *"SITE-1", "0", "\x7f"]:
+        view.press(key)
+    assert numbers() == ["3", "2"]
+    view.press("s")  # it is typed
+    assert numbers() == []
+    view.press("\x1b")
+    view.press("q")
+    assert (len(numbers()), view.is_over) == (5, True)
 
 
 def test_an_empty_grid() -> None:
@@ -148,11 +206,13 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 async def _watching(gateway: Served, grid: Client) -> None:
     pictures: list[Any] = []
+    is_over = False
     await grid.submit(["true"], nodes=2, user="anna")
     seen = await first_look(grid)
 
-    def draw() -> None:
+    def draw() -> bool:
         pictures.append((seen.problem, len(seen.events), [site.draining for site in seen.sites], seen.queue.waiting))
+        return not is_over
 
     watching = asyncio.ensure_future(follow(grid, seen, draw, 0.01))
     await _until(lambda: gateway.proxy.passed > 0)
@@ -166,9 +226,8 @@ async def _watching(gateway: Served, grid: Client) -> None:
     gateway.grid.is_away = False
     gateway.grid.end(1)
     await _until(lambda: pictures[-1][:2] == ("", 3))
-    watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    is_over = True
+    await watching
 
 
 @pytest.mark.asyncio

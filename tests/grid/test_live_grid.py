@@ -34,6 +34,7 @@ from gridweave.site.messages import (
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
+    KillFragment,
     LeaseEnded,
     OpenGate,
     Quoted,
@@ -41,6 +42,7 @@ from gridweave.site.messages import (
     ReleaseNodes,
     Reserved,
     ReserveNodes,
+    SignalFragment,
     SiteChanged,
     Started,
     UserSubmitted,
@@ -245,6 +247,33 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
     assert state(core) == ("ended", "cancelled", 1)
     do(core, 800, Wish("cancel", (1,)), Wish("cancel", (77,)))
     assert state(core) == ("ended", "cancelled", 1)
+
+
+def test_a_job_on_two_sites_is_ending_until_all_of_it_is_over_and_both_are_told_to_hurry() -> None:
+    """Cancelled it is ending, and killed both sites are told so; only a job that runs is sent a signal, by both."""
+    core = running()
+    assert (state(core)[0], core.book.records[1].starts) == ("running", 1)
+    sent = told(do(core, 510, Wish("signal", (1,), signal="USR1")), SignalFragment)
+    assert [(site, message.signal) for site, message in sent] == [(0, "USR1"), (1, "USR1")]
+    do(core, 520, Wish("cancel", (1,)))
+    assert state(core)[0] == "ending"
+    assert not told(do(core, 530, Wish("signal", (1,), signal="USR1")), SignalFragment)
+    assert [site for site, _ in told(do(core, 540, Wish("kill", (1,))), KillFragment)] == [0, 1]
+    do(core, 550, north(Ended(1, 1, 550, "cancelled")))
+    assert state(core)[0] == "ending"
+    do(core, 560, south(Ended(1, 1, 560, "cancelled")))
+    assert state(core)[:2] == ("ended", "cancelled")
+
+
+def test_a_start_that_was_refused_is_no_attempt() -> None:
+    """A job that sites refused twice before it ran has started once, by its record and by what its ranks are told."""
+    core = split()
+    do(core, 30, north(Refused(1, 1, "late")), south(Withdrawn(1, 1)))
+    assert core.book.records[1].starts == 0
+    core = running()
+    do(core, 600, north(Ended(1, 1, 600, "lost")))
+    described = told(do(core, 610, south(Ended(1, 1, 610, "cancelled"))), DescribeJob)
+    assert {(message.attempt, message.starts) for _, message in described} == {(2, 1)}
 
 
 def test_what_is_said_of_a_job_that_has_ended_does_not_bring_it_back() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
+from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules
 from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.kernels.state import empty_plan, empty_state
 from gridweave.site.policy import BACKFILLS, DAY_MS, Limit, SitePolicy, Window
@@ -51,17 +52,19 @@ def test_a_limit_has_one_effect() -> None:
         Window(from_ms=DAY_MS)
 
 
-def test_kernel_arguments() -> None:
+def test_rules() -> None:
     """What compiled code reads says the same as the names, for the one discipline of the policy and no other."""
-    assert SitePolicy().kernel_arguments(None, None) == ((True, False, 0.0), None, None, None)
-    assert SitePolicy(backfill="none").kernel_arguments(None, None) == ((False, False, 0.0), None, None, None)
+    assert SitePolicy().rules(None, None) == QueueRules((True, False, 0.0))
+    assert SitePolicy(backfill="none").rules(None, None) == QueueRules((False, False, 0.0))
     slack = SitePolicy(backfill="slack", slack=0.25, choice="best-fit")
-    assert slack.kernel_arguments(None, None) == ((True, True, 0.25), None, None, None)
+    assert slack.rules(None, None) == QueueRules((True, True, 0.25))
     plan = empty_plan(empty_state(4, slots=2), np.array([4]))
-    assert SitePolicy(backfill="conservative").kernel_arguments(plan, None) == (None, plan, None, None)
+    assert isinstance(promised := SitePolicy(backfill="conservative").rules(plan, None), PromiseRules)
+    assert promised == (plan,)
     planning = SitePolicy(discipline="planning", backfill="none")
     limits = planning.limit_arrays()
-    assert planning.kernel_arguments(plan, limits) == (None, None, (plan, limits, False), None)
+    assert isinstance(planned := planning.rules(plan, limits), PlanRules)
+    assert planned == (plan, limits, False)
     kept = [SitePolicy(), SitePolicy(backfill="conservative"), SitePolicy(discipline="planning")]
     assert [policy.makes_plan for policy in kept] == [False, True, True]
     assert [policy.limit_arrays() is not None for policy in kept] == [False, False, True]

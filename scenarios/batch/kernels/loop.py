@@ -36,19 +36,12 @@ from gridweave.scenarios.batch.kernels.contention import (
 )
 from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
 from gridweave.scenarios.batch.kernels.outages import Outages, change_nodes, next_change_ms, take_nodes
-from gridweave.scenarios.batch.kernels.paced import (
-    Paced,
-    paced_counted,
-    paced_ended,
-    paced_pass,
-    paced_submitted,
-    paced_wakeup_ms,
-    paced_withdrawn,
-)
-from gridweave.scenarios.batch.kernels.run import NOT_YET, RunArrays
-from gridweave.site.kernels.dispatch import DisciplineArrays, job_ended, job_submitted, job_withdrawn, site_pass
+from gridweave.site.kernels.dispatch import SiteRules, job_ended, job_withdrawn
+from gridweave.site.kernels.rates import PacedRules
 from gridweave.site.kernels.state import NEVER_MS, enqueue
 from gridweave.site.kernels.work import (
+    NOT_YET,
+    RunArrays,
     WorkTable,
     first_end_ms,
     pop_end,
@@ -100,8 +93,8 @@ class Cancellations(NamedTuple):
 # What a simulation does without is None. Numba leaves a branch out where what it asks for is None, and only there: so
 # what only one kind of state has stands behind "is not None".
 _Work = WorkTable | None
-_Site = DisciplineArrays | None
-_Paced = Paced | None
+_Site = SiteRules | None
+_Paced = PacedRules | None
 _Grid = OnGrid | None
 _Links = Contention | None
 _Cancels = Cancellations | None
@@ -112,8 +105,8 @@ _Outages = Outages | None
 def run_batch(
     state: Any,
     work: WorkTable | None,
-    site: DisciplineArrays | None,
-    paced: Paced | None,
+    site: SiteRules | None,
+    paced: PacedRules | None,
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations | None,
@@ -126,11 +119,11 @@ def run_batch(
 
     Parameters
     ----------
-    state : SiteState, GridState, or that of an entry of `Paced`
+    state : SiteState, GridState, or that of a discipline under which rates change
         Idle at first; its table of jobs holds the workload, in the order of submission.
     work : numpy.ndarray of WORK, shape (n,), or None
         The running jobs, if rates change.
-    site, paced, grid : DisciplineArrays, Paced, OnGrid or None
+    site, paced, grid : SiteRules, PacedRules, OnGrid or None
         What goes with the state; the other two are None.
     links : Contention or None
         What jobs of a grid do to each other on the links.
@@ -161,7 +154,7 @@ def run_batch(
             if lacking != DONE:
                 return lacking
         if paced is not None:
-            paced_counted(state, paced.sharing, paced.gang, paced.fractional, now_ms)
+            paced.counted(state, now_ms)
         decides = _is_woken(links, run, now_ms)
         if links is not None:
             decides = _serve_jobs(state, work, grid, links, run, now_ms) or decides
@@ -197,7 +190,7 @@ def _next_instant(
     if site is not None:
         now_ms = min(now_ms, state.counters[0].next_start_ms)
     if paced is not None:
-        now_ms = min(now_ms, paced_wakeup_ms(state, paced.sharing, paced.gang, paced.fractional))
+        now_ms = min(now_ms, paced.wakeup_ms(state))
     if grid is not None:
         now_ms = min(now_ms, _next_reserved_ms(grid.plan))
     if links is not None:
@@ -297,9 +290,9 @@ def end_job(
     if site is not None:
         job = state.jobs[row]
         end_ms = run.start_ms[row] + job.estimate_ms
-        job_ended(state, site.queue, site.promises, site.planning, site.tuning, end_ms, job.job_id, now_ms)
+        job_ended(state, site, end_ms, job.job_id, now_ms)
     if paced is not None:
-        paced_ended(state, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
+        paced.ended(state, run, row, now_ms)
     if grid is not None:
         _leave_grid(state, grid.plan, row, now_ms)
 
@@ -349,7 +342,7 @@ def _leave_if_waiting(
     """Take the job of a row out of the queue; return whether it waited."""
     waits = False
     if paced is not None:
-        waits = paced_withdrawn(state, work, paced.sharing, paced.gang, paced.fractional, run, row, now_ms)
+        waits = paced.withdrawn(state, work, run, row, now_ms)
     if site is not None:
         waits = _leave_queue_of(state, site, grid, links, row)
     if grid is not None:
@@ -371,7 +364,7 @@ def _leave_queue_of(state: Any, site: _Site, grid: _Grid, links: _Links, row: In
 def leave_queue(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int, place: Int) -> None:
     """Take the job of a row, which waits at this place, out of the queue."""
     if site is not None:
-        job_withdrawn(state, site.promises, site.tuning, place)
+        job_withdrawn(state, site, place)
         if state.counters[0].n_waiting == 0:
             # There is no pass then that would note that nobody starts at a promised instant.
             state.counters[0].next_start_ms = NEVER_MS
@@ -399,9 +392,9 @@ def _submit_jobs(
     while clock.submitted < len(state.jobs) and state.jobs[clock.submitted].submit_ms == now_ms:
         row = clock.submitted
         if site is not None:
-            job_submitted(state, site.queue, site.tuning, row)
+            site.submitted(state, row)
         if paced is not None:
-            paced_submitted(state, paced.sharing, paced.gang, paced.fractional, row, now_ms)
+            paced.submitted(state, row, now_ms)
         if grid is not None and now_ms < grid.hopeless_ms[row]:
             enqueue(state, row)
             if links is not None:
@@ -426,7 +419,7 @@ def _pass_and_begin(
     counters = state.counters[0]
     if site is not None and counters.n_waiting > 0:
         # Nothing waits at half of all instants on a machine with little load.
-        site_pass(state, site.queue, site.promises, site.planning, site.tuning, now_ms)
+        site.run_pass(state, now_ms)
         for i in range(counters.n_started):
             row = state.started[i]
             if outages is not None:
@@ -434,7 +427,7 @@ def _pass_and_begin(
             run.start_ms[row] = now_ms
             push_end(run.ends, work, now_ms + run.run_ms[row], state.jobs[row].job_id, row)
     if paced is not None:
-        paced_pass(state, work, paced.sharing, paced.gang, paced.fractional, run, now_ms)
+        paced.run_pass(state, work, run, now_ms)
     if grid is not None:
         if links is not None:
             expect_late_ends(state, work, grid.plan, links, now_ms)

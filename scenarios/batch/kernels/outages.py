@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.scenarios.batch.kernels.run import NOT_YET, RunArrays
-from gridweave.site.kernels.dispatch import DisciplineArrays, Planning, job_submitted
-from gridweave.site.kernels.state import NEVER_MS, REPLAN, Plan, SiteState, finish, running_place
-from gridweave.site.kernels.work import WorkTable, take_end
+from gridweave.site.kernels.dispatch import SiteRules
+from gridweave.site.kernels.state import NEVER_MS, REPLAN, SiteState, finish, running_place
+from gridweave.site.kernels.work import NOT_YET, RunArrays, WorkTable, take_end
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
@@ -88,7 +87,7 @@ def take_nodes(outages: Outages, run: RunArrays, row: Int) -> None:
 
 @kernel
 def change_nodes(
-    state: SiteState, work: WorkTable, site: DisciplineArrays, outages: Outages, run: RunArrays, now_ms: Int
+    state: SiteState, work: WorkTable, site: SiteRules, outages: Outages, run: RunArrays, now_ms: Int
 ) -> bool:
     """Let nodes fail, drain and come back that do so now; return whether there are any.
 
@@ -97,7 +96,7 @@ def change_nodes(
     state : SiteState
     work : numpy.ndarray of WORK, shape (n,)
         By which the ends of jobs that are lost are found.
-    site : DisciplineArrays
+    site : SiteRules
     outages : Outages
     run : RunArrays
     now_ms : int
@@ -112,7 +111,7 @@ def change_nodes(
             is_out = outages.kind[number] != UP
             if outages.is_out[node] != is_out:
                 outages.is_out[node] = is_out
-                _count(state, site.promises, site.planning, outages, run, node, -1 if is_out else 1)
+                _count(state, site, outages, run, node, -1 if is_out else 1)
         clock.changed += 1
     if clock.changed == before:
         return False
@@ -122,31 +121,20 @@ def change_nodes(
 
 
 @kernel_part
-def _count(
-    state: SiteState,
-    promises: Plan | None,
-    planning: Planning | None,
-    outages: Outages,
-    run: RunArrays,
-    node: Int,
-    by: Int,
-) -> None:
+def _count(state: SiteState, site: SiteRules, outages: Outages, run: RunArrays, node: Int, by: Int) -> None:
     """Count a node that has come back, or is out, where it stands."""
     if _holds(outages, run, node):
         state.jobs[outages.holder[node]].width += by
     else:
         state.counters[0].free += by
-    if promises is not None:
-        promises.total[0] += by
-    if planning is not None:
-        planning.plan.total[0] += by
+    site.resized(by)
 
 
 @kernel
 def _lose(
     state: SiteState,
     work: WorkTable,
-    site: DisciplineArrays,
+    site: SiteRules,
     outages: Outages,
     run: RunArrays,
     row: Int,
@@ -165,4 +153,4 @@ def _lose(
     job.submit_ms = now_ms
     job.key = outages.new_key[row] + (now_ms if outages.ages else 0)
     state.counters[0].n_blocks = 0
-    job_submitted(state, site.queue, site.tuning, row)
+    site.submitted(state, row)

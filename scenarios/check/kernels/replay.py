@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.kernels.dispatch import job_ended, job_submitted
+from gridweave.site.kernels.dispatch import PromiseRules, job_ended
 from gridweave.site.kernels.planning import hold, keep_promises
 from gridweave.site.kernels.queueing import free_at, may_backfill, shadow_time
 from gridweave.site.kernels.state import (
@@ -26,6 +26,9 @@ from gridweave.site.kernels.state import (
     SiteState,
     begin,
     drop_started,
+    enqueue,
+    finish,
+    running_place,
 )
 
 _CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "ended", "started")], align=True)
@@ -115,10 +118,14 @@ def take_in(state: SiteState, promises: Plan | None, played: PlayedSchedule, now
         if played.end_ms[row] > now_ms:
             break
         job = state.jobs[row]
-        job_ended(state, None, promises, None, None, played.start_ms[row] + job.estimate_ms, job.job_id, now_ms)
+        expected_ms = played.start_ms[row] + job.estimate_ms
+        if promises is None:
+            finish(state, running_place(state, expected_ms, job.job_id))
+        else:
+            job_ended(state, PromiseRules(promises), expected_ms, job.job_id, now_ms)
         clock.ended += 1
     while clock.submitted < len(played.start_ms) and state.jobs[clock.submitted].submit_ms <= now_ms:
-        job_submitted(state, None, None, clock.submitted)
+        enqueue(state, clock.submitted)
         clock.submitted += 1
     state.counters[0].n_started = 0
     if promises is not None:

@@ -13,11 +13,11 @@ from gridweave.site.disciplines.dynp.kernels.state import (
     Tuning,
     make_stale,
 )
+from gridweave.site.disciplines.dynp.kernels.tuning import TuningRules
 from gridweave.site.disciplines.dynp.policy import DynPPolicy, candidate_keys
 from gridweave.site.disciplines.queue import ArrayDiscipline
 from gridweave.site.disciplines.slots import SlotsState, copy_into
 from gridweave.site.job import Job
-from gridweave.site.kernels.dispatch import DisciplineArrays
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 
 KEPT_SWITCHES = 64
@@ -54,11 +54,10 @@ class DynP(ArrayDiscipline):
         self._memory: Tuning | None = None
         super().__init__(nodes, policy.planning, week_offset_ms)
 
-    def _kernel_arguments(self) -> DisciplineArrays:
+    def _made_rules(self) -> TuningRules:
         assert self._plan is not None, "a planning site without a plan"
         assert self._limits is not None, "a planning site without limits"
-        made = self._tuned_by.arguments(self._state, self._plan, self._limits, log=KEPT_SWITCHES)
-        assert made.tuning is not None, "a self-tuning site that does not tune itself"
+        made = self._tuned_by.rules(self._state, self._plan, self._limits, log=KEPT_SWITCHES)
         if self._memory is not None:
             copy_into(made.tuning.candidates, self._memory.candidates)
             copy_into(made.tuning.memory, self._memory.memory)
@@ -147,7 +146,7 @@ class DynP(ArrayDiscipline):
         tuning = self.tuning
         candidates: Candidates = restored_arrays(tuning.candidates, state.candidates)
         self._memory = tuning._replace(candidates=candidates, memory=restored_arrays(tuning.memory, state.memory))
-        self._discipline = DisciplineArrays(None, None, None, self._memory)
+        self._rules = TuningRules(self._memory)
         self._name_numbers()
 
     def _check_order(self, waiting: list[int]) -> None:

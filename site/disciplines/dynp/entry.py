@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gridweave.site.disciplines.compiled import Compiled
+from gridweave.site.disciplines.dynp.compiled import compiled_site
 from gridweave.site.disciplines.dynp.discipline import DynP
 from gridweave.site.disciplines.dynp.figures import COLUMNS, metrics_of
 from gridweave.site.disciplines.dynp.policy import (
@@ -80,4 +82,5 @@ ENTRY = Entry(
     keeps_reservations=True,
     columns=COLUMNS,
     metrics=metrics_of,
+    compiled=Compiled(site=compiled_site),
 )

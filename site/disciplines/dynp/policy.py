@@ -33,8 +33,8 @@ from gridweave.site.disciplines.dynp.kernels.state import (
     empty_candidates,
     empty_memory,
 )
+from gridweave.site.disciplines.dynp.kernels.tuning import TuningRules
 from gridweave.site.job import MAX_TIME_MS
-from gridweave.site.kernels.dispatch import DisciplineArrays
 from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.kernels.state import NEVER_MS, Plan, SiteState
@@ -244,7 +244,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         from_ms, to_ms, candidate = np.array(spans, np.int64).reshape(-1, 3).T.copy()
         return Calendar(from_ms, to_ms, candidate)
 
-    def arguments(self, state: SiteState, plan: Plan, limits: LimitArrays, *, log: int) -> DisciplineArrays:
+    def rules(self, state: SiteState, plan: Plan, limits: LimitArrays, *, log: int) -> TuningRules:
         """Return what the kernels of this discipline work with, on a site that has done nothing yet.
 
         Parameters
@@ -259,8 +259,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         count = len(self.policies)
         candidates = empty_candidates(state, plan, count)
         memory = empty_memory(len(state.jobs), count, log)
-        tuning = Tuning(plan, limits, self.codes(), self.calendar_arrays(), candidates, memory)
-        return DisciplineArrays(None, None, None, tuning)
+        return TuningRules(Tuning(plan, limits, self.codes(), self.calendar_arrays(), candidates, memory))
 
 
 def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarray) -> np.ndarray:

@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gridweave.site.disciplines.compiled import Compiled
+from gridweave.site.disciplines.fractional.compiled import compiled_site
 from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.policy import BEST, MS_PER_S, NAME, FractionalPolicy
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
@@ -72,4 +74,5 @@ ENTRY = Entry(
     needs=("cpu_need", "memory_fraction"),
     columns=("preemptions", "migrations", "moved_nodes"),
     metrics=moves_of,
+    compiled=Compiled(site=compiled_site, plays=lambda policy: not policy.averages, piece=500),
 )

@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from gridweave.site.disciplines.compiled import Compiled
+from gridweave.site.disciplines.gang.compiled import compiled_site
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.policy import (
     BACKFILLS,
@@ -113,4 +115,5 @@ ENTRY = Entry(
     slices_time=True,
     remarks=gang_remarks,
     metrics=gang_metrics,
+    compiled=Compiled(site=compiled_site),
 )

@@ -8,7 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.errors import OptionError
+from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.sharing.compiled import compiled_site
 from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
 from gridweave.site.disciplines.sharing.policy import (
     BACKFILLS,
@@ -68,4 +70,6 @@ ENTRY = Entry(
     table_key="sharing",
     shares_nodes=True,
     uses_resources=True,
+    compiled=Compiled(site=compiled_site, inputs=("model", "cores", "rows")),
+    variants=VARIANTS,
 )

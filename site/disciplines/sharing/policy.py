@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.site.disciplines.sharing.kernels.nodes import MEMORY_SLACK
 from gridweave.site.disciplines.sharing.kernels.pairing import (
     ADJACENT,
@@ -138,6 +138,10 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         changed = [f"{one}={getattr(self, one)}" for one in fields if getattr(self, one) != getattr(plain, one)]
         return " ".join([name, *changed])
 
+    def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:
+        """Return how many nodes there are, and how a site with them schedules; a number is of nodes that are alike."""
+        return SharedNodes(sharing=self).on(nodes)
+
     def codes(self, kinds: Sequence[NodeKind]) -> SharingCodes:
         """Return the policy as compiled code reads it."""
         age_ms = 0 if self.aging_ms is None else int(min(self.aging_ms, float(NEVER_MS)))
@@ -218,3 +222,11 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
         if count != nodes:
             raise OptionError("kinds", f"have {count} nodes together, but the site has {nodes}")
         return kinds
+
+    def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:
+        """Return how many nodes there are, and how a site with them schedules; a number is of its own kinds."""
+        if not isinstance(nodes, Sequence):
+            return nodes, self
+        if not nodes:
+            raise InputError("a site has at least one kind of nodes")
+        return sum(kind.count for kind in nodes), msgspec.structs.replace(self, kinds=tuple(nodes))

@@ -19,7 +19,7 @@ Parse = Callable[[list[str]], SubmitOptions]
 
 _LONG = {
     "N": "nodes", "n": "ntasks", "t": "time", "J": "job-name", "o": "output", "e": "error", "a": "array",
-    "d": "dependency", "D": "chdir", "H": "hold",
+    "d": "dependency", "D": "chdir", "H": "hold", "i": "input",
 }  # fmt: skip
 _FLAGS = ("hold", "requeue", "no-requeue")
 _SUPPORTED = (*(name for name in _LONG.values() if name != "hold"), "export", *_FLAGS)

@@ -154,7 +154,7 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Sharin
 
 
 def _model(slowdowns: str | None) -> SlowdownModel:
-    from gridweave.scenarios.batch.shared import read_slowdowns
+    from gridweave.scenarios.traces.resources import read_slowdowns
     from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
     return SlowdownModel() if slowdowns is None else SlowdownModel("measured", table=read_slowdowns(slowdowns))
@@ -237,7 +237,7 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
         "options": dict(result.options),
         "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.refused],
         "sharing": msgspec.to_builtins(result.sharing_metrics()),
-        "searches": dict(result.sharing.searches) if result.sharing else {},
+        "searches": dict(result.own.searches),
     }
 
 

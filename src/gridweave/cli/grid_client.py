@@ -24,6 +24,7 @@ from gridweave.site.times import span_text
 if TYPE_CHECKING:
     from gridweave.grid.api import Forecast, SplitReason, TokenInfo
     from gridweave.grid.client.client import Client
+    from gridweave.site.job import JobRecord
 
 
 T = TypeVar("T")
@@ -57,14 +58,17 @@ class Reach:
     profile: Profile = None
     as_json: Json = False
 
-    def ask(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Return what comes of some work with the client of the grid, which is open while that runs."""
+    def ask(self, work: Callable[[Client], Awaitable[T]], *, waits: bool = False) -> T:
+        """Return what comes of some work with the client of the grid, which is open while that runs.
+
+        If it `waits`, other things go on while an answer is waited for.
+        """
         import asyncio
 
         from gridweave.cli.options import named_as_typed
         from gridweave.grid.client.brief import BriefTransport
         from gridweave.grid.client.client import Client
-        from gridweave.grid.client.transport import Patience
+        from gridweave.grid.client.transport import Patience, Transport
 
         async def run() -> T:
             async with client:
@@ -73,7 +77,8 @@ class Reach:
         typed = {"url": "--url", "grid": "--grid", "profile": "--profile"}
         with named_as_typed(**typed, token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
             patience = Patience(total_s=_TRY_S, connect_s=_CONNECT_S)
-            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience, transport=BriefTransport)
+            kind = Transport if waits else BriefTransport
+            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience, transport=kind)
             for warning in client.connection.warnings:
                 say(f"warning: {warning}")
             return asyncio.run(run())
@@ -190,6 +195,25 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
 
 
+def checked_values(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the values of an option that may be repeated; commas do as well."""
+    values = [value.strip().lower() for text in given or () for value in text.split(",")]
+    for value in values:
+        if value not in known:
+            raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
+    return list(dict.fromkeys(values))
+
+
+def state_text(record: JobRecord) -> str:
+    """Return the state of a job, or how it ended."""
+    return record.outcome or record.state
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text without its end, if it is longer than so many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def places_text(places: Iterable[tuple[str, int]]) -> str:
     """Return where a job runs.
 
@@ -255,6 +279,12 @@ def complete_states(incomplete: str) -> list[str]:
     return [state for state in (*OPEN, *OVER) if state.startswith(incomplete)]
 
 
+States = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.", autocompletion=complete_states),
+]
+
+
 def complete_outcomes(incomplete: str) -> list[str]:
     """Return how jobs end, where that begins so."""
     from gridweave.site.job import OUTCOMES
@@ -298,11 +328,17 @@ def _lines(forecast: Forecast) -> list[str]:
     if forecast.job_id is None:
         lines = [f"such a job: {forecast.reason}"] if forecast.reason else []
     else:
-        waits = {"waiting": "waits", "starting": "is starting", "running": "runs", "held": "is held"}
+        waits = {
+            "waiting": "waits",
+            "starting": "is starting",
+            "running": "runs",
+            "held": "is held",
+            "ending": "is ending",
+        }
         said = f"job {forecast.job_id} {waits.get(forecast.state, f'is {forecast.state}')}"
         lines = [f"{said}: {forecast.reason}" if forecast.reason else said]
     if forecast.start_ms is not None:
-        begins = "started" if forecast.state in ("running", "ended") else "starts"
+        begins = "started" if forecast.state in ("running", "ending", "ended") else "starts"
         where = f" on {places_text(forecast.places)}" if forecast.places else ""
         lines.append(f"it {begins} {_start(forecast.start_ms, forecast)}{where}{_length(forecast)}")
     elif forecast.state == "waiting":
@@ -319,7 +355,7 @@ def _length(forecast: Forecast) -> str:
 def _start(start_ms: int | None, forecast: Forecast) -> str:
     if start_ms is None:
         return "never"
-    if start_ms - forecast.now_ms < 500 and forecast.state not in ("running", "ended"):
+    if start_ms - forecast.now_ms < 500 and forecast.state not in ("running", "ending", "ended"):
         return "now"
     return f"{relative(start_ms, forecast.now_ms)} ({clock(start_ms)})"
 

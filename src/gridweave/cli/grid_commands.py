@@ -69,16 +69,17 @@ def queue(
     reach: Reach,
     limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the first N.")] = 20,
 ) -> None:
-    """Show the waiting jobs, in the order of the queue.
+    """Show the waiting jobs, in the order of the queue, with when each is expected to start, and why not sooner.
 
     Example: gridweave queue --limit 100
     """
-    reach.show(reach.ask(lambda grid: grid.queue(limit)), _print_queue)
+    reach.show(reach.ask(lambda grid: grid.queue(limit, explain=True)), _print_queue)
 
 
 def _print_queue(found: Queue) -> None:
     typer.echo(
         f"{found.waiting:,} wait, {found.held:,} are held, {found.starting:,} are starting, {found.running:,} run"
+        + (f", {found.ending:,} are ending" if found.ending else "")
     )
     if not found.jobs:
         return
@@ -88,15 +89,16 @@ def _print_queue(found: Queue) -> None:
             str(place),
             str(job.job_id),
             job.user or "-",
-            job.state,
             f"{job.nodes:,}",
             span_text(job.limit_ms),
             rounded(at_ms - job.submit_ms),
+            relative(job.start_ms, at_ms),
+            job.reason or "-",
         )
         for place, job in enumerate(found.jobs, start=1)
     ]
-    headings = ("place", "job", "user", "state", "nodes", "limit", "has waited")
-    print_table(rows, headings=headings, right=(0, 1, 4, 5, 6))
+    headings = ("place", "job", "user", "nodes", "limit", "has waited", "starts", "why not now")
+    print_table(rows, headings=headings, right=(0, 1, 3, 4, 5, 6), wrap=True)
     if found.waiting > len(found.jobs):
         say(f"{found.waiting - len(found.jobs):,} more wait; see them with --limit {10 * len(found.jobs)}")
 

@@ -1,11 +1,15 @@
-"""Commands about jobs that were handed in: list, show, explain, cancel, hold, release, logs."""
+"""Commands about jobs that were handed in: jobs, usage, show, explain, cancel, hold, release, logs."""
 
 from __future__ import annotations
 
+import csv
+import datetime
+import io
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -14,12 +18,13 @@ from gridweave.cli.grid_client import (
     Jobs,
     Profile,
     Reach,
+    States,
     Url,
     at_grid,
+    checked_values,
     clock,
     complete_outcomes,
     complete_sites,
-    complete_states,
     named_jobs,
     now_ms,
     places_text,
@@ -28,25 +33,19 @@ from gridweave.cli.grid_client import (
     ranges_text,
     relative,
     rounded,
+    shortened,
+    state_text,
 )
 from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.errors import InputError, OptionError
-from gridweave.site.times import span_text
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import Story
+    from gridweave.grid.api import QueuedJob, Story
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
-    from gridweave.site.job import JobRecord, State, WishKind
+    from gridweave.site.job import JobRecord, SignalName, State, WishKind
 
-OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
-All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
-
-
-_States = Annotated[
-    list[str] | None,
-    typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.", autocompletion=complete_states),
-]
 _Outcomes = Annotated[
     list[str] | None,
     typer.Option(metavar="OUTCOME", help="Only jobs with this outcome. Repeatable.", autocompletion=complete_outcomes),
@@ -60,40 +59,70 @@ _Own = Annotated[
         metavar="SITE", help="Jobs that this site's own users submitted to it.", autocompletion=complete_sites
     ),
 ]
+_OfUser = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only jobs of this user.")]
+_Since = Annotated[
+    str | None,
+    typer.Option(metavar="WHEN", help="Only jobs that ended later: 2026-11-23, 2026-11-23T14:00, 14:00, or 2d (ago)."),
+]
+_Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Only jobs submitted earlier; as for --since.")]
+_Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are in ms since 1970.")]
+
+EXPLAINED = 50
+"""Of so many waiting jobs, the first of the queue, it is asked when they start."""
+
+BY = ("user", "account", "class", "name", "site", "day", "month")
+"""By what usage can be summed up."""
 
 
 @at_grid
 def jobs(
     reach: Reach,
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that have ended.")] = False,
-    state: _States = None,
+    state: States = None,
     outcome: _Outcomes = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only jobs of this user.")] = None,
+    user: _OfUser = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs with this name.")] = None,
     array: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this array.")] = None,
     site: _OfSite = None,
     own: _Own = "",
-    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest.")] = 50,
+    since: _Since = None,
+    until: _Until = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest. \\[default: 50]")
+    ] = None,
+    as_csv: _Csv = False,
 ) -> None:
-    """List the jobs that have not ended, newest first.
+    """List the jobs that have not ended, newest first; of waiting ones when they are expected to start.
+
+    With --since or --until: all jobs that were there in that time.
 
     Example: gridweave jobs --all --user anna --outcome failed
+
+    Example: gridweave jobs --since 2026-11-01 --until 2026-12-01 --csv
     """
-    states, outcomes = _wanted(state, outcome, all_jobs)
+    is_past = bool(since or until)
+    states, outcomes = _wanted(state, outcome, all_jobs or is_past)
+    most = limit or (None if as_csv else 50)
+    query: dict[str, Any] = {"own": own, "user": user, "name": name, "array": array, "site": site}
+    query |= {"state": states, "outcome": outcomes} | _span(since, until)
 
-    async def work(grid: Client) -> list[JobRecord]:
-        found = grid.jobs(
-            own=own, user=user, name=name, array=array, site=site, state=states, outcome=outcomes, limit=limit + 1
-        )
-        return [record async for record in found]
+    async def work(grid: Client) -> tuple[list[JobRecord], list[QueuedJob]]:
+        found = [record async for record in grid.jobs(**query, limit=None if most is None else most + 1)]
+        if not any(record.state == "waiting" for record in found) or reach.as_json or as_csv or own:
+            return found, []
+        return found, (await grid.queue(EXPLAINED, explain=True)).jobs
 
-    records = reach.ask(work)
-    if not records and not reach.as_json:
-        say("there are no such jobs" + ("" if all_jobs or state or outcome else "; with --all also those that ended"))
+    records, queued = reach.ask(work)
+    if as_csv:
+        _print_csv(_COLUMNS, (_job_cells(record) for record in records[:most]))
         return
-    reach.show(records[:limit], print_jobs)
-    if len(records) > limit and not reach.as_json:
-        say(f"there are more; see them with --limit {10 * limit}")
+    if not records and not reach.as_json:
+        told = all_jobs or state or outcome or is_past
+        say("there are no such jobs" + ("" if told else "; with --all also those that ended"))
+        return
+    reach.show(records[:most], lambda shown: print_jobs(shown, {job.job_id: job.start_ms for job in queued}))
+    if most is not None and len(records) > most and not reach.as_json:
+        say(f"there are more; see them with --limit {10 * most}")
 
 
 def _wanted(
@@ -102,49 +131,174 @@ def _wanted(
     """Return the states and outcomes that are asked for; if nothing is said, jobs that have not ended."""
     from gridweave.site.job import OPEN, OUTCOMES, OVER
 
-    states, outcomes = _checked("--state", state, (*OPEN, *OVER)), _checked("--outcome", outcome, OUTCOMES)
+    states, outcomes = checked_values("--state", state, (*OPEN, *OVER)), checked_values("--outcome", outcome, OUTCOMES)
     if not states and not outcomes and not all_jobs:
         return OPEN, outcomes
     return cast("list[State]", states), outcomes
 
 
-def _checked(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the values of an option that may be repeated; commas do as well."""
-    values = [value.strip().lower() for text in given or () for value in text.split(",")]
-    for value in values:
-        if value not in known:
-            raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
-    return list(dict.fromkeys(values))
-
-
-def print_jobs(records: Iterable[JobRecord]) -> None:
-    """Print jobs as a table."""
+def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -> None:
+    """Print jobs as a table, of those that wait with when they start, if that is known."""
     at_ms = now_ms()
     rows = [
         (
             str(record.job_id),
-            _short(record.request.name or "-", 24),
-            _short(record.request.user or "-", 16),
+            shortened(record.request.name or "-", 24),
+            shortened(record.request.user or "-", 16),
             state_text(record),
             places_text(record.places) or "-",
             f"{record.request.nodes:,}",
             span_text(record.request.limit_ms),
+            _starts(record, starts_ms.get(record.job_id), at_ms),
             rounded((record.end_ms or at_ms) - record.start_ms) if record.start_ms is not None else "-",
             relative(record.submit_ms, at_ms),
         )
         for record in records
     ]
-    headings = ("job", "name", "user", "state", "where", "nodes", "limit", "runs", "submitted")
+    headings = ("job", "name", "user", "state", "where", "nodes", "limit", "starts", "runs", "submitted")
     print_table(rows, headings=headings, left=5)
 
 
-def state_text(record: JobRecord) -> str:
-    """Return the state of a job, or how it ended."""
-    return record.outcome or record.state
+def _starts(record: JobRecord, expected_ms: int | None, at_ms: int) -> str:
+    """Return when a job is expected to start, or has started."""
+    if record.state == "waiting":
+        return relative(expected_ms, at_ms)
+    return relative(record.start_ms, at_ms)
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+_COLUMNS = (
+    *("job", "name", "user", "account", "state", "outcome", "nodes", "limit_ms", "submit_ms", "start_ms", "end_ms"),
+    *("sites", "starts", "cpu_s", "peak_memory_bytes", "exit_codes", "reason"),
+)
+
+
+def _job_cells(record: JobRecord) -> Sequence[object]:
+    request, used = record.request, record.used
+    codes = " ".join(f"{rank}:{code if signal is None else 128 + signal}" for rank, code, signal in record.exit_codes)
+    where = " ".join(f"{name}:{nodes}" for name, nodes in record.places)
+    times = record.submit_ms, record.start_ms, record.end_ms
+    named = record.job_id, request.name, request.user, request.account, record.state, record.outcome
+    used_of = where, record.starts, round(used.cpu_s, 3), used.peak_memory_bytes, codes, record.reason
+    return *named, request.nodes, request.limit_ms, *times, *used_of
+
+
+def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    typer.echo(text.getvalue(), nl=False)
+
+
+# -- when
+
+
+def _span(since: str | None, until: str | None) -> dict[str, int | None]:
+    """Return the time that is asked for, as the grid is asked for it."""
+    found = {
+        "since_ms": None if since is None else parse_when_ms("--since", since, now_ms()),
+        "until_ms": None if until is None else parse_when_ms("--until", until, now_ms()),
+    }
+    if since is not None and until is not None and (found["until_ms"] or 0) <= (found["since_ms"] or 0):
+        raise OptionError("--until", f"{until!r} is not later than --since {since!r}")
+    return found
+
+
+def parse_when_ms(option: str, text: str, at_ms: int) -> int:
+    """Return an instant as people write it, in ms since 1970: a day, a time of a day, or how long ago it was.
+
+    Examples
+    --------
+    >>> parse_when_ms("--since", "2h", 10_000_000), parse_when_ms("--since", "1970-01-02T00:00+00:00", 0)
+    (2800000, 86400000)
+    """
+    written = text.strip()
+    now = datetime.datetime.fromtimestamp(at_ms / 1000).astimezone()
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", written, re.ASCII):
+            hours = datetime.time.fromisoformat(written.zfill(5))
+            found = datetime.datetime.combine(now.date(), hours)
+        else:
+            found = datetime.datetime.fromisoformat(written)
+        return max(0, round(found.astimezone().timestamp() * 1000))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return max(0, at_ms - parse_time_ms(option, written))
+    except OptionError:
+        right = "write 2026-11-23, 2026-11-23T14:00, 14:00 (today), or 2d (ago)"
+        raise OptionError(option, f"{text!r} is not an instant; {right}") from None
+
+
+# -- usage
+
+
+@at_grid
+def usage(
+    reach: Reach,
+    by: Annotated[str, typer.Option(metavar="WHAT", help=f"Sum up by these, with commas: {', '.join(BY)}.")] = "user",
+    user: _OfUser = None,
+    own: _Own = "",
+    since: _Since = "30d",
+    until: _Until = None,
+    as_csv: _Csv = False,
+) -> None:
+    """Show how much jobs that have ended used, by user, account, class, name, site, day or month.
+
+    A node-hour is one node for an hour. A job counts on the day of its end, and at each site by its nodes there.
+
+    Example: gridweave usage --by user,day --since 2026-11-01 --csv
+    """
+    keys = list(dict.fromkeys(word.strip().lower() for word in by.split(",") if word.strip()))
+    wrong = [key for key in keys if key not in BY] or ([] if keys else [repr(by)])
+    if wrong:
+        raise OptionError("--by", f"{', '.join(wrong)}: not known; one or several of {', '.join(BY)}")
+    query: dict[str, Any] = {"own": own, "user": user, "state": ("ended",)} | _span(since, until)
+
+    async def work(grid: Client) -> dict[tuple[str, ...], list[float]]:
+        sums: dict[tuple[str, ...], list[float]] = {}
+        async for record in grid.jobs(**query):
+            if query["until_ms"] is None or (record.end_ms or 0) < query["until_ms"]:
+                _add_usage(sums, record, keys)
+        return sums
+
+    found = sorted(reach.ask(work).items())
+    columns = (*keys, "jobs", "node_hours", "cpu_hours")
+    cells = [(*key, int(n_jobs), round(nodes, 4), round(cpu, 4)) for key, (n_jobs, nodes, cpu) in found]
+    if as_csv:
+        _print_csv(columns, cells)
+    elif reach.as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in cells])
+    elif not cells:
+        say("no job has ended in that time")
+    else:
+        shown = [(*key, f"{n_jobs:,.0f}", f"{nodes:,.2f}", f"{cpu:,.2f}") for key, (n_jobs, nodes, cpu) in found]
+        print_table(shown, headings=(*keys, "jobs", "node-hours", "CPU hours"), left=len(keys))
+
+
+def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys: Sequence[str]) -> None:
+    """Add a job to what it counts for: its node-hours at each site, the rest by its nodes there."""
+    if record.start_ms is None or record.end_ms is None:
+        return
+    request = record.request
+    ended = datetime.datetime.fromtimestamp(record.end_ms / 1000).astimezone()
+    known = {"user": request.user, "account": request.account, "class": request.job_class, "name": request.name}
+    known |= {"day": f"{ended:%Y-%m-%d}", "month": f"{ended:%Y-%m}"}
+    hours = (record.end_ms - record.start_ms) / 3_600_000
+    places = record.places if "site" in keys else (("", request.nodes),)
+    total = sum(nodes for _, nodes in places) or 1
+    for site, nodes in places:
+        key = tuple((known | {"site": site})[name] or "-" for name in keys)
+        found = sums.setdefault(key, [0, 0.0, 0.0])
+        found[0] += 1
+        found[1] += nodes * hours
+        found[2] += record.used.cpu_s / 3600 * nodes / total
+
+
+# -- one job, and what is wanted of jobs
+
+OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
+All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
 
 
 @at_grid
@@ -218,7 +372,7 @@ def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
     request, program, used = record.request, record.request.program, record.used
     call = program.call
     values: dict[str, Any] = {
-        "runs": _command(record) if call is None else f"{call.function} with {_short(repr(call.args)[1:-1], 60)}",
+        "runs": _command(record) if call is None else f"{call.function} with {shortened(repr(call.args)[1:-1], 60)}",
         "name": request.name,
         "user": request.user,
         "class": request.job_class,
@@ -232,7 +386,7 @@ def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
         "started": clock(record.start_ms) if record.start_ms is not None else "",
         "ended": clock(record.end_ms) if record.end_ms is not None else "",
         "ran for": rounded(record.end_ms - record.start_ms) if record.end_ms and record.start_ms else "",
-        "attempt": record.attempt if record.attempt > 1 else "",
+        "starts": f"{record.starts}" if record.starts > 1 else "",
         "where": places_text(record.places),
         "reason": record.reason,
         "exit codes": ", ".join(_exit_text(*one) for one in record.exit_codes),
@@ -248,7 +402,7 @@ def _command(record: JobRecord) -> str:
     from gridweave.cli.submit_options import shipped_name
 
     argv = record.request.program.argv
-    return shipped_name(argv) or _short(shlex.join(argv).replace("\n", "\\n"), 100)
+    return shipped_name(argv) or shortened(shlex.join(argv).replace("\n", "\\n"), 100)
 
 
 def _exit_text(rank: int, code: int | None, signal: int | None) -> str:
@@ -273,21 +427,51 @@ def cancel(
     all_jobs: All = False,
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="All jobs of this user.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="All jobs with this name.")] = None,
-    state: _States = None,
+    state: States = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="End running jobs at once, without the time that they have to end otherwise.")
+    ] = False,
+    signal: Annotated[
+        str | None,
+        typer.Option("--signal", "-s", metavar="SIGNAL", help="Do not end running jobs: send them this signal (USR1)."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
 ) -> None:
     """Cancel jobs, whether they wait or run: those named, or all that the options say, of those that have not ended.
 
+    A running job is told to end (TERM), and killed after a while; with --now it is killed at once.
+
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
 
     Example: gridweave cancel --name solver --state waiting
+
+    Example: gridweave cancel 17 --signal USR1
     """
     from gridweave.site.job import OPEN
 
-    states = _checked("--state", state, OPEN)
+    if now and signal is not None:
+        raise OptionError("--now", "ends jobs, and --signal does not; give only one of them")
+    states = checked_values("--state", state, OPEN)
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     wanted = all_jobs or bool(user or name or states)
-    _wish("cancel", job, reach, query=query if wanted else None, ask=all_jobs and not yes)
+    kind: WishKind = "signal" if signal is not None else "kill" if now else "cancel"
+    sent = None if signal is None else _signal_named(signal)
+    _wish(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
+
+
+def _signal_named(text: str) -> SignalName:
+    """Return a signal by its name, with or without ``SIG``, or its number."""
+    from signal import Signals
+
+    from gridweave.site.job import SignalName
+
+    known = get_args(SignalName)
+    name = text.strip().upper().removeprefix("SIG")
+    if name.isdecimal():
+        name = next((one for one in known if Signals[f"SIG{one}"] == int(name)), name)
+    if name not in known:
+        raise OptionError("--signal", f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
+    return cast("SignalName", name)
 
 
 @at_grid
@@ -308,9 +492,17 @@ def release(reach: Reach, job: Jobs) -> None:
     _wish("release", job, reach)
 
 
-_DONE = {"cancel": "cancelled", "hold": "held", "release": "released"}
+_DONE = {
+    "cancel": "cancelled",
+    "kill": "cancelled at once",
+    "signal": "sent the signal",
+    "hold": "held",
+    "release": "released",
+}
 _NOT_DONE = {
     "cancel": "had ended, or there is",
+    "kill": "had ended, or there is",
+    "signal": "did not run, or there is",
     "hold": "did not wait, or there is",
     "release": "was not held, or there is",
 }
@@ -323,6 +515,7 @@ def _wish(
     *,
     query: Mapping[str, Any] | None = None,
     ask: bool = False,
+    signal: SignalName | None = None,
 ) -> None:
     """Do what is wanted of jobs that are named, or of all that a query finds, once the user has agreed."""
     if bool(texts) == (query is not None):
@@ -337,18 +530,19 @@ def _wish(
                 _agreed(wanted)
         else:
             wanted = await named_jobs(grid, texts or (), open_only=True)
+        if signal is not None:
+            return wanted, await grid.signal(wanted, signal)
         return wanted, await grid.wish(kind, wanted) if wanted else []
 
     wanted, done = reach.ask(work)
     if reach.as_json:
         print_json({"job_ids": done})
-        return
-    if done:
+    elif done:
         typer.echo(f"{_DONE[kind]}: {ranges_text(done)}")
     left = sorted(set(wanted) - set(done))
     if left and query is None:
         raise InputError(f"{ranges_text(left)}: {_NOT_DONE[kind]} no such job of yours")
-    if not wanted:
+    if not wanted and not reach.as_json:
         say("there are no such jobs")
 
 

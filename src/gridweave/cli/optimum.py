@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gridweave.cli.arguments import Json, Nodes, Trace
 from gridweave.cli.options import named_as_typed, policies
-from gridweave.cli.output import delayed_progress, interruptible, print_json, print_table, say
+from gridweave.cli.output import (
+    Report,
+    check_folder,
+    counted,
+    delayed_progress,
+    interruptible,
+    print_json,
+    print_table,
+    say,
+)
 from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.optimum.table import OptimumLine
-    from gridweave.scenarios.results.schedule import SimulationResult
+    from collections.abc import Callable
+    from pathlib import Path
 
+    from gridweave.scenarios.optimum.table import GapPoint, OptimumLine, SizeLine
+    from gridweave.scenarios.results.schedule import SimulationResult
+    from gridweave.scenarios.workload.table import Workload
+    from gridweave.site.disciplines.protocol import Policy
+
+
+MOST_JOBS = 200
+"""Of --optimum-every: instants at which more jobs wait are passed over."""
+
+LIMIT_S = 10.0
+"""Of --optimum-every, for each instant."""
 
 At = Annotated[
     str | None,
@@ -25,15 +45,27 @@ Every = Annotated[
     int | None,
     typer.Option(metavar="N", help="Every Nth submission at which several jobs wait, instead of one instant."),
 ]
+Sizes = Annotated[
+    str | None,
+    typer.Option(metavar="N,...", help="Instants at which about so many jobs wait, and what is lost by their number."),
+]
+PerSize = Annotated[
+    int, typer.Option(metavar="N", help="For --sizes: how many instants of each, spread over the trace.")
+]
 Metric = Annotated[str, typer.Option(metavar="NAME", help="What the plan minimises: artww, art, artwa, sld or sldww.")]
 Solver = Annotated[
     str,
     typer.Option(metavar="NAME", help="cp-sat: exact (OR-Tools). highs: the integer program of Streit, section 4.6."),
 ]
 TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="For each instant.")]
-Most = Annotated[int, typer.Option(metavar="N", help="Instants at which more jobs wait are passed over.")]
+Most = Annotated[int, typer.Option(metavar="N", help="Of --every, instants at which more jobs wait are passed over.")]
+Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 queues are longer.")]
 Own = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Of dynP, under which the trace is played.")
+]
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Write the table, and the gap over time as CSV and plot, to this folder."),
 ]
 
 
@@ -42,11 +74,15 @@ def optimum(
     nodes: Nodes = None,
     at: At = None,
     every: Every = None,
+    sizes: Sizes = None,
+    per_size: PerSize = 3,
     metric: Metric = "artww",
     solver: Solver = "cp-sat",
     time_limit: TimeLimit = "60s",
     most: Most = 200,
+    shrink: Shrink = 1.0,
     option: Own = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Find the best plan of an instant, and print what the best policy loses against it.
@@ -54,32 +90,153 @@ def optimum(
     The trace is played under dynP; the best plans are only compared. Example: gridweave optimum KTH-SP2-1996-2 --nodes
     100 --every 2000
     """
-    from gridweave.scenarios.batch.simulate import simulate
-    from gridweave.scenarios.optimum.table import instants_of, lines_of
+    from gridweave.scenarios.optimum.table import by_size
     from gridweave.scenarios.traces.load import load_workload
+    from gridweave.scenarios.workload import transform
 
-    if (at is None) == (every is None):
-        raise OptionError("--at", "or --every: give one of them")
-    limit_s = parse_time_ms("--time-limit", time_limit) / 1000
+    if (at is not None) + (every is not None) + (sizes is not None) != 1:
+        raise OptionError("--at", "or --every or --sizes: give one of them")
+    wanted = _sizes(sizes)
+    folder = None if out is None else check_folder(out)
+    options = {"solver": solver, "metric": metric, "limit_s": parse_time_ms("--time-limit", time_limit) / 1000}
     with named_as_typed(), delayed_progress("Reading") as progress:
-        chosen = policies("dynp", "fcfs", "easy", "first-fit", 0.5, "none", [], option or [], nodes or 1)
+        (policy,) = policies("dynp", "fcfs", "easy", "first-fit", 0.5, "none", [], option or [], nodes or 1)[:1]
         workload, _ = load_workload(trace, nodes=nodes)
+        if shrink != 1.0:
+            workload = transform.shrink(workload, shrink)
+        asked = (at, every, wanted, per_size, most)
+        found = interruptible(lambda: _solved(workload, nodes, policy, asked, progress, options))
+    everything = [line for of_size in found.values() for line in of_size]
+    _show(everything, by_size(found) if wanted else None, as_json=as_json)
+    if folder is not None:
+        _write(folder, everything)
 
-        def lines() -> list[OptimumLine]:
-            result: SimulationResult = simulate(workload, nodes, chosen[0])
-            instants_ms = [parse_time_ms("--at", at)] if at else instants_of(result, every or 1, most=most)
-            report = lambda done, total: progress(done, total, "Solving")  # noqa: E731
-            return list(lines_of(result, instants_ms, report, solver=solver, metric=metric, limit_s=limit_s))
 
-        found = interruptible(lines)
+def _show(lines: list[OptimumLine], sizes: list[SizeLine] | None, *, as_json: bool) -> None:
+    """Print the lines, or, where sizes were asked for, what is lost by the number of jobs."""
     if as_json:
         import msgspec
 
-        print_json([msgspec.to_builtins(line) for line in found])
-    elif found:
-        _print(found)
-    else:
+        print_json([msgspec.to_builtins(line) for line in (lines if sizes is None else sizes)])
+    elif not lines:
         say("at none of these instants several jobs wait")
+    elif sizes is not None:
+        _print_sizes(sizes)
+    else:
+        _print(lines)
+
+
+def _solved(
+    workload: Workload,
+    nodes: int | None,
+    policy: Policy,
+    asked: tuple[str | None, int | None, list[int], int, int],
+    progress: Report,
+    options: dict[str, Any],
+) -> dict[int, list[OptimumLine]]:
+    """Play a trace and solve the instants asked for; return the lines by number of jobs, 0 if that was not asked."""
+    from gridweave.scenarios.batch.simulate import simulate
+    from gridweave.scenarios.optimum.table import instants_by_size, instants_of, lines_of
+
+    at, every, sizes, per_size, most = asked
+    result = simulate(workload, nodes, policy)
+    if sizes:
+        instants_ms = instants_by_size(result, sizes, per_size)
+    else:
+        instants_ms = {0: [parse_time_ms("--at", at)] if at else instants_of(result, every or 1, most=most)}
+    return {
+        size: list(lines_of(result, of_size, _progress_line(progress, size), **options))
+        for size, of_size in instants_ms.items()
+    }
+
+
+def _sizes(text: str | None) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise OptionError("--sizes", f"{text!r} is no list of numbers; write 5,10,20") from None
+
+
+def _progress_line(report: Report, size: int = 0) -> Callable[[int, int, GapPoint | None], None]:
+    """Return what shows the instants that are done, and, while one is solved, the bound and the gap."""
+
+    def show(done: int, total: int, point: GapPoint | None) -> None:
+        what = f"Solving {size} jobs" if size else "Solving"
+        if point is not None:
+            what += f": best {point.worth / 1000:,.0f}, bound {point.bound / 1000:,.0f}, gap {point.gap_pct:.2f}%"
+        report(done, total, what)
+
+    return show
+
+
+def loss_over(result: SimulationResult, every: int, report: Report) -> dict[str, float]:
+    """Return what the best policy lost over a run, against the best plan of every so manyth submission.
+
+    Parameters
+    ----------
+    result : SimulationResult
+        Of one site.
+    every : int
+        At most `MOST_JOBS` jobs wait at an instant that counts, and each takes `LIMIT_S` at most.
+    report : callable
+
+    Returns
+    -------
+    dict from str to float
+        How many instants there were, how many were proven, and the average and the greatest loss in per cent.
+    """
+    from gridweave.scenarios.optimum.table import instants_of, lines_of
+
+    instants_ms = instants_of(result, every, most=MOST_JOBS)
+    lines = interruptible(lambda: list(lines_of(result, instants_ms, _progress_line(report), limit_s=LIMIT_S)))
+    losses = [line.loss_pct for line in lines]
+    return {
+        "instants": len(lines),
+        "proven": sum(line.gap_pct == 0 for line in lines),
+        "loss_pct": sum(losses) / max(len(losses), 1),
+        "most_loss_pct": max(losses, default=0.0),
+    }
+
+
+def print_loss(label: str, loss: dict[str, float]) -> None:
+    """Print what `loss_over` returns."""
+    if not loss["instants"]:
+        typer.echo(f"{label}: at none of these instants from 2 to {MOST_JOBS} jobs wait")
+        return
+    found = f"{counted(int(loss['instants']), 'instant')}, {loss['proven']:.0f} proven"
+    typer.echo(
+        f"{label}: the best policy loses {loss['loss_pct']:.2f}% against the best plan found, at most "
+        f"{loss['most_loss_pct']:.2f}% ({found})"
+    )
+
+
+def _write(folder: Path, lines: list[OptimumLine]) -> None:
+    import functools
+
+    from gridweave.scenarios.optimum.table import write_gaps, write_lines
+    from gridweave.scenarios.plots.optimum import plot_gaps
+    from gridweave.scenarios.results.schedule import save_figure, write_all
+
+    files: dict[str, Callable[[Path], None]] = {
+        "optimum.csv": functools.partial(write_lines, lines),
+        "gap.csv": functools.partial(write_gaps, lines),
+        "gap.png": functools.partial(save_figure, figure=plot_gaps(lines)),
+    }
+    write_all(folder, files)
+    say(f"wrote {len(files)} files to {folder}")
+
+
+def _print_sizes(lines: list[SizeLine]) -> None:
+    """Print what is lost by the number of waiting jobs."""
+    rows = [
+        (
+            f"{line.jobs}", f"{line.mean_jobs:.1f}", f"{line.instants}", f"{line.proven}", f"{line.loss_pct:.2f}",
+            f"{line.most_loss_pct:.2f}", f"{line.gap_pct:.2f}", f"{line.seconds:,.2f}",
+        )
+        for line in lines
+    ]  # fmt: skip
+    headings = ("about", "jobs", "instants", "proven", "loss [%]", "greatest [%]", "gap [%]", "time [s]")
+    print_table(rows, headings=headings, left=0)
 
 
 def _print(lines: list[OptimumLine]) -> None:

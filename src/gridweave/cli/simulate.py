@@ -22,6 +22,7 @@ from gridweave.cli.coschedule import (
     compare_sharing,
     side_by_side,
 )
+from gridweave.cli.optimum import loss_over, print_loss
 from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
 from gridweave.cli.output import (
     check_folder,
@@ -143,6 +144,13 @@ ShowMatrix = Annotated[
         "begin of the trace.",
     ),
 ]
+OptimumEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="For dynp: print what the best policy loses against the best plan of every Nth submission, 10 s each.",
+    ),
+]
 Out = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder."),
@@ -177,6 +185,7 @@ def simulate(
     out: Out = None,
     plots: Plots = True,
     show_matrix: ShowMatrix = None,
+    optimum_every: OptimumEvery = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
@@ -209,6 +218,7 @@ def simulate(
     check_seed(seed)
     if reservation and not entry.keeps_reservations:
         raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
+    _check_optimum(optimum_every, entry.name)
     given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         check_nodes(nodes)
@@ -233,16 +243,37 @@ def simulate(
         results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, **of_site)
     made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
+    losses = []
+    if optimum_every is not None:
+        with delayed_progress("Solving") as report:
+            losses = [loss_over(result, optimum_every, report) for result in results]
     if as_json:
-        print_json([_as_json(result) for result in results])
+        extra = [{"optimum": loss} for loss in losses] or [{}] * len(results)
+        print_json([_as_json(result) | more for result, more in zip(results, extra, strict=True)])
     else:
         _print(results)
         if matrix_ms is not None:
             _print_matrices(workload, nodes, chosen, matrix_ms)
+        for result, loss in zip(results, losses, strict=False):
+            print_loss(result.label, loss)
     if out is not None:
         with delayed_progress("Writing files"):
             written = _write(results, out, plots=plots)
         say(f"wrote {written} files to {out}")
+
+
+def _check_optimum(every: int | None, discipline: str) -> None:
+    """Check what is asked of the best plans, and that there is a solver, before a long trace is played."""
+    from gridweave.site.disciplines.dynp.policy import NAME
+    from gridweave.site.disciplines.optimal.intervals import cp_model_of
+
+    if every is None:
+        return
+    if discipline != NAME:
+        raise OptionError("--optimum-every", f"goes with --discipline {NAME}")
+    if every < 1:
+        raise OptionError("--optimum-every", f"is {every}; at least 1")
+    cp_model_of()
 
 
 def _check_left_out(**given: object) -> None:
@@ -385,7 +416,7 @@ def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
 
 def _print_matrices(workload: Workload, nodes: int | None, chosen: list[Policy], at_ms: int) -> None:
     """Print the matrix of each policy at an instant; the slice that goes on is marked."""
-    from gridweave.scenarios.batch.gang import matrix_at
+    from gridweave.scenarios.batch.slices import matrix_at
     from gridweave.site.disciplines.gang.matrix import matrix_rows
     from gridweave.site.disciplines.gang.policy import GangPolicy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from pathlib import Path
@@ -78,6 +79,15 @@ _Env = Annotated[
     ),
 ]
 _Chdir = Annotated[str | None, typer.Option("--chdir", "-D", metavar="PATH", help="Working directory on the machines.")]
+_Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="FILE",
+        help="Read standard input from this file on the machines, or from here.",
+    ),
+]
 _Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write standard output to this file on the machines."),
@@ -154,6 +164,7 @@ def submit(
     site: _Site = None,
     env: _Env = None,
     chdir: _Chdir = None,
+    input: _Input = None,  # noqa: A002 - what the option is called
     output: _Output = None,
     error: _Error = None,
     hold: _Hold = None,
@@ -171,11 +182,14 @@ def submit(
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,
 ) -> None:
-    """Submit a job: a command on the machines, or a script from this computer.
+    """Submit a job: a command on the machines, or a script from this computer; or several scripts, a job for each.
 
-    Prints the job number. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines.
+    Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid of
+    `gridweave up` the job works in the folder where you stand.
 
     Example: gridweave submit -n 4 -t 10m -- ./solver input
+
+    Example: gridweave submit first.sh second.sh third.sh
 
     Example: gridweave submit --array 1-100%10 sweep.sh
 
@@ -194,23 +208,54 @@ def _submit(
     from gridweave.cli.submit_options import SubmitOptions, check_name
 
     ignored: list[str] | None = [] if ignore_unsupported else None
-    options = SubmitOptions.of(ctx.params)
-    work, said = _work(ctx, command, ignored)
-    options = options.over(said)
-    check_name(options.name or work.name)
+    given = SubmitOptions.of(ctx.params)
+    parts: list[tuple[SubmitOptions, NamedProgram]] = []
+    for words in _each_script(ctx, command):
+        work, said = _work(ctx, words, ignored)
+        parts.append((given.over(said), work))
+        check_name(parts[-1][0].name or work.name)
     for line in ignored or ():
         say(f"warning: {line}")
 
     async def hand_in(grid: Client) -> None:
-        wanted, array_name = await _wanted(grid, options, work)
-        keys = None if options.key is None else [_key(options.key, request) for request in wanted]
-        jobs = await grid.submit_many(wanted, site=options.site, keys=keys)
+        jobs, wanted, arrays = [], [], []
+        for number, (options, work) in enumerate(parts):
+            new, array_name = await _wanted(grid, _in_folder(options, grid), work)
+            key = options.key if len(parts) == 1 or options.key is None else f"{options.key}-{number}"
+            keys = None if key is None else [_key(key, request) for request in new]
+            jobs += await grid.submit_many(new, site=options.site, keys=keys)
+            wanted += new
+            arrays += [array_name] * bool(array_name)
         if not (reach.as_json and wait):
-            _tell(jobs, wanted, array_name, reach.as_json)
+            _tell(jobs, wanted, arrays, reach.as_json)
+        if not (grid.connection.shares_folders or any(options.chdir for options, _ in parts) or reach.as_json):
+            what = "the job works in a folder of its own" if len(jobs) == 1 else "each job works in a folder of its own"
+            say(f"{what}: the machines do not share the one here; --chdir names one of theirs")
         if wait:
             await _wait(jobs, reach.as_json)
 
     reach.ask(hand_in)
+
+
+def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
+    """Return what each job is to run: several words that all are scripts here are a job each.
+
+    What stands behind ``--`` after a script are its arguments, whatever they are.
+    """
+    if ctx.meta.get(_AFTER_DASHES) or len(command) < 2:
+        return [command]
+    if command[1] == "--":
+        return [[command[0], *command[2:]]]
+    if "-" not in command and all(_script(word) is not None for word in command):
+        return [[word] for word in command]
+    return [command]
+
+
+def _in_folder(options: SubmitOptions, grid: Client) -> SubmitOptions:
+    """Return options with the folder where one stands, if the machines of the grid know it."""
+    import msgspec
+
+    return msgspec.structs.replace(options, folder=os.getcwd()) if grid.connection.shares_folders else options
 
 
 async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> tuple[list[JobRequest], str]:
@@ -246,7 +291,8 @@ def _key(key: str, request: JobRequest) -> str:
     return key if request.array is None else f"{key}-{request.array.index}"
 
 
-def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_json: bool) -> None:
+def _tell(jobs: list[JobHandle], wanted: list[JobRequest], arrays: list[str], as_json: bool) -> None:
+    array_name = arrays[0] if len(arrays) == 1 else ""
     numbers = ranges_text(job.id for job in jobs)
     if as_json:
         indexes = [None if request.array is None else request.array.index for request in wanted]
@@ -263,6 +309,9 @@ def _tell(jobs: list[JobHandle], wanted: list[JobRequest], array_name: str, as_j
         say(f"array {array_name}: {len(jobs):,} jobs of {each:,} elements, each job {size}; see: gridweave show JOB")
     elif array_name:
         say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")
+    elif len(jobs) > 1:
+        named = f", arrays {', '.join(arrays)}" if arrays else ""
+        say(f"submitted: {len(jobs):,} jobs{named}; see: gridweave jobs")
     else:
         say(f"submitted: {size}; see: gridweave explain {numbers}")
 

@@ -1,8 +1,8 @@
 """The options of a job, from the command line and from the lines of a script, made into requests.
 
-Machines share no file system with whoever submits. So a script travels as an argument of its job: a few lines of shell
-put it into the folder of the rank, which goes with the job, and run it by its own first line (``#!``). The same lines
-send output to files, whose names contain the job's number, which is not known before.
+Machines need share no file system with whoever submits. So a script travels as an argument of its job: a few lines of
+shell put it into the folder of the rank, which goes with the job, and run it by its own first line (``#!``). The same
+lines send output to files, whose names contain the job's number, which is not known before.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import msgspec
@@ -46,6 +47,12 @@ fi
 """
 """What scripts of Slurm look for, and is not known before a job runs."""
 
+_READ_INPUT = """\
+input=$GRIDWEAVE_FOLDER/input-$GRIDWEAVE_RANK
+printf %s "$1" > "$input" && exec < "$input" || exit 126
+shift
+"""
+
 _RUN_SCRIPT = """\
 script=$GRIDWEAVE_FOLDER/script-$GRIDWEAVE_RANK
 printf %s "$1" > "$script" && chmod 700 "$script" || exit 126
@@ -54,22 +61,35 @@ shift
 
 
 def shipped(
-    argv: tuple[str, ...], script: str | None, *, preamble: str = "", output: str | None, error: str | None, name: str
+    argv: tuple[str, ...],
+    script: str | None,
+    *,
+    preamble: str = "",
+    output: str | None,
+    error: str | None,
+    name: str,
+    read: str | None = None,
+    text: str | None = None,
 ) -> tuple[str, ...]:
     """Return what a job is to run: a command, or a script and its arguments, after a preamble in shell.
 
     Output and error go to files on the machines, whose names have patterns as in Slurm; standard error goes where
-    output does if only that is said.
+    output does if only that is said. Standard input is a file there (`read`), or a `text` that is sent along.
     """
-    redirection = _redirection(output, error, name)
+    before = preamble + _redirection(output, error, name)
+    if read is not None:
+        before += f"exec < {_file(read, name)} || exit 126\n"
+    brought: tuple[str, ...] = ()
+    if text is not None:
+        before, brought = before + _READ_INPUT, (text,)
     if script is None:
-        if not preamble and not redirection:
+        if not before:
             return argv
-        return (_SHELL, "-c", preamble + redirection + 'exec "$@"\n', _MARK, *argv)
+        return (_SHELL, "-c", before + 'exec "$@"\n', _MARK, *brought, *argv)
     check_script(script, name)
     # A script without a first line that names its interpreter is one of the shell.
     run = 'exec "$script" "$@"\n' if script.startswith("#!") else f'exec {_SHELL} "$script" "$@"\n'
-    return (_SHELL, "-c", preamble + redirection + _RUN_SCRIPT + run, f"{_MARK}: {name}", script, *argv)
+    return (_SHELL, "-c", before + _RUN_SCRIPT + run, f"{_MARK}: {name}", *brought, script, *argv)
 
 
 def shipped_name(argv: tuple[str, ...]) -> str | None:
@@ -169,9 +189,11 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     priority: float | None = None
     ranks: str | None = None
     requeue: bool | None = None
+    input: str | None = None
     output: str | None = None
     error: str | None = None
     key: str | None = None
+    folder: str | None = None  # the folder here, if the machines know it, too
     slurm: bool = False  # whether the script is one of Slurm, and looks for its variables
 
     @classmethod
@@ -246,9 +268,7 @@ def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, 
     ranks = options.ranks or ("each-node" if work.script is None or options.pack else "first-node")
     if ranks not in RANKS:
         raise OptionError("--ranks", f"{ranks!r} is not known; one of {', '.join(RANKS)}")
-    chdir = options.chdir
-    if chdir is not None and not chdir.startswith("/"):
-        raise OptionError("--chdir", f"{chdir!r} is not an absolute path; the machines do not know the folder here")
+    chdir = _directory(options)
     kept: dict[Literal["output", "error"], str | None] = {}
     for stream in ("output", "error"):
         kept[stream] = pattern = _file_of(getattr(options, stream), f"--{stream}", chdir, remarks)
@@ -258,13 +278,44 @@ def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, 
     if options.slurm:
         counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": options.tasks or nodes}
         environment = {key: str(value) for key, value in counts.items()} | {"SLURM_JOB_NAME": name} | environment
+    preamble = SLURM_LINES if options.slurm else ""
     return Program(
-        argv=shipped(work.argv, work.script, preamble=SLURM_LINES if options.slurm else "", name=name, **kept),
+        argv=shipped(work.argv, work.script, preamble=preamble, name=name, **kept, **_input_of(options, chdir)),
         environment=environment,
         working_directory=chdir,
         ranks=ranks,
         if_lost="fail" if options.requeue is False else "requeue",
     )
+
+
+def _directory(options: SubmitOptions) -> str | None:
+    """Return where a job is to work: by default in the folder here, if the machines know it."""
+    chdir, folder = options.chdir, options.folder
+    if folder is not None:
+        return os.path.normpath(os.path.join(folder, chdir or ""))
+    if chdir is not None and not chdir.startswith("/"):
+        raise OptionError("--chdir", f"{chdir!r} is not an absolute path; the machines do not know the folder here")
+    return chdir
+
+
+def _input_of(options: SubmitOptions, chdir: str | None) -> dict[str, str | None]:
+    """Return the file that a job reads: one of the machines, or what a file here says, which is sent along."""
+    name = options.input
+    if not name:
+        return {}
+    if name.startswith("/") or chdir is not None:
+        return {"read": name}
+    right = "put it on the machines, and write its whole path"
+    try:
+        data = Path(name).read_bytes()
+        text = data.decode()
+    except OSError as error:
+        raise OptionError("--input", f"{name}: {error.strerror}; {right}") from None
+    except UnicodeDecodeError:
+        raise OptionError("--input", f"{name}: is not UTF-8; {right}") from None
+    if len(data) > MOST_BYTES or "\0" in text:
+        raise OptionError("--input", f"{name}: at most {MOST_BYTES:,} bytes without NUL are sent along; {right}")
+    return {"text": text}
 
 
 def _file_of(pattern: str | None, option: str, chdir: str | None, remarks: list[str]) -> str | None:

@@ -186,19 +186,30 @@ def progress() -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     console = Console(stderr=True)
+    began = time.monotonic()
     if not console.file.isatty():
         yield lambda what: say(f"{what} ...") if what else None
         return
     from gridweave.grid.service.signals import for_the_main_thread
 
-    began = time.monotonic()
-    status = console.status("")
+    step = _Step(began)
+    status = console.status(step)
     with for_the_main_thread():
         status.start()
     try:
-        yield lambda what: status.update(f"{what} [dim]({time.monotonic() - began:.0f} s)[/dim]" if what else "")
+        yield lambda what: setattr(step, "what", what)
     finally:
         status.stop()
+
+
+class _Step:
+    """What is going on, with how long all of it has taken; drawn anew by itself."""
+
+    def __init__(self, began: float) -> None:
+        self.what, self._began = "", began
+
+    def __rich__(self) -> str:
+        return f"{self.what} [dim]({time.monotonic() - self._began:.0f} s)[/dim]" if self.what else ""
 
 
 def _brought_plain(done: Brought) -> dict[str, Any]:
@@ -289,6 +300,16 @@ def _status_plain(found: LocalStatus) -> dict[str, Any]:
     return plain | {"well": found.well}
 
 
+def _word(found: LocalStatus) -> str:
+    """Return in short how a grid is."""
+    if found.well:
+        return "is well"
+    missing = [part.name for part in found.parts if not part.well]
+    if missing == ["gateway"]:
+        return "has no gateway; its sites run on"
+    return "is not well: " + ", ".join(missing)
+
+
 def _print_status(found: LocalStatus) -> None:
     from datetime import datetime
 
@@ -299,6 +320,5 @@ def _print_status(found: LocalStatus) -> None:
         (part.name, "well" if part.well else "MISSING", str(part.pid or ""), since(part.since_ms), part.detail)
         for part in found.parts
     ]
-    word = "is well" if found.well else "is not well; `gridweave up` starts what is missing"
-    print_table(rows, headings=("", "", "process", "since", ""), title=f"The grid {found.name} {word}", left=5)
+    print_table(rows, headings=("", "", "process", "since", ""), title=f"The grid {found.name} {_word(found)}", left=5)
     typer.echo(f"journals, jobs and output: {found.folder}")

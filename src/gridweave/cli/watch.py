@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,11 +18,14 @@ from gridweave.errors import GridweaveError, OptionError
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from gridweave.cli.watch_screen import Seen
+    from gridweave.cli.watch_screen import Seen, WatchView
     from gridweave.grid.client.client import Client
+    from gridweave.site.job import JobRecord
 
 _QUEUE_LINES = 50
 _PAST_JOBS = 20
+_RUNNING = 500
+"""So many jobs that run are shown at most, the newest."""
 
 
 @at_grid
@@ -30,9 +34,10 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print one screen and exit.")] = False,
     every: Annotated[str, typer.Option(metavar="TIME", help="How often to refresh sites and queue.")] = "1s",
 ) -> None:
-    """Watch the grid at work: its sites, the queue, and what just happened. Press Ctrl-C to quit.
+    """Watch the grid at work: its sites, what runs (whose, where, how much longer at most), the queue, and events.
 
-    If the output is not a terminal, it prints one screen.
+    Keys: s sorts by something else, r backwards, / shows only jobs with what you type, Esc all again, j and k (or the
+    arrows) scroll, q or Ctrl-C quits. If the output is not a terminal, it prints one screen.
 
     Example: gridweave watch
     """
@@ -43,7 +48,8 @@ def watch(
         reach.ask(lambda grid: _print_once(grid, reach.as_json))
         return
     with contextlib.suppress(KeyboardInterrupt):
-        reach.ask(lambda grid: _live(grid, every_ms / 1000))
+        # Keys are heard while an answer is waited for.
+        reach.ask(lambda grid: _live(grid, every_ms / 1000), waits=True)
 
 
 async def _print_once(grid: Client, as_json: bool) -> None:
@@ -53,7 +59,7 @@ async def _print_once(grid: Client, as_json: bool) -> None:
 
     seen = await first_look(grid)
     if as_json:
-        shown = {"sites": seen.sites, "queue": seen.queue, "events": list(seen.events)}
+        shown = {"sites": seen.sites, "running": seen.running, "queue": seen.queue, "events": list(seen.events)}
         print_json({"url": seen.url, "now_ms": seen.now_ms, **plain(shown)})
         return
     console = Console(highlight=False)
@@ -66,17 +72,45 @@ async def _live(grid: Client, every_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from gridweave.cli.watch_screen import screen
+    from gridweave.cli.watch_screen import WatchView, screen
 
     console = Console(highlight=False)
-    seen = await first_look(grid)
-    with Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
+    seen, view, news = await first_look(grid), WatchView(), asyncio.Event()
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live, _keys(view, news):
 
-        def draw() -> None:
+        def draw() -> bool:
             seen.now_ms = now_ms()
-            live.update(screen(seen, console.width, console.height), refresh=True)
+            live.update(screen(seen, console.width, console.height, view), refresh=True)
+            return not view.is_over
 
-        await follow(grid, seen, draw, every_s)
+        await follow(grid, seen, draw, every_s, news)
+
+
+@contextlib.contextmanager
+def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
+    """Hear keys as they are pressed, and have the screen drawn anew; a terminal is afterwards as it was."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+        yield
+        return
+    handle, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(handle)
+
+    def heard() -> None:
+        text = os.read(handle, 64).decode(errors="replace")
+        for key in [text] if text.startswith("\x1b") else text:
+            view.press(key)
+        news.set()
+
+    tty.setcbreak(handle)
+    loop.add_reader(handle, heard)
+    try:
+        yield
+    finally:
+        loop.remove_reader(handle)
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
 
 
 async def first_look(grid: Client) -> Seen:
@@ -91,13 +125,23 @@ async def first_look(grid: Client) -> Seen:
 
 async def look(grid: Client, seen: Seen) -> None:
     """Ask for sites and queue; where there is no answer, what was known stays, and the problem is noted."""
-    sites, queue = await asyncio.gather(grid.sites(), grid.queue(_QUEUE_LINES))
+
+    async def running() -> list[JobRecord]:
+        return [record async for record in grid.jobs(state=("starting", "running", "ending"), limit=_RUNNING)]
+
+    sites, queue, seen.running = await asyncio.gather(grid.sites(), grid.queue(_QUEUE_LINES), running())
     seen.sites, seen.queue, seen.now_ms, seen.problem = sites, queue, now_ms(), ""
+    seen.url = grid.transport.connection.url  # its gateway may have been started again elsewhere
 
 
-async def follow(grid: Client, seen: Seen, draw: Callable[[], None], every_s: float) -> None:
-    """Draw anew whenever something happens, and now and then; without end. What is seen is kept up to date."""
-    news = asyncio.Event()
+async def follow(
+    grid: Client, seen: Seen, draw: Callable[[], bool], every_s: float, news: asyncio.Event | None = None
+) -> None:
+    """Draw anew whenever something happens, and now and then, until `draw` says that it is enough.
+
+    What is seen is kept up to date; who sets `news` has it drawn as well.
+    """
+    news = news or asyncio.Event()
 
     async def listen() -> None:
         while True:
@@ -117,14 +161,12 @@ async def follow(grid: Client, seen: Seen, draw: Callable[[], None], every_s: fl
             news.set()
             await asyncio.sleep(every_s)
 
-    async def show() -> None:
-        while True:
-            draw()
+    async with asyncio.TaskGroup() as tasks:
+        others = [tasks.create_task(work()) for work in (listen, ask)]
+        while draw():
             await news.wait()
             news.clear()
             # A burst of events is one picture.
             await asyncio.sleep(min(0.1, every_s))
-
-    async with asyncio.TaskGroup() as tasks:
-        for work in (listen, ask, show):
-            tasks.create_task(work())
+        for other in others:
+            other.cancel()

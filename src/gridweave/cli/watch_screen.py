@@ -12,21 +12,26 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gridweave.cli.grid_client import clock, rounded
+from gridweave.cli.grid_client import clock, places_text, rounded, shortened
 from gridweave.cli.output import counted
-from gridweave.grid.api import JobEvent, Queue, SiteInfo
+from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.site.job import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 KEPT_EVENTS = 200
-_LEAST_QUEUE, _LEAST_EVENTS = 3, 3
-_FRAME = 2
-"""Lines of a panel beside its content."""
+_FRAME, _TITLE = 2, 1
+"""Lines of a panel, and of a part with a title alone, beside its content."""
+
+_LOW = 30
+"""In a window with fewer lines parts have no frames, and tables no headings."""
 
 _NARROW = 100
 """In a window with fewer columns some cells are left out."""
+
+SORTS = ("job", "user", "left", "nodes", "where")
+"""By what jobs that run are sorted, in the order of the key s."""
 
 _KINDS = {
     "submitted": "cyan",
@@ -48,6 +53,7 @@ class Seen(msgspec.Struct, kw_only=True):
     now_ms: int = 0
     sites: list[SiteInfo] = []
     queue: Queue = Queue()
+    running: list[JobRecord] = []  # the jobs that run, start or end
     events: deque[JobEvent] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))  # the newest last
     problem: str = ""  # why what is shown may be old; empty if it is not
 
@@ -78,24 +84,143 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
     return sorted(found, key=lambda event: (event.at_ms, event.job_id))
 
 
-def screen(seen: Seen, width: int, height: int | None = None) -> RenderableType:
+class WatchView(msgspec.Struct, kw_only=True):
+    """How the user wants to see the jobs."""
+
+    sort: str = SORTS[0]
+    is_reversed: bool = False
+    words: str = ""  # only jobs with this in what is shown of them
+    is_typing: bool = False  # whether what is typed are such words
+    first: int = 0  # so many of the jobs that run are scrolled away
+    is_over: bool = False
+
+    def press(self, key: str) -> None:
+        """Do what a key, or what is typed, stands for."""
+        if self.is_typing and key.isprintable():
+            self.words += key
+        elif self.is_typing and key in ("\x7f", "\b"):
+            self.words = self.words[:-1]
+        elif key in ("\r", "\n"):
+            self.is_typing = False
+        elif key == "\x1b":
+            self.words, self.is_typing = "", False
+        else:
+            self._command(key)
+
+    def _command(self, key: str) -> None:
+        match key:
+            case "s":
+                self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+            case "r":
+                self.is_reversed = not self.is_reversed
+            case "/":
+                self.words, self.is_typing = "", True
+            case "j" | "\x1b[B":
+                self.first += 1
+            case "k" | "\x1b[A":
+                self.first = max(0, self.first - 1)
+            case "q":
+                self.is_over = True
+
+
+def screen(seen: Seen, width: int, height: int | None = None, view: WatchView | None = None) -> RenderableType:
     """Return the screen for so many columns and lines; without a height it has as many lines as there are to show."""
-    is_narrow = width < _NARROW
-    parts: list[RenderableType] = [_header(seen, width)]
+    is_live, view = view is not None, view or WatchView()
+    running, queue = _chosen(seen, view), _chosen_queue(seen, view)
+    view.first = max(0, min(view.first, len(running) - 1))
+    is_low = height is not None and height < _LOW
     if height is None:
-        queue_lines, event_lines = len(seen.queue.jobs), 10
-        site_lines = len(seen.sites)
+        lines = len(seen.sites), len(running), len(queue), 10
     else:
-        left = height - 2 - 3 * _FRAME - 1
-        least = _LEAST_QUEUE + _LEAST_EVENTS
-        site_lines = max(1, min(len(seen.sites), left - least))
-        left = max(least, left - site_lines)
-        queue_lines = min(len(seen.queue.jobs), max(_LEAST_QUEUE, left // 2))
-        event_lines = max(_LEAST_EVENTS, left - max(1, queue_lines))
-    parts.append(_panel("sites", _sites(seen, site_lines, width)))
-    parts.append(_panel(_queue_title(seen.queue), _queue(seen, queue_lines, is_narrow)))
-    parts.append(_panel("what just happened", _events(seen, event_lines, is_narrow)))
-    return Group(*parts)
+        left = height - 1 - is_live - 4 * (_TITLE if is_low else _FRAME) - (0 if is_low else 3)
+        lines = _shares(left, len(seen.sites), len(running), len(queue))
+    is_narrow = width < _NARROW
+    parts = (
+        ("sites", _sites(seen, lines[0], width, is_low)),
+        (_running_title(seen, view), _running(seen, running[view.first :][: lines[1]], is_narrow, is_low)),
+        (_queue_title(seen.queue), _queue(seen, queue[: lines[2]], is_narrow, is_low)),
+        ("what just happened", _events(seen, lines[3], is_narrow)),
+    )
+    shown = [_titled(*part) if is_low else _panel(*part) for part in parts]
+    return Group(_header(seen, width), *shown, *([_footer(view, width)] if is_live else []))
+
+
+def _shares(left: int, sites: int, running: int, queue: int) -> tuple[int, int, int, int]:
+    """Return how many lines sites, jobs that run, the queue and events have, of so many for all of them."""
+    of_sites = max(1, min(sites, left - 7, left // 2))
+    left -= of_sites
+    of_running = max(1, min(running, left // 2))
+    left -= of_running
+    of_queue = max(1, min(queue, left // 2))
+    return of_sites, of_running, of_queue, max(1, left - of_queue)
+
+
+def _left_ms(record: JobRecord, now_ms: int) -> int | None:
+    """Return how long a job may run still; None if it does not run yet."""
+    return None if record.start_ms is None else max(0, record.start_ms + record.request.limit_ms - now_ms)
+
+
+def _chosen(seen: Seen, view: WatchView) -> list[JobRecord]:
+    """Return the jobs that run, as the user wants to see them."""
+
+    def key(record: JobRecord) -> tuple[int | str, int]:
+        request = record.request
+        by: dict[str, int | str] = {
+            "job": -record.job_id,
+            "user": request.user,
+            "left": _left_ms(record, seen.now_ms) or 0,
+            "nodes": -request.nodes,
+            "where": places_text(record.places),
+        }
+        return by[view.sort], record.job_id
+
+    words = view.words.lower()
+    found = [record for record in seen.running if words in " ".join(_of_running(seen, record)).lower()]
+    return sorted(found, key=key, reverse=view.is_reversed)
+
+
+def _chosen_queue(seen: Seen, view: WatchView) -> list[QueuedJob]:
+    words = view.words.lower()
+    return [job for job in seen.queue.jobs if words in f"{job.job_id} {job.user}".lower()]
+
+
+def _of_running(seen: Seen, record: JobRecord) -> list[str]:
+    """Return what is shown of a job that runs: number, user, name, where, how long still, and its state or slice."""
+    request, left_ms = record.request, _left_ms(record, seen.now_ms)
+    states = {"starting": "starts", "ending": "is ending"}
+    slices = [site for site in seen.sites if site.paused and site.name in dict(record.places)]
+    waits = any(record.job_id in site.paused for site in slices)
+    turn = ("waits for its slice" if waits else "in its slice") if slices else ""
+    left = "-" if left_ms is None else rounded(left_ms)
+    where = places_text(record.places) or "-"
+    return [str(record.job_id), request.user or "-", request.name or "-", where, left, states.get(record.state, turn)]
+
+
+def _running_title(seen: Seen, view: WatchView) -> str:
+    text = f"runs: {len(seen.running):,} jobs, by {view.sort}" + ", backwards" * view.is_reversed
+    return text + (f", with {view.words!r}" if view.words else "")
+
+
+def _running(seen: Seen, records: Sequence[JobRecord], is_narrow: bool, is_low: bool) -> RenderableType:
+    if not records:
+        return Text("no job runs" if not seen.running else "no such job runs", style="dim")
+    names = [("job", True), ("user", False), ("name", False), ("where", False), ("at most", True), ("", False)]
+    shown = [place for place in range(len(names)) if not (is_narrow and place == 2)]
+    table = _table(*(names[place] for place in shown), has_heading=not is_low)
+    for record in records:
+        cells = [shortened(cell, 24) for cell in _of_running(seen, record)]
+        table.add_row(*(Text(cells[place]) for place in shown))
+    return table
+
+
+def _footer(view: WatchView, width: int) -> Text:
+    """Return the last line: what is typed, or the keys."""
+    text = f"/{view.words}_" if view.is_typing else "s sort  r backwards  / filter  j k scroll  q quit"
+    return Text(shortened(text, width), style="" if view.is_typing else "dim")
+
+
+def _titled(title: str, content: RenderableType) -> Group:
+    return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), content)
 
 
 def _panel(title: str, content: RenderableType) -> Panel:
@@ -120,26 +245,28 @@ def _header(seen: Seen, width: int) -> RenderableType:
     return grid
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
+def _table(*columns: tuple[str, bool], has_heading: bool = True) -> Table:
     """Return a table without lines; of each column its heading, and whether it holds numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_heading)
     for heading, is_number in columns:
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=True, overflow="ellipsis")
     return table
 
 
-def _sites(seen: Seen, most: int, width: int) -> RenderableType:
+def _sites(seen: Seen, most: int, width: int, is_low: bool) -> RenderableType:
     """Return a line for each site, with a bar of its use."""
     if not seen.sites:
         return Text("nothing is known of the sites yet", style="dim")
-    bar_width = max(10, min(60, width - 60))
-    table = _table(("site", False), ("", False), ("busy", True), ("run", True), ("wait", True), ("", False))
+    bar_width = max(8, min(60, width - 60))
+    columns = (("site", False), ("", False), ("busy", True), ("run", True), ("wait", True), ("", False))
+    table = _table(*columns, has_heading=not is_low)
     shown = seen.sites if len(seen.sites) <= most else seen.sites[: most - 1]
     for site in shown:
         busy = site.for_grid - site.free
         style = "red" if not site.answers else "yellow" if site.draining else "green"
         state = "does not answer" if not site.answers else "drains" if site.draining else ""
-        numbers = (f"{busy:,} of {site.for_grid:,}", f"{site.running:,}", f"{site.waiting:,}")
+        words = ("{:,} run", "{:,} wait") if is_low else ("{:,}", "{:,}")
+        numbers = (f"{busy:,} of {site.for_grid:,}", words[0].format(site.running), words[1].format(site.waiting))
         table.add_row(Text(site.name), bar(busy, site.for_grid, bar_width, style), *numbers, Text(state, style=style))
     if len(shown) < len(seen.sites):
         table.add_row(Text(f"{len(seen.sites) - len(shown)} more", style="dim"))
@@ -160,19 +287,21 @@ def bar(part: int, whole: int, width: int, style: str = "green") -> Text:
 
 
 def _queue_title(queue: Queue) -> str:
-    return f"queue: {queue.waiting:,} wait, {queue.held:,} held, {queue.starting:,} starting, {queue.running:,} run"
+    return f"queue: {queue.waiting:,} wait, {queue.held:,} held, {queue.starting:,} starting, {queue.running:,} run" + (
+        f", {queue.ending:,} ending" if queue.ending else ""
+    )
 
 
-def _queue(seen: Seen, most: int, is_narrow: bool) -> RenderableType:
-    if not seen.queue.jobs:
-        return Text("no job waits", style="dim")
+def _queue(seen: Seen, jobs: Sequence[QueuedJob], is_narrow: bool, is_low: bool) -> RenderableType:
+    if not jobs:
+        return Text("no job waits" if not seen.queue.jobs else "no such job waits", style="dim")
     columns = [("job", True), ("user", False), ("nodes", True), ("limit", True), ("has waited", True)]
-    table = _table(*columns, *([] if is_narrow else [("state", False)]))
-    for job in seen.queue.jobs[:most]:
+    table = _table(*columns, *([] if is_narrow else [("state", False)]), has_heading=not is_low)
+    for job in jobs:
         cells = [
             str(job.job_id),
             job.user or "-",
-            f"{job.nodes:,}",
+            counted(job.nodes, "node") if is_low else f"{job.nodes:,}",
             rounded(job.limit_ms),
             rounded(max(0, seen.now_ms - job.submit_ms)),
         ]

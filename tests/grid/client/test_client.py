@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from gridweave.errors import (
     UnavailableError,
 )
 from gridweave.grid import api
+from gridweave.grid.client import configuration
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import chunks
 from gridweave.grid.client.streams import EndWatch
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.service.state import GATEWAY, LocalGridState, LocalProcess
 from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobRequest, Program
 from gridweave.site.launch import Call
 
@@ -489,3 +492,21 @@ async def test_files_that_are_no_certificates(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=says):
             async with Client("https://localhost:1", ca=str(tmp_path / name)):
                 pass
+
+
+async def test_a_client_goes_where_the_gateway_of_a_grid_here_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the gateway of a grid of this machine was started again elsewhere, the same client asks it there."""
+    here = LocalProcess.of_pid(GATEWAY, os.getpid())
+    assert here is not None
+    monkeypatch.setattr(LocalGridState, "has_gateway", True)
+    async with served() as first, served() as second:
+        told = {"name": "campus", "marker": "", "boot": "", "since_ms": 0, "folder": "", "namespace": "", "sites": ()}
+        state = LocalGridState(**told, url=first.url, tokens=False, processes=(here,))
+        monkeypatch.setattr(configuration, "running_grid", lambda name: state)
+        async with Client(grid="campus") as grid:
+            await grid.submit(["true"])
+            gone = LocalProcess(GATEWAY, os.getpid(), 1)  # a number that is another process's now
+            grid.transport._gateway = gone
+            state = LocalGridState(**told, url=second.url, tokens=False, processes=(here,))
+            await grid.submit(["true"])
+        assert (len(first.grid.records_by_id), len(second.grid.records_by_id)) == (1, 1)

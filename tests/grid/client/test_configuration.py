@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.client import configuration
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
-from gridweave.grid.service.state import LocalGridState
+from gridweave.grid.service.state import GATEWAY, LocalGridState, LocalProcess
 
 FILE = """\
 url = "https://grid.example.org:8765/"
@@ -142,6 +145,13 @@ def running(name: str, url: str) -> LocalGridState:
     )
 
 
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have grids own their addresses."""
+    monkeypatch.setattr(LocalGridState, "has_gateway", True)
+
+
+@pytest.mark.usefixtures("owned")
 def test_a_grid_that_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is said the grid that runs here is taken: the default one, or the only one."""
     grids = {"default": running("default", "http://127.0.0.1:1"), "campus": running("campus", "http://127.0.0.1:2")}
@@ -161,6 +171,7 @@ def test_a_grid_that_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
         configured()
 
 
+@pytest.mark.usefixtures("owned")
 def test_a_grid_that_runs_here_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of several is named by an argument, or else by the environment; what is named must run."""
     grids = {"default": running("default", "http://127.0.0.1:1"), "campus": running("campus", "http://127.0.0.1:2")}
@@ -178,6 +189,7 @@ def test_a_grid_that_runs_here_by_its_name(monkeypatch: pytest.MonkeyPatch) -> N
         configured(grid="other")
 
 
+@pytest.mark.usefixtures("owned")
 def test_the_certificate_of_a_grid_here_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid of this machine that speaks TLS is known by its own certificate, unless another authority is named."""
     grid = msgspec.structs.replace(running("campus", "https://127.0.0.1:2"), cert="/etc/grid.pem")
@@ -186,6 +198,7 @@ def test_the_certificate_of_a_grid_here_is_trusted(monkeypatch: pytest.MonkeyPat
     assert configured(grid="campus", ca="other.pem").ca == "other.pem"
 
 
+@pytest.mark.usefixtures("owned")
 def test_the_token_of_a_grid_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that is named by its name is asked with its own token, not with that of the environment or the file."""
     monkeypatch.setattr(LocalGridState, "token", property(lambda grid: f"gw_{grid.name}"))
@@ -195,6 +208,31 @@ def test_the_token_of_a_grid_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -
     assert configured(grid="campus").token == "gw_campus"
     assert configured(grid="campus", token="gw_given").token == "gw_given"
     assert configured().token == "gw_theirs"
+
+
+def test_a_program_that_took_the_port_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token of a grid goes only where its own gateway listens; whoever else is there is not asked at all."""
+    monkeypatch.setattr(LocalGridState, "token", "gw_secret")
+    ours, theirs = LocalProcess.of_pid(GATEWAY, os.getpid()), subprocess.Popen(["sleep", "60"])
+    other = LocalProcess.of_pid(GATEWAY, theirs.pid)
+    assert ours is not None
+    assert other is not None
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+            grid = msgspec.structs.replace(running("campus", f"http://127.0.0.1:{port}"), processes=(ours,))
+            monkeypatch.setattr(configuration, "running_grid", lambda name: grid)
+            assert (configured(grid="campus").token, configured(grid="campus").shares_folders) == ("gw_secret", True)
+            for processes in ((other,), ()):
+                grid = msgspec.structs.replace(grid, processes=processes)
+                with pytest.raises(UnavailableError, match=r"does not run at .*; start it again with `gridweave up"):
+                    configured(grid="campus")
+        grid = msgspec.structs.replace(grid, processes=(ours,))
+        with pytest.raises(UnavailableError, match="the gateway of the grid 'campus' does not run at"):
+            configured(grid="campus")
+    finally:
+        theirs.kill()
+        theirs.wait()
 
 
 def test_a_named_profile_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

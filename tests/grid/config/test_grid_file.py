@@ -12,6 +12,7 @@ import pytest
 
 from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.config.reading import default_text, grid_of_text, read_grid
+from gridweave.grid.policy import GridTuning
 from gridweave.grid.service.cluster import plan_of
 from gridweave.grid.service.local import wanted_grid
 
@@ -134,3 +135,11 @@ def test_a_network_that_came_from_ray_can_be_written_to() -> None:
     assert not all(getattr(arrays, name).flags.writeable for name in names)
     copied = copy.deepcopy(settings).network.model.arrays
     assert all(getattr(copied, name).flags.writeable for name in names)
+
+
+def test_a_live_grid_may_tune_its_queue() -> None:
+    """The table of the file is the policy of the plan; what is wrong in it is told with its place."""
+    made = plan(SITES + '[grid]\ntuning = { policies = ["sjf", "fcfs"], slackness_pct = 2 }\n')
+    assert made.policy.tuning == GridTuning(policies=("sjf", "fcfs"), slackness_pct=2)
+    with pytest.raises(ScenarioError, match="'x' is not known"):
+        plan(SITES + '[grid]\ntuning = { policies = "x" }\n')

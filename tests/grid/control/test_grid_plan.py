@@ -16,7 +16,7 @@ from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
 from gridweave.grid.kernels.running import running_slots
 from gridweave.grid.kernels.state import FRAGMENT, empty_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.workload.table import fill_jobs
+from gridweave.site.disciplines.compiled import fill_jobs
 from gridweave.site.kernels.state import NEVER_MS, enqueue
 from reference.grid import Fragments, Rules
 from reference.grid_conservative import Reserved, free, simulate_reserved

@@ -103,6 +103,55 @@ async def test_a_key_gets_its_first_answer_again() -> None:
     assert len(backend.records_by_id) == 5
 
 
+async def test_a_single_job_that_is_declined_is_a_problem_of_its_own() -> None:
+    """One job that is not taken in is refused with the reason, again by its key; among others it is one answer."""
+    async with serving(FakeBackend()) as grid:
+        for _ in range(2):
+            status, wrong, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(nodes=99) | {"key": "k"}]})
+            assert (status, wrong["type"].rpartition(":")[2]) == (422, "declined")
+            assert wrong["detail"] == "99 nodes; the grid has 12"
+        status, answer, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(nodes=99), a_job()]})
+        assert (status, [one["job_id"] for one in answer["answers"]]) == (200, [None, 1])
+
+
+@pytest.mark.parametrize("form", ["application/json", "application/msgpack"])
+async def test_fields_that_nobody_knows_are_refused_by_name(form: str) -> None:
+    """All of them are named at once, at any depth, with the known one that looks most like it; nothing is taken in."""
+    encode = msgspec.json.encode if form.endswith("json") else msgspec.msgpack.encode
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        jobs = [a_job(), a_job(node=2, after=[{"job_id": 1, "state": "ended"}]), a_job(program={"argv": ["a"], "x": 1})]
+        for body, places in (
+            ({"jobs": jobs[:1], "sites": "north"}, ["sites"]),
+            ({"jobs": [{**jobs[0], "keys": "a"}]}, ["jobs[0].keys"]),
+            ({"jobs": jobs}, ["jobs[1].request.node", "jobs[1].request.after[0].state", "jobs[2].request.program.x"]),
+        ):
+            headers = {"Content-Type": form, "Accept": "application/json"}
+            async with grid.session.post(f"{grid.url}/v1/jobs", data=encode(body), headers=headers) as response:
+                wrong = msgspec.json.decode(await response.read())
+            assert (response.status, [one["where"] for one in wrong["errors"]]) == (422, places)
+        assert wrong["errors"][0]["detail"] == "is not known; did you mean 'nodes'?"
+        assert not backend.records_by_id
+        status, wrong, _ = await grid.ask("POST", "/v1/jobs/cancel", {"job_ids": [1], "signals": 3})
+        assert (status, wrong["errors"][0]["where"]) == (422, "signals")
+
+
+async def test_parameters_and_values_that_nobody_knows_are_refused_by_name() -> None:
+    """Of the part behind ``?`` each unknown name, and each unknown value, is told with what there is."""
+    async with serving(FakeBackend()) as grid:
+        for path, told in (
+            ("/v1/jobs?sate=held&limt=3", "sate: is not known; did you mean 'state'?; limt: is not known"),
+            ("/v1/jobs?state=hold", "Invalid enum value 'hold'"),
+            ("/v1/jobs?outcome=good", "Invalid enum value 'good'"),
+            ("/v1/jobs?site=west", "site is 'west'; north or south"),
+            ("/v1/events?kind=endet", "Invalid enum value 'endet'"),
+            ("/v1/sites?limit=3", "limit: is not known; there are none"),
+        ):
+            status, wrong, _ = await grid.ask("GET", path)
+            assert status == 422
+            assert told in wrong["detail"]
+
+
 async def test_users_and_keys_cannot_be_mistaken_for_others() -> None:
     """A user whose name holds a space has other keys than one whose key does."""
     async with serving(FakeBackend()) as grid:

@@ -67,6 +67,15 @@ async def test_too_many_requests_in_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_an_operator_at_the_machine_of_the_gateway_has_no_rate(tmp_path: Path) -> None:
+    """Of the same requests over loopback those of a user are refused, and those of an operator are not."""
+    tokens = make_tokens(tmp_path / "tokens.db", anna="read", olga="operate")
+    async with serving(FakeBackend(), tokens=str(tmp_path / "tokens.db"), requests_per_s=0.001, burst=2) as grid:
+        for user, statuses in (("anna", [200, 200, 429, 429]), ("olga", [200] * 4)):
+            assert [(await grid.ask("GET", "/v1/whoami", token=tokens[user]))[0] for _ in range(4)] == statuses
+
+
+@pytest.mark.asyncio
 async def test_too_many_requests_at_once(tmp_path: Path) -> None:
     """Who has as many requests under way as there may be waits for one to be over."""
     tokens = make_tokens(tmp_path / "t", anna="submit", bob="submit")

@@ -121,7 +121,7 @@ async def test_what_json_cannot_say_is_declined_in_messagepack(value: Any) -> No
     """Arguments that MessagePack knows and JSON does not are declined; so are numbers that are not finite."""
     async with serving(FakeBackend()) as grid:
         program = {"call": {"function": "a:b", "args": [value]}}
-        jobs = [a_job(program=program)]
+        jobs = [a_job(program=program), a_job(program=program)]
         if isinstance(value, float):
             jobs += [a_job(priority=value), a_job(resources={"cpu": value}), a_job(traffic={"fraction": value})]
         body = msgspec.msgpack.encode({"jobs": jobs})

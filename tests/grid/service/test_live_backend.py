@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
-from gridweave.errors import InputError, UnavailableError
-from gridweave.grid.api import JobQuery
+from gridweave.errors import InputError, SiteAwayError, UnavailableError
+from gridweave.grid.api import JobQuery, Queue, SiteInfo
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
+from gridweave.site.desk_messages import SiteNames
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
+from virtual_time import VirtualLoop
 
 PATIENCE_S = 60.0
 ANNA = "anna, request 7"
@@ -165,6 +171,58 @@ async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
         assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.story(waits)]
 
 
+DEAF = "trap '' TERM; trap 'echo heard' USR1; while true; do sleep 0.05; done"
+"""Does not end when it is told to, and says when it gets USR1."""
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_does_not_end_is_ending_until_it_is_killed_at_once(tmp_path: Path) -> None:
+    """One that ignores TERM has its long grace and is told as ending; to be killed at once is heard all the same."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        program = Program(argv=("sh", "-c", f"echo up; {DEAF}"), grace_ms=300_000)
+        request = JobRequest(program=program, limit_ms=600_000, user="anna")
+        own, deaf = [(await submit(backend, request, site=site))[0] for site in ("south", None)]
+        for job_id in (own, deaf):
+            await in_state(backend, job_id, "running")
+            await until(lambda job_id=job_id: _written(backend, job_id, b"up"))
+        assert sorted(await backend.wish("cancel", [own, deaf], origin=ANNA)) == [deaf, own]
+        for job_id in (own, deaf):
+            record = await in_state(backend, job_id, "ending")
+            assert record.end_ms is None
+        assert (await backend.queue(10)).ending == 1
+        assert sorted(await backend.wish("kill", [own, deaf], origin=ANNA)) == [deaf, own]
+        for job_id in (own, deaf):
+            assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_the_processes_of_a_job_get_a_signal_and_go_on(tmp_path: Path) -> None:
+    """All ranks of running jobs get it, of the grid and of a site's own users; of waiting ones nobody does."""
+    async with LocalGrid(tmp_path) as grid:
+        backend = grid.backend
+        (own,) = await submit(backend, shell(f"echo up; {DEAF}", nodes=2), site="south")
+        runs, waits = await submit(backend, shell(f"echo up; {DEAF}", nodes=4), shell("true", nodes=4))
+        for job_id in (own, runs):
+            await in_state(backend, job_id, "running")
+            for rank in range(2):
+                await until(lambda job_id=job_id, rank=rank: _written(backend, job_id, b"up", rank))
+        asked = await backend.wish("signal", [own, runs, waits, 77], origin=ANNA, signal="USR1")
+        assert sorted(asked) == [runs, own]
+        for job_id in (own, runs):
+            for rank in range(2):
+                await until(lambda job_id=job_id, rank=rank: _written(backend, job_id, b"heard", rank))
+            assert [record.state for record in await backend.records([job_id])] == ["running"]
+        assert f"USR1 by wish, by {ANNA}" in [entry.detail for entry in await backend.story(runs)]
+        await backend.wish("kill", [own, runs, waits], origin=ANNA)
+
+
+async def _written(backend: Backend, job_id: int, what: bytes, rank: int = 0) -> bool:
+    """Return whether a rank has written something."""
+    part = await backend.output(job_id, rank, "out", 0, 1000)
+    return part is not None and what in part.data
+
+
 @pytest.mark.asyncio
 async def test_events_are_told_once_and_in_order(tmp_path: Path) -> None:
     """Whoever asks for what came after an event gets all of it; nobody waits when there is something."""
@@ -257,3 +315,58 @@ async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.
         assert await listed(site="north") == []
         assert await listed(own="north") == []
         assert [record.state for record in await backend.records([1, 30])] == ["ended", "held"]
+
+
+class HungCalls:
+    """Calls to a grid of two sites, of which some actors never answer."""
+
+    def __init__(self, *hung: str) -> None:
+        self.hung = set(hung)
+
+    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Answer, or be silent until the time is over."""
+        assert method == "ask"
+        if actor in self.hung:
+            await asyncio.sleep(timeout_s)
+            raise UnavailableError(f"actor {actor} does not answer")
+        answers: dict[str, Any] = {
+            "about": [SiteNames("north", 4, ("m0",)), SiteNames("south", 2, ("m0",))],
+            "status": SiteInfo(name=actor.removeprefix("site:"), nodes=4, free=4),
+            "queue": Queue(),
+            "submit": [Accepted("key", 7)],
+        }
+        return msgspec.msgpack.encode(Answered(msgspec.Raw(msgspec.msgpack.encode(answers[arguments[0]]))))
+
+
+@pytest.mark.parametrize("hung", ["site:north", "site:south"])
+def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
+    """Whoever asks for the sites, or hands in a job there or elsewhere, has an answer within 2 s."""
+
+    async def ask() -> list[float]:
+        calls = HungCalls()
+        backend, loop = LiveBackend(calls), asyncio.get_running_loop()
+        assert all(site.answers for site in await backend.sites())
+        calls.hung.add(hung)
+        spent = []
+        for question in (backend.sites(), backend.health(), backend.queue(1)):
+            before = loop.time()
+            await question
+            spent.append(loop.time() - before)
+        for site in ("north", "south", None):
+            before = loop.time()
+            with contextlib.ExitStack() as stack:
+                if site is not None and hung == f"site:{site}":
+                    told = rf"site {site} does not answer; when it last did, it had 4 of 4 nodes free"
+                    stack.enter_context(pytest.raises(SiteAwayError, match=told))
+                await backend.submit([("key", shell("true"))], site=site, origin=ANNA)
+            spent.append(loop.time() - before)
+        known = {site.name: (site.answers, site.free) for site in await backend.sites()}
+        assert known[hung.removeprefix("site:")] == (False, 4)
+        return spent
+
+    loop = VirtualLoop(np.random.default_rng(1))
+    try:
+        spent = loop.run_until_complete(ask())
+    finally:
+        loop.close()
+    assert max(spent) < 2.0

@@ -151,9 +151,9 @@ def test_slices_do_not_show(case: Any, options: dict[str, Any], length: int) -> 
 
     workload, policy = to_workload(case.jobs), site_policy(options | {"aging_ms": 3.0})
     whole = starts(workload, case.nodes, policy)
-    saved = simulator._SLICE
+    saved = simulator._PIECE
     try:
-        simulator._SLICE = length
+        simulator._PIECE = length
         assert starts(workload, case.nodes, policy) == whole
     finally:
-        simulator._SLICE = saved
+        simulator._PIECE = saved

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
-from gridweave.scenarios.batch.shared import _prepare, read_slowdowns
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.traces.resources import read_slowdowns
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.sharing.compiled import idle_site
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, forget_changes, job_submitted, job_withdrawn
-from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharingPolicy
+from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes, SharingPolicy
 from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
 from gridweave.site.kernels.work import RATE_ONE, rate_of
 from reference.lomarc import simulate as simulate_reference
@@ -115,7 +116,7 @@ def step_through(
 ) -> tuple[list[int], list[int]]:
     """Tell the kernels every event, those of one instant in any order; return starts and ends."""
     kinds, model = [NodeKind(count=nodes, cpu=policy.cpu)], SlowdownModel()
-    state, _ = _prepare(workload, kinds, policy, model, 1, None)
+    state, _ = idle_site(workload, kinds, SharedNodes(sharing=policy), model, 1, None)
     arrays, codes = model.arrays(), policy.codes(kinds)
     jobs, n = state.jobs, len(workload)
     start, end, running = [-1] * n, [-1] * n, dict[int, int]()
@@ -168,7 +169,7 @@ def test_a_withdrawn_job_is_as_one_that_never_came() -> None:
     """A job that is taken out of the queue does not start, and others take its place."""
     workload = workload_of([CPU_JOB, CPU_JOB | {"kind": 1}, CPU_JOB])
     kinds, policy, model = [NodeKind(count=1)], VARIANTS["PSS"], SlowdownModel()
-    state, _ = _prepare(workload, kinds, policy, model, 1, None)
+    state, _ = idle_site(workload, kinds, SharedNodes(sharing=policy), model, 1, None)
     for slot in range(3):
         job_submitted(state, np.int64(slot))
     job_withdrawn(state, np.int64(0))
@@ -181,13 +182,13 @@ def test_batches_of_any_size_give_one_schedule(monkeypatch: pytest.MonkeyPatch) 
     """The loop may be interrupted after any submission."""
     workload = random_workload(np.random.default_rng(3), 6, coarse=True)
     whole = shared(workload, 6)
-    monkeypatch.setattr("gridweave.scenarios.batch.shared._SLICE", 1)
+    monkeypatch.setattr("gridweave.scenarios.batch.one_site._PIECE", 1)
     calls: list[tuple[int, int]] = []
     parts = shared(workload, 6, progress=lambda done, total: calls.append((done, total)))
-    assert (starts(parts), ends(parts), parts.sharing.busy_node_ms) == (
+    assert (starts(parts), ends(parts), parts.own.busy_node_ms) == (
         starts(whole),
         ends(whole),
-        whole.sharing.busy_node_ms,
+        whole.own.busy_node_ms,
     )
     assert calls == [(done, len(workload)) for done in range(1, len(workload) + 1)]
 
@@ -203,7 +204,7 @@ def test_two_that_match_share_and_go_on_alone() -> None:
     shared_ms = lasts(HOUR, 1.04)
     left = 2 * HOUR * RATE_ONE - shared_ms * int(rate_of(1.04))
     assert ends(result) == [shared_ms + -(-left // RATE_ONE), shared_ms]
-    assert result.sharing.beside.tolist() == [1, 1]
+    assert result.own.beside.tolist() == [1, 1]
     metrics = result.sharing_metrics()
     assert metrics.shared_starts == 2
     assert metrics.util == 1
@@ -223,10 +224,10 @@ def test_a_job_goes_at_the_pace_of_its_slowest_node() -> None:
 def test_a_weakly_loaded_machine_shares_nothing() -> None:
     """While the waiting jobs ask for no more than 80% of the idle nodes each gets its own."""
     jobs = [CPU_JOB | {"width": 4}, DISK_JOB | {"width": 4}]
-    assert shared(workload_of(jobs), 10).sharing.beside.tolist() == [0, 0]
-    assert shared(workload_of(jobs), 9).sharing.beside.tolist() == [1, 1]
+    assert shared(workload_of(jobs), 10).own.beside.tolist() == [0, 0]
+    assert shared(workload_of(jobs), 9).own.beside.tolist() == [1, 1]
     never = SharingPolicy(load_threshold=0.0)
-    assert shared(workload_of(jobs), 8, never).sharing.beside.tolist() == [0, 0]
+    assert shared(workload_of(jobs), 8, never).own.beside.tolist() == [0, 0]
 
 
 def test_short_jobs_never_share() -> None:
@@ -391,7 +392,7 @@ def test_bad_sites_are_refused() -> None:
     """An unknown variant, no number of nodes, no kind of nodes, no nodes, and nodes that not all jobs may plan for."""
     with pytest.raises(InputError, match=r"policy 'L-X' is not known; one of PSS"):
         shared(_jobs(), 1, "L-X")
-    with pytest.raises(InputError, match="number of nodes is not known"):
+    with pytest.raises(InputError, match="does not say how many its machine had"):
         shared(_jobs())
     with pytest.raises(InputError, match="at least one kind"):
         shared(_jobs(), [])

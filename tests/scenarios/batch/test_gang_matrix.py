@@ -9,7 +9,7 @@ import pytest
 
 from gridweave import simulate
 from gridweave.errors import GridweaveError
-from gridweave.scenarios.batch.gang import matrix_at, slices_between
+from gridweave.scenarios.batch.slices import matrix_at, slices_between
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.gang.matrix import matrix_rows
 from gridweave.site.disciplines.gang.policy import GangPolicy

@@ -13,6 +13,7 @@ from builders import HOUR, cancelling, random_jobs, to_workload
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.plots.tuning import shares
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.dynp.policy import METRICS, CalendarEntry, DynPPolicy
 from gridweave.site.policy import Limit, SitePolicy, Window
 from reference import dynp as reference_dynp
@@ -105,8 +106,8 @@ def test_the_loop_decides_as_the_reference(options: dict[str, Any]) -> None:
         assert starts(stepped) == want.start
         assert stepped.own_metrics == result.own_metrics
         assert stepped.columns["policy"].tolist() == result.columns["policy"].tolist()
-        assert result.tuning is not None
-        chosen += len(result.tuning.switched_ms)
+        assert isinstance(result.own, TuningUse)
+        chosen += len(result.own.switched_ms)
     assert chosen > 3
 
 
@@ -139,15 +140,15 @@ def test_the_result_tells_how_policies_were_used() -> None:
     """Times in force add up to the length of the schedule, jobs to all that ran, and switches to those logged."""
     jobs: Workload = to_workload(random_jobs(np.random.default_rng(3), 300, 12, load=1.3))
     result = simulate(jobs, 12, DynPPolicy(decider="simple"))
-    assert result.tuning is not None
+    assert isinstance(result.own, TuningUse)
     from_ms, to_ms = int(jobs.submit_ms.min()), int(result.end_ms.max())
-    uses = result.tuning.uses(from_ms, to_ms)
+    uses = result.own.uses(from_ms, to_ms)
     assert [use.policy for use in uses] == ["fcfs", "sjf", "ljf"]
     assert sum(use.active_ms for use in uses) == to_ms - from_ms
     assert sum(use.jobs for use in uses) == len(jobs)
-    assert sum(use.switches for use in uses) == len(result.tuning.switched_ms) > 20
-    assert sum(result.tuning.cases.values()) == result.tuning.decisions
-    assert (np.diff(result.tuning.switched_to) != 0).all()
+    assert sum(use.switches for use in uses) == len(result.own.switched_ms) > 20
+    assert sum(result.own.cases.values()) == result.own.decisions
+    assert (np.diff(result.own.switched_to) != 0).all()
 
 
 def test_files_tell_of_the_switches(tmp_path: Path) -> None:
@@ -155,10 +156,10 @@ def test_files_tell_of_the_switches(tmp_path: Path) -> None:
     jobs = to_workload(random_jobs(np.random.default_rng(3), 100, 12, load=1.3, tick=1000))
     result = simulate(jobs, 12, DynPPolicy())
     result.write(tmp_path)
-    assert result.tuning is not None
+    assert isinstance(result.own, TuningUse)
     lines = (tmp_path / "switches.csv").read_text().splitlines()
     assert lines[0] == "when_ms,policy"
-    assert [int(line.split(",")[0]) for line in lines[1:]] == result.tuning.switched_ms.tolist() != []
+    assert [int(line.split(",")[0]) for line in lines[1:]] == result.own.switched_ms.tolist() != []
     assert (tmp_path / "policies.png").stat().st_size > 5_000
 
 
@@ -166,9 +167,9 @@ def test_shares_of_a_bin_add_up() -> None:
     """In every bin of time the parts in which policies were in force make the whole."""
     jobs = to_workload(random_jobs(np.random.default_rng(5), 200, 12, load=1.3))
     result = simulate(jobs, 12, DynPPolicy(decider="simple"))
-    assert result.tuning is not None
+    assert isinstance(result.own, TuningUse)
     edges_ms = np.linspace(0, int(result.end_ms.max()), 21)
-    parts = shares(result.tuning, edges_ms)
+    parts = shares(result.own, edges_ms)
     assert parts.sum(axis=0) == pytest.approx(1.0)
-    lasted = {use.policy: use.active_ms for use in result.tuning.uses(0, int(result.end_ms.max()))}
+    lasted = {use.policy: use.active_ms for use in result.own.uses(0, int(result.end_ms.max()))}
     assert parts.mean(axis=1) * result.end_ms.max() == pytest.approx(list(lasted.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,19 @@ import pytest
 from builders import random_jobs, to_workload
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.optimum.instance import METRICS, Instance, instance_at
-from gridweave.scenarios.optimum.solvers import solve, solve_intervals, solve_time_indexed, time_scale_s
-from gridweave.scenarios.optimum.table import instants_of, lines_of
+from gridweave.scenarios.optimum.table import (
+    GapPoint,
+    by_size,
+    instance_at,
+    instants_by_size,
+    instants_of,
+    lines_of,
+    write_gaps,
+)
+from gridweave.scenarios.optimum.time_indexed import solve, solve_time_indexed, time_scale_s
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.optimal.instance import METRICS, Instance
+from gridweave.site.disciplines.optimal.intervals import solve_intervals
 from gridweave.site.policy import SitePolicy
 
 THREE = ("fcfs", "sjf", "ljf")
@@ -116,6 +126,30 @@ def test_lines_tell_what_is_lost() -> None:
     assert all(line.gap_pct == 0 for line in lines)
 
 
+def test_what_is_lost_by_the_number_of_waiting_jobs(tmp_path: Path) -> None:
+    """Instants have about the jobs asked for; a gap closes over time, and the file tells it."""
+    workload = to_workload(random_jobs(np.random.default_rng(5), 60, 8, load=1.5, tick=S_MS))
+    result = simulate(workload, 8, DynPPolicy())
+    instants_ms = instants_by_size(result, [2, 5, 10_000], 2)
+    assert [len(of_size) for of_size in instants_ms.values()] == [2, 1, 0]
+    heard: list[GapPoint | None] = []
+    lines = {
+        size: list(lines_of(result, of_size, lambda done, total, point: heard.append(point), limit_s=20.0))
+        for size, of_size in instants_ms.items()
+    }
+    assert [line.jobs for of_size in lines.values() for line in of_size] == [2, 2, 5]
+    found = by_size(lines)
+    assert [(line.jobs, line.instants, line.proven) for line in found] == [(2, 2, 2), (5, 1, 1)]
+    course = [point for line in lines[5] for point in line.course]
+    assert [point for point in heard if point is not None]
+    for line in lines[5]:
+        gaps = [point.gap_pct for point in line.course]
+        assert gaps == sorted(gaps, reverse=True)
+        assert gaps[-1] == pytest.approx(0, abs=1e-9)
+    write_gaps(lines[5], tmp_path / "gap.csv")
+    assert len((tmp_path / "gap.csv").read_text().splitlines()) == 1 + len(course)
+
+
 def test_impossible_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instant outside of the schedule, an unknown metric or solver, and no OR-Tools: each is said in a line."""
     workload = to_workload(random_jobs(np.random.default_rng(5), 20, 8, tick=S_MS))
@@ -129,6 +163,10 @@ def test_impossible_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         solve(instance, "cplex")
     with pytest.raises(OptionError, match="every: is 0; at least 1"):
         instants_of(result, 0)
+    with pytest.raises(OptionError, match="sizes: has 1; at least 2 jobs"):
+        instants_by_size(result, [1], 1)
+    with pytest.raises(OptionError, match="per_size: is 0; at least 1"):
+        instants_by_size(result, [2], 0)
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     with pytest.raises(UnavailableError, match="the best plan needs OR-Tools: pip install"):

@@ -7,7 +7,7 @@ import pytest
 
 from gridweave import simulate
 from gridweave.errors import GridweaveError
-from gridweave.scenarios.batch.gang import GangRun
+from gridweave.scenarios.batch.one_site import SiteRun
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
@@ -56,9 +56,9 @@ def drawn(seed: int) -> tuple[Workload, int, GangPolicy]:
     return workload, nodes, policy
 
 
-def played(workload: Workload, nodes: int, policy: GangPolicy) -> GangRun:
+def played(workload: Workload, nodes: int, policy: GangPolicy) -> SiteRun:
     """Return a workload played to its end in the compiled loop."""
-    run = GangRun(workload, np.arange(len(workload)), nodes, policy)
+    run = SiteRun(workload, nodes, policy)
     run.play(len(workload))
     return run
 
@@ -69,7 +69,7 @@ def test_loop_and_reference_agree(first: int) -> None:
     for seed in range(first, first + 400):
         workload, nodes, policy = drawn(seed)
         run, want = played(workload, nodes, policy), GangReference(workload, nodes, policy).run()
-        counters = run.state.counters[0]
+        counters = run.site.state.counters[0]
         assert run.start_ms.tolist() == [job.start_ms for job in want.jobs], (seed, policy)
         assert run.end_ms.tolist() == [job.end_ms for job in want.jobs], (seed, policy)
         assert (counters["lost"], counters["lost_any"]) == (want.lost, want.lost_any), (seed, policy)
@@ -113,7 +113,7 @@ def test_slices_are_no_events() -> None:
     )
     for slice_ms in (1, 200, 200_000):
         run = played(workload, 4, GangPolicy(mpl=3, slice_ms=slice_ms))
-        assert run.state.counters["decisions"][0] == 5
+        assert run.site.state.counters["decisions"][0] == 5
         assert run.end_ms.max() == 3 * 10**9 - 12
 
 
@@ -137,12 +137,16 @@ def test_invariants_after_every_decision() -> None:
     seen = 0
     for seed in range(200):
         workload, nodes, policy = drawn(seed)
-        run = GangRun(workload, np.arange(len(workload)), nodes, policy)
+        run = SiteRun(workload, nodes, policy)
         for instant in sorted({*workload.submit_ms.tolist(), *(workload.submit_ms + 97).tolist()}):
             run.play(len(workload), instant + 1)
-            check_matrix(run.state)
-            if policy.phases == "compact" and policy.backfill != "none" and not run.state.counters["is_stirred"][0]:
-                seen += _promises_survive(run.state, policy, instant + 1)
+            check_matrix(run.site.state)
+            if (
+                policy.phases == "compact"
+                and policy.backfill != "none"
+                and not run.site.state.counters["is_stirred"][0]
+            ):
+                seen += _promises_survive(run.site.state, policy, instant + 1)
     assert seen > 50, "nothing was promised"
 
 

@@ -27,7 +27,7 @@ STUBBORN = (
 @pytest.mark.asyncio
 async def test_ranks_find_their_place_and_their_output_is_kept(machine: Machine) -> None:
     """Every rank knows the job, itself, the others and where to meet them."""
-    names = ["JOB_ID", "ATTEMPT", "RANK", "LOCAL_RANK", "NODE", "SIZE", "SITE", "SITES", "RENDEZVOUS"]
+    names = ["JOB_ID", "ATTEMPT", "TRY", "RANK", "LOCAL_RANK", "NODE", "SIZE", "SITE", "SITES", "RENDEZVOUS"]
     code = f"from os import environ as e; print([e['GRIDWEAVE_' + n] for n in {names}], e['MASTER_PORT'], e['X'])"
     ended = await machine.run(
         machine.launch(
@@ -36,13 +36,14 @@ async def test_ranks_find_their_place_and_their_output_is_kept(machine: Machine)
             size=5,
             site="east",
             sites=("east", "west"),
+            starts=2,
             rendezvous="[::1]:4000",
             environment={"X": "=y", "GRIDWEAVE_RANK": "99"},
         )
     )
     assert (ended.outcome, ended.reason) == ("finished", "")
     for rank in (0, 1):
-        place = ["1", "0", str(rank), str(rank), "0", "5", "east", "east,west", "[::1]:4000"]
+        place = ["1", "3", "0", str(rank), str(rank), "0", "5", "east", "east,west", "[::1]:4000"]
         assert machine.output(rank=rank) == f"{place} 4000 =y\n"
     assert [(report.rank, report.exit_code, report.signal) for report in ended.ranks] == [(0, 0, None), (1, 0, None)]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gridweave.jit import Int, kernel, kernel_part
+from typing import NamedTuple
+
+from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.disciplines.dynp.kernels.deciding import NO_VALUE, by_bounds, by_calendar, case_of, decide, worth
 from gridweave.site.disciplines.dynp.kernels.state import (
     BOUNDS,
@@ -17,25 +19,45 @@ from gridweave.site.disciplines.dynp.kernels.state import (
     note_next_starts,
     plan_of,
     site_of,
+    tell_candidates,
 )
 from gridweave.site.kernels.planning import update_plan
-from gridweave.site.kernels.state import NEVER_MS, REPLAN, SiteState, begin
+from gridweave.site.kernels.state import NEVER_MS, REPLAN, SiteState, begin, enqueue
 
 _THREE = 3
 """The candidates of Table 4.3."""
 
 
-@kernel_part
-def job_left(tuning: Tuning) -> None:
-    """Note that a running job has ended."""
-    tuning.memory.now[0].due |= ENDED
+class TuningRules(NamedTuple):
+    """The `SiteRules` of a site that tunes itself."""
 
+    tuning: Tuning
 
-@kernel
-def job_cancelled(state: SiteState, tuning: Tuning, slot: Int) -> None:
-    """Take the job of a slot, which waits, out of what the candidates plan; the plan is made anew as after an end."""
-    leave_candidates(state, tuning, slot)
-    tuning.memory.now[0].due |= ENDED
+    @kernel_method
+    def submitted(self, state: SiteState, slot: Int) -> None:
+        tell_candidates(state, self.tuning, slot)
+        enqueue(state, slot)
+
+    @kernel_method
+    def withdrawn(self, state: SiteState, place: Int) -> None:
+        # The plan is made anew as after an end.
+        leave_candidates(state, self.tuning, state.waiting[place])
+        self.tuning.memory.now[0].due |= ENDED
+        state.counters[0].stale = REPLAN
+
+    @kernel_method
+    def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
+        if end_ms != now_ms:
+            state.counters[0].stale = REPLAN
+        self.tuning.memory.now[0].due |= ENDED
+
+    @kernel_method
+    def resized(self, by: Int) -> None:
+        self.tuning.plan.total[0] += by
+
+    @kernel_method
+    def run_pass(self, state: SiteState, now_ms: Int) -> None:
+        tuned_pass(state, self.tuning, now_ms)
 
 
 @kernel

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.site.kernels.order import order_keys
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 
@@ -101,34 +100,3 @@ class Instance:
             if taken > self.step_free[np.searchsorted(self.step_ms, when_ms, side="right") - 1]:
                 return False
         return True
-
-
-def instance_at(result: SimulationResult, now_ms: int) -> Instance:
-    """Return what a site had to plan at an instant of a schedule: after its events, before anything started.
-
-    Parameters
-    ----------
-    result : SimulationResult
-        Of one site.
-    now_ms : int
-
-    Raises
-    ------
-    OptionError
-        If the instant lies outside of the schedule, or nobody waits then.
-    """
-    jobs = result.workload
-    begin_ms, until_ms = int(jobs.submit_ms.min(initial=0)), int(result.end_ms.max(initial=0))
-    if not begin_ms <= now_ms <= until_ms:
-        span = f"from {begin_ms / 1000:,.15g} to {until_ms / 1000:,.15g} s"
-        raise OptionError("at", f"{now_ms / 1000:,.15g} s is outside of the schedule, which is {span}")
-    ran = result.start_ms != NEVER
-    waits = np.flatnonzero(ran & (jobs.submit_ms <= now_ms) & (result.start_ms >= now_ms))
-    runs = np.flatnonzero(ran & (result.start_ms < now_ms) & (result.end_ms > now_ms))
-    if not len(waits):
-        raise OptionError("at", f"{now_ms / 1000:,.15g} s: no job waits then; choose an instant of a submission")
-    ends_ms = result.start_ms[runs] + jobs.estimate_ms[runs]
-    step_ms = np.unique(np.concatenate([[now_ms], ends_ms]))
-    taken = (jobs.width[runs][None, :] * (ends_ms[None, :] > step_ms[:, None])).sum(axis=1)
-    columns = {name: getattr(jobs, name)[waits] for name in ("job_id", "submit_ms", "width", "estimate_ms")}
-    return Instance(now_ms=now_ms, **columns, step_ms=step_ms, step_free=result.nodes - taken)

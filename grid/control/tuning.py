@@ -1,0 +1,116 @@
+"""The grid queue that tunes its order: the deciders of dynP, judged on the AWRT of plans (docs/grid.md)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.grid.policy import GridTuning
+from gridweave.site.disciplines.dynp.kernels.deciding import NO_VALUE, decide
+from gridweave.site.disciplines.dynp.kernels.state import ENDED, SUBMITTED
+from gridweave.site.kernels.state import NEVER_MS
+
+IntArray = npt.NDArray[np.int64]
+
+
+class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The order in force, what has happened since the last decision (bits), and what has been counted."""
+
+    active: int
+    due: int
+    decisions: int
+    switches: list[int]
+
+
+class QueueTuning:
+    """Which order of the queue is in force, and when that is decided anew.
+
+    Parameters
+    ----------
+    policy : GridTuning
+    """
+
+    def __init__(self, policy: GridTuning) -> None:
+        self.orders = policy.policies
+        self._codes = policy.as_site.codes()
+        self._active = self._due = self.decisions = 0
+        self.switches = [0] * len(self.orders)
+
+    @property
+    def order(self) -> str:
+        """The order in force."""
+        return self.orders[self._active]
+
+    def submitted(self) -> None:
+        """Take note that a job has come."""
+        self._due |= SUBMITTED
+
+    def left(self) -> None:
+        """Take note that a job has ended, or was taken back."""
+        self._due |= ENDED
+
+    def is_due(self, n_waiting: int) -> bool:
+        """Return whether a decision is due, in which there is something to choose; none is due any more then."""
+        due = self._due & self._codes.follows
+        self._due = 0
+        return due != 0 and n_waiting > 1
+
+    def choose(self, values: npt.NDArray[np.float64]) -> bool:
+        """Decide by what the plan of each order is worth, less is better; return whether the order has changed.
+
+        Parameters
+        ----------
+        values : numpy.ndarray of float64, shape (orders,)
+        """
+        self.decisions += 1
+        if values[self._active] < NO_VALUE:
+            values[self._active] *= self._codes.keeps
+        chosen = int(decide(values, np.int64(self._active), self._codes))
+        if chosen == self._active:
+            return False
+        self.switches[chosen] += 1
+        self._active = chosen
+        return True
+
+    def state(self) -> QueueTuningState:
+        """Return what is known."""
+        return QueueTuningState(
+            active=self._active, due=self._due, decisions=self.decisions, switches=list(self.switches)
+        )
+
+    def restore(self, state: QueueTuningState) -> None:
+        """Take in what was known."""
+        self._active, self._due, self.decisions = state.active, state.due, state.decisions
+        self.switches = list(state.switches)
+
+    def copy(self) -> Self:
+        """Return another of the same state."""
+        twin = copy.copy(self)
+        twin.switches = self.switches.copy()
+        return twin
+
+
+def awrt_ms(jobs: npt.NDArray[np.void], start_ms: IntArray, length_ms: IntArray) -> float:
+    """Return the average response time of planned jobs, weighted by resource consumption.
+
+    Parameters
+    ----------
+    jobs : numpy.ndarray of JOB, shape (n,)
+    start_ms, length_ms : numpy.ndarray of int64, shape (n,)
+        A job whose start is `NEVER_MS` does not count.
+
+    Returns
+    -------
+    float
+        `NO_VALUE` if no job counts.
+    """
+    counts = start_ms != NEVER_MS
+    if not counts.any():
+        return NO_VALUE
+    jobs, start_ms, length_ms = jobs[counts], start_ms[counts], length_ms[counts]
+    area = jobs["width"].astype(np.float64) * jobs["estimate_ms"]
+    return float((area * (start_ms + length_ms - jobs["submit_ms"])).sum() / area.sum())

@@ -1,0 +1,242 @@
+"""Brings back what dies of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.keeper NAME``.
+
+The keeper is a small process, which loads neither Ray nor numba nor a server. It waits until one of the grid's
+processes ends, and starts `gridweave.grid.service.mend`, which does what a second `up` does. It waits longer after
+each try, and gives up after many: `gridweave status` and its log say so. `gridweave down` ends it first.
+
+Actors (the meta-scheduler, the sites, the agents of machines) are brought back by Ray itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.grid.service.state import (
+    KEEPER,
+    KEPT,
+    LOGS,
+    MARKER_VARIABLE,
+    LocalGridState,
+    LocalProcess,
+    end_processes,
+    read_grid_state,
+    state_folder,
+)
+from gridweave.site.machine.folders import write_whole
+from gridweave.site.machine.processes import open_process
+
+LOG = "keeper.log"
+
+MEND_S = 300.0
+"""So long bringing back may take; whoever else wants to work on the grid waits for it."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+"""Between the end of a process and the first try to bring it back, and between tries at most."""
+
+MOST_TRIES = 20
+"""After so many tries on end it is given up: a quarter of an hour and the time that the tries take."""
+
+STEADY_S = 300.0
+"""When all has run for so long, tries are counted from the beginning."""
+
+_LOOK_EVERY_S = 5.0
+_END_S = 30.0
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a keeper has done, as it writes it down."""
+
+    tries: int = 0  # on end
+    mended: int = 0  # how often something was brought back since it began
+    missing: tuple[str, ...] = ()  # what was missing at the last try
+    last_ms: int = 0  # Unix time of the last try
+    problem: str = ""  # why that has failed; empty: it has not
+    gave_up: bool = False
+
+
+class GridKeeper:
+    """Keeps a grid going; `mend` brings back what is missing and returns what went wrong, or "".
+
+    `wait` waits until a process of the grid has ended, or for so many seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mend: Callable[[str], str],
+        *,
+        say: Callable[[str], None],
+        wait: Callable[[LocalGridState | None, float], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._mend, self._say, self._wait, self._monotonic_s = name, mend, say, wait, monotonic_s
+        self._mended_s = monotonic_s()
+        self.kept = Kept()
+
+    def run(self, own_pid: int) -> bool:
+        """Keep the grid until another keeper has it, or none is to (True), or it is given up (False)."""
+        self._change()
+        while True:
+            state = read_grid_state(self._name)
+            if state is None or all(process.pid != own_pid for process in state.keeper):
+                return True
+            if not state.missing:
+                if self.kept.tries and self._monotonic_s() - self._mended_s > STEADY_S:
+                    self._change(tries=0)
+                self._wait(state, _LOOK_EVERY_S)
+            elif self.kept.tries == MOST_TRIES:
+                return self._give_up(state.missing)
+            else:
+                self._try()
+
+    def _try(self) -> None:
+        """Bring back what is missing, after a pause in which more may end."""
+        self._wait(None, pause_s(self.kept.tries))
+        state = read_grid_state(self._name)
+        if state is None or not state.missing:
+            return  # someone else has done it
+        tries, missing = self.kept.tries + 1, state.missing
+        self._say(f"{_listed(missing)} ended; try {tries} to bring back what is missing")
+        self._change(tries=tries, missing=missing, last_ms=int(time.time() * 1000))
+        problem = self._mend(self._name)
+        self._mended_s = self._monotonic_s()
+        self._say(f"it failed: {problem}" if problem else f"brought back: {_listed(missing)}")
+        self._change(problem=problem, mended=self.kept.mended + (not problem))
+
+    def _give_up(self, missing: tuple[str, ...]) -> bool:
+        self._change(gave_up=True, missing=missing)
+        why = f": {self.kept.problem}" if self.kept.problem else ""
+        self._say(
+            f"GIVEN UP after {self.kept.tries} tries: {_listed(missing)} cannot be brought back{why}; "
+            f"mend what is wrong and run: gridweave up --name {self._name}"
+        )
+        return False
+
+    def _change(self, **changes: object) -> None:
+        self.kept = msgspec.structs.replace(self.kept, **changes)
+        write_whole(state_folder(self._name) / KEPT, msgspec.json.encode(self.kept))
+
+
+def pause_s(tries: int) -> float:
+    """Return how long to wait before the next try, after so many on end.
+
+    Examples
+    --------
+    >>> [pause_s(tries) for tries in (0, 1, 2, 6, 7, 19)]
+    [0.5, 1.0, 2.0, 32.0, 60.0, 60.0]
+    """
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**tries)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"the {name}" for name in names)
+
+
+def read_kept(name: str) -> Kept | None:
+    """Return what the last keeper of a grid has done; None if there was none, or it cannot be read."""
+    try:
+        return msgspec.json.decode((state_folder(name) / KEPT).read_bytes(), type=Kept)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+@contextlib.contextmanager
+def start_keeper(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
+    """Start the keeper of a grid; it begins when the block, in which it is to be written down, has ended."""
+    # What has the marker is ended with the grid, by the keeper's own children as well.
+    environment = {name: value for name, value in os.environ.items() if name != MARKER_VARIABLE}
+    if "PYTHONPATH" in environment:
+        paths = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+    with (folder / LOGS / LOG).open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gridweave.grid.service.keeper", state.name],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+    assert child.stdin is not None
+    with child.stdin:
+        process = LocalProcess.of_pid(KEEPER, child.pid)
+        assert process is not None, "a child that was not waited for has a number"
+        yield process
+    child.returncode = 0  # it is not waited for: it outlives this process
+
+
+def end_keeper(state: LocalGridState) -> None:
+    """End the keeper of a grid, with what it is about to bring back."""
+    end_processes(state.keeper, patience_s=_END_S)
+
+
+def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
+    """Wait until a process of a grid has ended, or for so long; None: only for so long."""
+    handles = [open_process(one.pid, one.start_ticks) for one in ([] if state is None else state.processes)]
+    waiting = select.poll()
+    try:
+        for handle in handles:
+            if handle is not None:
+                waiting.register(handle, select.POLLIN)
+        if state is None or not state.missing:
+            waiting.poll(longest_s * 1000)
+    finally:
+        for handle in handles:
+            if handle is not None:
+                os.close(handle)
+
+
+def mend_in_a_process(name: str) -> str:
+    """Bring back what is missing, in a process of its own; return what went wrong, or ""."""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "gridweave.grid.service.mend", name], stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            told, _ = child.communicate(timeout=MEND_S)
+        except subprocess.TimeoutExpired:
+            child.terminate()
+            return f"it was not done within {MEND_S:.0f} s"
+        except BaseException:
+            child.terminate()
+            raise
+    lines = told.strip().splitlines()
+    if child.returncode == 0:
+        return ""
+    return lines[-1] if lines else f"it ended with status {child.returncode}; see {LOG}"
+
+
+def main() -> int:
+    """Keep the grid that is named by the first argument."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(0)
+
+    def say(text: str) -> None:
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGTERM, end)
+    sys.stdin.read()  # until it is written down who keeps the grid
+    keeper = GridKeeper(sys.argv[1], mend_in_a_process, say=say, wait=wait_for_an_end)
+    try:
+        is_done = keeper.run(os.getpid())
+    except GridweaveError as error:
+        say(f"the keeper ends: {error}")
+        return error.exit_status
+    return 0 if is_done else UnavailableError.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

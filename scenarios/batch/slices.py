@@ -1,0 +1,104 @@
+"""Who has which nodes in which slice, at a site that shares them in time: the matrix as it is printed and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gridweave.errors import InputError
+from gridweave.scenarios.batch.one_site import SiteRun
+from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.gang.kernels.state import GangSite
+from gridweave.site.disciplines.gang.matrix import columns_of, intervals_of_columns, matrix_of, placed_slots
+from gridweave.site.disciplines.gang.policy import GangPolicy
+
+
+class Slice(NamedTuple):
+    """A job in a time slice, or a part of one.
+
+    Attributes
+    ----------
+    start_ms, end_ms : int
+    row : int
+        Of the matrix.
+    job_id : int
+    nodes : tuple of (int, int)
+        Half-open intervals.
+    """
+
+    start_ms: int
+    end_ms: int
+    row: int
+    job_id: int
+    nodes: tuple[tuple[int, int], ...]
+
+
+def _played_to(workload: Workload, nodes: int, policy: GangPolicy, until_ms: int) -> SiteRun:
+    """Return a workload played up to an instant and with it; jobs that are too wide are left out."""
+    run = SiteRun(workload, nodes, policy)
+    run.play(len(run.start_ms), until_ms + 1)
+    return run
+
+
+def matrix_at(
+    workload: Workload, nodes: int, policy: GangPolicy, at_ms: int
+) -> tuple[list[list[int | None]], int | None]:
+    """Return the matrix at an instant, after its decisions, and the row whose slice goes on then.
+
+    Parameters
+    ----------
+    at_ms : int
+        Of the clock of the workload.
+
+    Returns
+    -------
+    matrix : list of list of int or None, shape (rows, nodes)
+        The id of the job that has each node in each row, None where nobody has it.
+    row : int or None
+        None if nobody is there.
+    """
+    state = _played_to(workload, nodes, policy, at_ms).site.state
+    counters = state.counters[0]
+    if not counters["n_turns"]:
+        return matrix_of(state), None
+    turn = (at_ms - int(counters["since_ms"])) // policy.slice_ms % int(counters["n_turns"])
+    return matrix_of(state), int(state.turn_row[turn])
+
+
+def slices_between(
+    workload: Workload, nodes: int, policy: GangPolicy, from_ms: int, to_ms: int, *, at_most: int = 20_000
+) -> list[Slice]:
+    """Return who works when and where in a window of time, in the order of time.
+
+    Raises
+    ------
+    InputError
+        If there are more of them than ``at_most``.
+    """
+    run = _played_to(workload, nodes, policy, from_ms)
+    found: list[Slice] = []
+    now_ms = from_ms
+    while now_ms < to_ms:
+        until_ms = min(to_ms, run.next_instant_ms())
+        found += _slices_of(run.site.state, policy, now_ms, until_ms)
+        if len(found) > at_most:
+            raise InputError(f"there are more than {at_most:,} slices of jobs in that time; show a shorter one")
+        now_ms = until_ms
+        run.play(len(run.start_ms), now_ms + 1)
+    return found
+
+
+def _slices_of(state: GangSite, policy: GangPolicy, from_ms: int, to_ms: int) -> Iterator[Slice]:
+    """Yield the slices of a time in which nothing is decided."""
+    since_ms, n_turns = (int(state.counters[name][0]) for name in ("since_ms", "n_turns"))
+    if not n_turns:
+        return
+    jobs = [(state.jobs[slot], intervals_of_columns(columns_of(state, slot))) for slot in placed_slots(state)]
+    number = (from_ms - since_ms) // policy.slice_ms
+    while (begin_ms := since_ms + number * policy.slice_ms) < to_ms:
+        row = int(state.turn_row[number % n_turns])
+        span = max(begin_ms, from_ms), min(begin_ms + policy.slice_ms, to_ms)
+        for job, nodes in jobs:
+            if int(job["rows"]) >> row & 1:
+                yield Slice(*span, row, int(job["job_id"]), nodes)
+        number += 1

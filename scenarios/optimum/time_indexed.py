@@ -1,0 +1,146 @@
+"""The thesis's own way to the best plan: a time-indexed integer program, solved with HiGHS (Streit, section 4.6)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines.optimal.instance import FloatArray, Instance, IntArray
+from gridweave.site.disciplines.optimal.intervals import THREE, Solution, solve_intervals
+
+ENTRY_KB = 0.1
+"""Memory of an entry of the matrix: x of equations 4.6 and 4.7, "0.1 kB"."""
+
+MEMORY_KB = 200_000.0
+"""Memory for the program. With this the time scales are those of Table 4.4, but for one of its twelve lines."""
+
+_S_MS = 1_000
+_MINUTE_S = 60
+
+
+def time_scale_s(instance: Instance, *, memory_kb: float = MEMORY_KB) -> int:
+    """Return the time scale of the thesis's program (equation 4.7), in seconds, rounded up to a full minute.
+
+    Parameters
+    ----------
+    instance : Instance
+    memory_kb : float
+        The memory for the program.
+    """
+    makespan_s = _longest_ms(instance) / _S_MS
+    run_s = float(instance.estimate_ms.sum()) / _S_MS
+    scale_s = math.sqrt(makespan_s * run_s * ENTRY_KB / memory_kb)
+    return max(1, math.ceil(scale_s / _MINUTE_S)) * _MINUTE_S
+
+
+def _longest_ms(instance: Instance) -> int:
+    """Return the longest makespan of the three policies, from now: T of constraint 4.5."""
+    plans = (instance.planned(policy) for policy in THREE)
+    return max(int((plan + instance.estimate_ms).max()) for plan in plans) - instance.now_ms
+
+
+def solve_time_indexed(
+    instance: Instance,
+    *,
+    metric: str = "artww",
+    policies: Sequence[str] = THREE,
+    scale_s: int | None = None,
+    limit_s: float = 60.0,
+) -> Solution:
+    """Solve the thesis's integer program with HiGHS, and repair its plan (equations 4.2 to 4.7).
+
+    Parameters
+    ----------
+    instance : Instance
+    metric : str
+        One of `gridweave.site.disciplines.optimal.instance.METRICS`.
+    policies : sequence of str
+        With whose best plan it is compared.
+    scale_s : int, optional
+        The time scale; that of equation 4.7 if left out.
+    limit_s : float
+        After so many seconds the best plan so far is taken; that of the best policy if there is none.
+
+    Returns
+    -------
+    Solution
+        Its bound is that of the program before the repair, so it holds of plans on the time scale alone, and is left
+        out: minus infinity.
+
+    Notes
+    -----
+    A variable says that a job starts at the begin of an interval. Its length is rounded up to full intervals, so that
+    what is solved can be done. The repair places the jobs in the order of their starts, each as early as it fits.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    scale_s = time_scale_s(instance) if scale_s is None else scale_s
+    began_s = time.perf_counter()
+    cost, rows, free = _program(instance, instance.weights(metric), scale_s * _S_MS)
+    constraints = [LinearConstraint(rows[0], 1, 1), LinearConstraint(rows[1], -np.inf, free)]
+    found = milp(
+        cost, integrality=np.ones(len(cost), np.int64), bounds=Bounds(0, 1), constraints=constraints,
+        options={"time_limit": limit_s},
+    )  # fmt: skip
+    best, plan = instance.best_policy(policies, metric)
+    start_ms = plan
+    if found.x is not None:
+        slots = np.argmax(np.asarray(found.x).reshape(len(instance), -1), axis=1)
+        start_ms = instance.listed(np.lexsort((np.arange(len(instance)), slots)))
+    return Solution(
+        start_ms=start_ms,
+        worth=instance.worth(start_ms, metric),
+        bound=-math.inf,
+        seconds=time.perf_counter() - began_s,
+        policy=best,
+        policy_worth=instance.worth(plan, metric),
+        scale_s=scale_s,
+    )
+
+
+def _program(instance: Instance, weights: FloatArray, scale_ms: int) -> tuple[FloatArray, list[Any], IntArray]:
+    """Return the costs of the variables, the two constraints as sparse matrices, and the free nodes by interval.
+
+    Variable i * slots + t says that job i starts at the begin of interval t.
+    """
+    from scipy.sparse import csr_array, kron
+
+    lengths = -(-instance.estimate_ms // scale_ms)
+    coarse = replace(
+        instance,
+        estimate_ms=lengths * scale_ms,
+        step_ms=instance.now_ms - (instance.now_ms - instance.step_ms) // scale_ms * scale_ms,
+    )
+    # The plans of the three policies on the time scale are plans of the program.
+    slots = int(-(-_longest_ms(coarse) // scale_ms))
+    begin_ms = instance.now_ms + scale_ms * np.arange(slots, dtype=np.int64)
+    # What is free all through an interval is what is free at its begin: what runs only ends.
+    free = instance.step_free[np.searchsorted(instance.step_ms, begin_ms, side="right") - 1]
+    once = kron(csr_array(np.eye(len(instance))), csr_array(np.ones((1, slots))), format="csr")
+    entries: list[tuple[IntArray, IntArray, IntArray]] = []
+    for row, length in enumerate(lengths.tolist()):
+        start = np.repeat(np.arange(slots), length)
+        covers = start + np.tile(np.arange(length), slots)
+        kept = covers < slots
+        entries.append((np.full(int(kept.sum()), instance.width[row]), covers[kept], row * slots + start[kept]))
+    data, covered, variable = (np.concatenate(column) for column in zip(*entries, strict=True))
+    capacity = csr_array((data, (covered, variable)), shape=(slots, len(instance) * slots))
+    response_ms = (begin_ms - instance.now_ms).astype(np.float64)
+    cost = (weights[:, None] * response_ms[None, :]).ravel()
+    return cost, [once, capacity], free
+
+
+SOLVERS = ("cp-sat", "highs")
+
+
+def solve(instance: Instance, solver: str = "cp-sat", **options: Any) -> Solution:
+    """Find the best plan of an instance with one of `SOLVERS`; the options are those of its function."""
+    if solver not in SOLVERS:
+        raise OptionError("solver", f"{solver!r} is not known; one of {', '.join(SOLVERS)}")
+    return solve_intervals(instance, **options) if solver == "cp-sat" else solve_time_indexed(instance, **options)

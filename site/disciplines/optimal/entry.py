@@ -1,0 +1,82 @@
+"""The discipline optimal as an entry of the dictionary: the options of such a site, and its policy from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gridweave.site.disciplines.optimal.discipline import Optimal
+from gridweave.site.disciplines.optimal.instance import METRICS
+from gridweave.site.disciplines.optimal.intervals import THREE, cp_model_of
+from gridweave.site.disciplines.optimal.policy import NAME, OptimalPolicy
+from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
+
+
+class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a site plans with a solver: ``optimal`` of one of ``[[sites]]``; as `OptimalPolicy`.
+
+    Attributes
+    ----------
+    metric : str
+    policies : list of str, or str
+        As one text with a plus between them.
+    effort_s : float
+    most_jobs : int
+    """
+
+    metric: Annotated[str, Meta(description="What a plan minimises.", extra_json_schema={"enum": list(METRICS)})] = (
+        "artww"
+    )
+    policies: list[str] | str = "+".join(THREE)
+    effort_s: Annotated[float, Meta(description="The solver's work for each plan, about a second each.")] = 1.0
+    most_jobs: Annotated[int, Meta(description="With more waiting jobs the plan is the best policy's.")] = 30
+
+
+def read_policy(nodes: int, given: Options, usual: Options) -> OptimalPolicy:
+    """Return the policy of a site that plans with a solver, which must be installed: ``optimal`` is its option."""
+    refuse_unknown(
+        given, (NAME,), f"is not for a site with the discipline {NAME}, which chooses the order itself and plans"
+    )
+    cp_model_of()
+    table: OptimalTable = given.get(NAME) or OptimalTable()
+    policies = table.policies.split("+") if isinstance(table.policies, str) else table.policies
+    return OptimalPolicy(
+        metric=table.metric, policies=tuple(policies), effort_s=table.effort_s, most_jobs=table.most_jobs
+    )
+
+
+def metrics_of(played: Played) -> Mapping[str, float]:
+    """Return how many plans the solver made, and of these the part that is proven and the average gain.
+
+    Parameters
+    ----------
+    played : Played
+
+    Returns
+    -------
+    mapping from str to float
+        The gain is over the best policy's plan, in per cent.
+    """
+    totals = played.totals
+    plans = max(totals["plans"], 1.0)
+    return {
+        "solved_plans": totals["plans"],
+        "proven_plans_pct": 100.0 * totals["proven"] / plans,
+        "plan_gain_pct": totals["gain"] / plans,
+    }
+
+
+ENTRY = Entry(
+    name=NAME,
+    about="a planning site whose plan of each instant is a solver's, for a few waiting jobs",
+    make=Optimal,
+    read=read_policy,
+    backfills=("easy",),
+    table=OptimalTable,
+    table_key=NAME,
+    keeps_reservations=True,
+    metrics=metrics_of,
+)

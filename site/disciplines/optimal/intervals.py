@@ -1,0 +1,222 @@
+"""The best plan of an instant with CP-SAT: an interval for each job, under one cumulative constraint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gridweave.errors import UnavailableError
+from gridweave.site.disciplines.optimal.instance import FloatArray, Instance, IntArray
+
+THREE = ("fcfs", "sjf", "ljf")
+"""The policies of the thesis."""
+
+Progress = Callable[[float, float], None]
+"""Told of every better plan and every better bound: what the best plan so far is worth, and the bound."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solution:
+    """A plan, and how good it can be proven to be.
+
+    Attributes
+    ----------
+    start_ms : numpy.ndarray of int64, shape (n,)
+    worth : float
+        What the plan is worth by the metric; less is better.
+    bound : float
+        No plan is worth less. Minus infinity if nothing was proven.
+    seconds : float
+        That the solver took.
+    policy : str
+        The best policy.
+    policy_worth : float
+        What its plan is worth.
+    scale_s : int
+        The time scale in seconds; 0 where there is none.
+    """
+
+    start_ms: IntArray
+    worth: float
+    bound: float
+    seconds: float
+    policy: str
+    policy_worth: float
+    scale_s: int = 0
+
+    @property
+    def quality(self) -> float:
+        """Worth of the plan over that of the best policy (equation 4.8)."""
+        return self.worth / self.policy_worth
+
+    @property
+    def loss_pct(self) -> float:
+        """How much is lost with the best policy, in per cent; below 0 if that is better, with a time scale."""
+        return 100.0 * (1.0 - self.quality)
+
+    @property
+    def gap_pct(self) -> float:
+        """By how much a plan may still be better than this one, in per cent; 0 if it is the optimum."""
+        return 100.0 * max(0.0, 1.0 - self.bound / self.worth)
+
+
+def solve_intervals(
+    instance: Instance,
+    *,
+    metric: str = "artww",
+    policies: Sequence[str] = THREE,
+    limit_s: float = 60.0,
+    effort_s: float = math.inf,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Solution:
+    """Find the best plan with CP-SAT: interval variables under a cumulative constraint, exact to the millisecond.
+
+    Parameters
+    ----------
+    instance : Instance
+    metric : str
+        One of `gridweave.scenarios.optimum.instance.METRICS`.
+    policies : sequence of str
+        The search starts from the plan of the best of them.
+    limit_s : float
+        After so many seconds the best plan so far is taken.
+    effort_s : float
+        After so much work the best plan so far is taken, in the solver's own measure, about a second each.
+    workers : int
+        Threads. With one, and if ``limit_s`` is not met, the plan is the same on every machine.
+    progress : callable, optional
+
+    Returns
+    -------
+    Solution
+        Never worse than the best policy.
+
+    Raises
+    ------
+    UnavailableError
+        If OR-Tools is not installed.
+    """
+    cp_model = cp_model_of()
+    best, plan = instance.best_policy(policies, metric)
+    unit_ms = int(np.gcd.reduce(np.concatenate([instance.estimate_ms, instance.step_ms - instance.now_ms])))
+    model, starts = _interval_model(cp_model, instance, plan, unit_ms)
+    weights = instance.weights(metric)
+    coefficients = _whole(weights)
+    model.minimize(sum(int(weight) * start for weight, start in zip(coefficients, starts, strict=True)))
+    solver = _solver(cp_model, limit_s, effort_s, workers)
+    per_unit = float(weights.sum() / coefficients.sum()) * unit_ms
+    offset = instance.worth(np.full(len(instance), instance.now_ms), metric)
+    told = None if progress is None else _Told(progress, offset, per_unit, instance.worth(plan, metric))
+    status = solver.solve(model, None if told is None else _watch(cp_model, solver, told))
+    start_ms, bound = plan, -math.inf
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        found = instance.now_ms + unit_ms * np.array([solver.value(start) for start in starts], np.int64)
+        start_ms = found if instance.worth(found, metric) <= instance.worth(plan, metric) else plan
+        bound = offset + per_unit * solver.best_objective_bound
+    worth = instance.worth(start_ms, metric)
+    return Solution(
+        start_ms=start_ms,
+        worth=worth,
+        bound=worth if status == cp_model.OPTIMAL else min(bound, worth),
+        seconds=solver.wall_time,
+        policy=best,
+        policy_worth=instance.worth(plan, metric),
+    )
+
+
+def cp_model_of() -> Any:
+    """Return the module of CP-SAT.
+
+    Raises
+    ------
+    UnavailableError
+        If OR-Tools is not installed.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        raise UnavailableError("the best plan needs OR-Tools: pip install 'gridweave[optimum]'") from None
+    return cp_model
+
+
+def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: int) -> tuple[Any, list[Any]]:
+    """Return the model without its objective, and the variables of the starts, in units from now on."""
+    model = cp_model.CpModel()
+    lengths = (instance.estimate_ms // unit_ms).tolist()
+    steps = ((instance.step_ms - instance.now_ms) // unit_ms).tolist()
+    # The last end of a plan without a needless gap: all one after the other behind all that runs.
+    latest = steps[-1] + sum(lengths)
+    starts = [model.new_int_var(0, latest - length, "") for length in lengths]
+    intervals = [
+        model.new_fixed_size_interval_var(start, length, "") for start, length in zip(starts, lengths, strict=True)
+    ]
+    demands = instance.width.tolist()
+    nodes = int(instance.step_free[-1])
+    for begin, end, free in zip(steps, steps[1:], instance.step_free.tolist(), strict=False):
+        if free < nodes:
+            intervals.append(model.new_fixed_size_interval_var(begin, end - begin, ""))
+            demands.append(nodes - free)
+    model.add_cumulative(intervals, demands, nodes)
+    for start, planned in zip(starts, ((plan - instance.now_ms) // unit_ms).tolist(), strict=True):
+        model.add_hint(start, planned)
+    _order_twins(model, instance, starts)
+    return model, starts
+
+
+def _order_twins(model: Any, instance: Instance, starts: list[Any]) -> None:
+    """Have jobs of the same width and estimate start in the order of submission: to exchange them changes no metric."""
+    twins: dict[tuple[int, int], int] = {}
+    for row, kind in enumerate(zip(instance.width.tolist(), instance.estimate_ms.tolist(), strict=True)):
+        if kind in twins:
+            model.add(starts[twins[kind]] <= starts[row])
+        twins[kind] = row
+
+
+def _whole(weights: FloatArray) -> IntArray:
+    """Return weights as whole numbers: exactly in proportion where they can be, else to one part in 2^20."""
+    scaled = weights / weights.min()
+    if np.allclose(scaled, np.rint(scaled), rtol=1e-12):
+        return np.asarray(np.rint(scaled), np.int64)
+    return np.asarray(np.maximum(1, np.rint(weights / weights.max() * 2**20)), np.int64)
+
+
+def _solver(cp_model: Any, limit_s: float, effort_s: float, workers: int) -> Any:
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = limit_s
+    solver.parameters.max_deterministic_time = effort_s
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = 1
+    return solver
+
+
+class _Told:
+    """The best plan and the best bound so far, passed on whenever one of them is better."""
+
+    def __init__(self, progress: Progress, offset: float, per_unit: float, worth: float) -> None:
+        self._progress, self._offset, self._per_unit = progress, offset, per_unit
+        self._worth, self._bound = worth, -math.inf
+
+    def hear(self, *, objective: float = math.inf, bound: float = -math.inf) -> None:
+        """Take in an objective or a bound of the solver."""
+        self._worth = min(self._worth, self._offset + self._per_unit * objective)
+        self._bound = max(self._bound, self._offset + self._per_unit * bound)
+        self._progress(self._worth, min(self._bound, self._worth))
+
+
+def _watch(cp_model: Any, solver: Any, told: _Told) -> Any:
+    """Return what the solver tells of better plans, and have it tell of better bounds."""
+
+    class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        """Passes on what every better plan is worth."""
+
+        def on_solution_callback(self) -> None:
+            """Tell of a better plan."""
+            told.hear(objective=self.objective_value)
+
+    solver.best_bound_callback = lambda bound: told.hear(bound=bound)
+    return Watch()

@@ -1,0 +1,77 @@
+"""How a site schedules whose plans are a solver's, as its operator writes it down (docs/optimum.md)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines.optimal.instance import METRICS
+from gridweave.site.disciplines.optimal.intervals import THREE
+from gridweave.site.kernels.order import ORDERS
+from gridweave.site.policy import SitePolicy
+
+NAME = "optimal"
+"""Of the discipline."""
+
+MAX_EFFORT_S = 3_600.0
+
+
+class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a site with the discipline optimal schedules.
+
+    Attributes
+    ----------
+    metric : {"artww", "art", "artwa", "sld", "sldww"}
+        What the plan of each instant minimises.
+    policies : tuple of str
+        The solver starts from the plan of the best of them, names in `gridweave.site.kernels.order.ORDERS`.
+    effort_s : float
+        For each plan, in the solver's own measure of work, about a second each, above 0 to `MAX_EFFORT_S`.
+    most_jobs : int
+        With more waiting jobs the plan is that of the best policy, from 2 up.
+
+    Raises
+    ------
+    OptionError
+        If a name is unknown, or a number is out of its range.
+
+    Examples
+    --------
+    >>> OptimalPolicy(most_jobs=10).label
+    'optimal artww effort=1s up to 10 jobs'
+    """
+
+    discipline: ClassVar[str] = NAME
+
+    metric: str = "artww"
+    policies: tuple[str, ...] = THREE
+    effort_s: float = 1.0
+    most_jobs: int = 30
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise OptionError(
+                "metric", f"{self.metric!r} is no weighted sum of response times; one of {', '.join(METRICS)}"
+            )
+        if not self.policies:
+            raise OptionError("policies", "are missing; at least one order")
+        for policy in self.policies:
+            if policy not in ORDERS:
+                raise OptionError("policies", f"{policy!r} is not known; one of {', '.join(ORDERS)}")
+        if not 0 < self.effort_s <= MAX_EFFORT_S:
+            raise OptionError("effort_s", f"is {self.effort_s:.15g}; above 0, and at most {MAX_EFFORT_S:,.0f}")
+        if self.most_jobs < 2:
+            raise OptionError("most_jobs", f"is {self.most_jobs}; at least 2")
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call this policy; it tells apart any two that schedule differently."""
+        words = [NAME, self.metric, *(["+".join(self.policies)] if self.policies != THREE else [])]
+        return " ".join([*words, f"effort={self.effort_s:.15g}s", f"up to {self.most_jobs} jobs"])
+
+    @property
+    def planning(self) -> SitePolicy:
+        """How the site schedules a single job."""
+        return SitePolicy(discipline="planning")

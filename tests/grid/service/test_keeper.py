@@ -1,0 +1,171 @@
+"""The keeper of a grid: what it brings back, how long it waits in between, and when it gives up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridweave.grid.service.keeper import (
+    LONGEST_PAUSE_S,
+    MOST_TRIES,
+    STEADY_S,
+    GridKeeper,
+    end_keeper,
+    read_kept,
+    start_keeper,
+)
+from gridweave.grid.service.state import (
+    GATEWAY,
+    HEAD,
+    KEEPER,
+    LOGS,
+    LocalGridState,
+    LocalProcess,
+    make_private,
+    read_grid_state,
+    state_folder,
+    write_state,
+)
+from gridweave.grid.service.status import look
+from gridweave.site.machine.processes import boot_id
+
+NAME = "test"
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what these tests write down in a folder of their own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """Return a process that leads a session."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def process_of(pid: int, name: str) -> LocalProcess:
+    """Return a process as it is written down."""
+    found = LocalProcess.of_pid(name, pid)
+    assert found is not None
+    return found
+
+
+def a_state(folder: Path, *processes: LocalProcess) -> LocalGridState:
+    """Return what is written down of a grid of these processes, of which a head and a gateway are to run."""
+    return LocalGridState(
+        name=NAME,
+        marker="m",
+        boot=boot_id(),
+        since_ms=0,
+        folder=str(folder / "live"),
+        namespace="n",
+        sites=(),
+        processes=processes,
+        parts=(HEAD, GATEWAY),
+        text="[[sites]]\n",
+        url="http://127.0.0.1:1",
+        file="GRID.toml",
+    )
+
+
+class Bench:
+    """A keeper whose time passes when it waits; what it would bring back comes back when `mends` says so."""
+
+    def __init__(self, folder: Path, mends: list[str]) -> None:
+        self.now_s, self.folder, self.mends = 0.0, folder, mends
+        self.said: list[str] = []
+        self.waits: list[float] = []
+        self.tried_s: list[float] = []
+        self.keeper = GridKeeper(
+            NAME, self._mend, say=self.said.append, wait=self._wait, monotonic_s=lambda: self.now_s
+        )
+        self.own = process_of(os.getpid(), KEEPER)
+        write_state(a_state(folder, self.own))
+
+    def _wait(self, state: LocalGridState | None, longest_s: float) -> None:
+        self.now_s += longest_s
+        if state is not None and self.now_s > 10 * STEADY_S:
+            write_state(a_state(self.folder))  # another keeper has it now
+
+    def _mend(self, name: str) -> str:
+        self.tried_s.append(self.now_s)
+        problem = self.mends.pop(0) if self.mends else ""
+        if not problem:
+            both = [process_of(os.getpid(), part) for part in (HEAD, GATEWAY)]
+            write_state(a_state(self.folder, self.own, *both))
+        return problem
+
+
+def test_it_waits_longer_after_each_try_and_begins_anew_when_all_is_steady(tmp_path: Path) -> None:
+    """Pauses double up to a minute; what was brought back and ran for five minutes is no longer held against it."""
+    bench = Bench(tmp_path, ["no", "no", "no", ""])
+    assert bench.keeper.run(os.getpid())
+    assert bench.tried_s == [0.5, 1.5, 3.5, 7.5]
+    kept = read_kept(NAME)
+    assert kept is not None
+    assert (kept.tries, kept.mended, kept.gave_up, kept.missing) == (0, 1, False, (HEAD, GATEWAY))
+    assert bench.said[-1] == "brought back: the head of Ray, the gateway"
+
+
+def test_it_gives_up_aloud(tmp_path: Path) -> None:
+    """After many tries in a row it ends, and its log and `status` say what is missing and why."""
+    bench = Bench(tmp_path, ["port 8765 is taken"] * (MOST_TRIES + 1))
+    assert not bench.keeper.run(os.getpid())
+    assert len(bench.tried_s) == MOST_TRIES
+    assert max(b - a for a, b in zip(bench.tried_s, bench.tried_s[1:], strict=False)) == LONGEST_PAUSE_S
+    assert bench.said[-1].startswith("GIVEN UP after 20 tries: the head of Ray, the gateway cannot be brought back")
+    assert "port 8765 is taken" in bench.said[-1]
+    write_state(a_state(tmp_path, process_of(os.getpid(), GATEWAY)))
+    parts = {part.name: part for part in look(NAME).parts}
+    assert not parts[KEEPER].well
+    assert "gave up head of Ray, gateway after 20 tries: port 8765 is taken" in parts[KEEPER].detail
+
+
+def test_a_real_one_sees_an_end_at_once_and_is_ended_before_the_rest(
+    tmp_path: Path, child: subprocess.Popen[bytes]
+) -> None:
+    """The process notices that a part was killed, tries to bring it back, and leaves when it is told to."""
+    folder = make_private(state_folder(NAME))
+    make_private(folder / LOGS)
+    with start_keeper(a_state(tmp_path), folder) as keeper:
+        write_state(a_state(tmp_path, process_of(child.pid, HEAD), process_of(child.pid, GATEWAY), keeper))
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    # Its GRID.toml says nothing of use, so that what it brings back is nothing.
+    while (kept := read_kept(NAME)) is None or not kept.problem:
+        assert keeper.is_alive
+    assert "sites" in kept.problem
+    state = read_grid_state(NAME)
+    assert state is not None
+    assert state.keeper == (keeper,)
+    end_keeper(state)
+    assert not keeper.is_alive
+    assert "the head of Ray, the gateway ended; try 1" in (folder / LOGS / "keeper.log").read_text()
+
+
+def test_one_that_nobody_has_written_down_ends(tmp_path: Path) -> None:
+    """If `up` was killed in the moment in which it started a keeper, that one ends by itself."""
+    folder = make_private(state_folder(NAME))
+    make_private(folder / LOGS)
+    write_state(a_state(tmp_path))
+    with start_keeper(a_state(tmp_path), folder) as keeper:
+        pass
+    while keeper.is_alive:
+        pass
+
+
+def test_it_is_small() -> None:
+    """The keeper loads no Ray, no compiler, no server and no event loop: it is there as long as the grid is."""
+    code = "import gridweave.grid.service.keeper, sys; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"ray", "numba", "numpy", "aiohttp", "asyncio", "sqlalchemy", "typer"}
