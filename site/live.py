@@ -225,14 +225,7 @@ class LiveSite:
             case DescribeJob():
                 self._expected.setdefault((event.job_id, event.attempt), Expected(event))
             case ReserveNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
-                expected = self._expected.get((job_id, event.attempt))
-                if expected is None:
-                    self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
-                elif (why := self.runs.users.refusal(expected.described.request.user)) and not expected.is_asked:
-                    self._answer(Refused(job_id, event.attempt, why, "user"))
-                elif not expected.is_asked:
-                    expected.is_asked = True
-                    self._inner.append(event)
+                self._asked_for_nodes(event, job_id)
             case RequestQuote(user=user) if user and (why := self.runs.users.refusal(user)):
                 self.book.out.append(TellGrid(Quoted(event.quote_id, 0, None, why, cause="user")))
             case CommitNodes(job_id=job_id, attempt=attempt):
@@ -253,6 +246,17 @@ class LiveSite:
                 self._inner += self.runs.take_in(event)
             case _:
                 self._inner.append(event)
+
+    def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
+        """Pass on to the core what the grid asks for a job, if that was described, and its user is taken here."""
+        expected = self._expected.get((job_id, event.attempt))
+        if expected is None:
+            self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
+        elif (why := self.runs.users.refusal(expected.described.request.user)) and not expected.is_asked:
+            self._answer(Refused(job_id, event.attempt, why, "user"))
+        elif not expected.is_asked:
+            expected.is_asked = True
+            self._inner.append(event)
 
     def _why_never(self, job: Job) -> str | None:
         return why_impossible(job) or self.core.site.why_never(job)
