@@ -20,6 +20,7 @@ from gridweave.grid.messages import (
     FromSite,
     GridCommand,
     GridEvent,
+    GridJobBarred,
     GridJobCancelled,
     GridJobHeld,
     GridJobHopeless,
@@ -150,7 +151,10 @@ class MetaCore:
             if type(event) is FromSite:
                 commands += control.answered(now_ms, event.site, event.answer)
             elif type(event) is GridJobSubmitted:
-                commands += control.submit(now_ms, event.job, event.sensitivity, event.sends, event.attempt)
+                told = event.sensitivity, event.sends, event.attempt, event.barred
+                commands += control.submit(now_ms, event.job, *told)
+            elif type(event) is GridJobBarred:
+                commands += control.bar(now_ms, event.job)
             elif type(event) is GridJobCancelled:
                 commands += control.cancel(now_ms, event.job_id)
             elif type(event) is GridJobHeld:
@@ -164,9 +168,9 @@ class MetaCore:
         commands += control.run(now_ms)
         return commands
 
-    def why_never(self, job: Job) -> str | None:
-        """Return why a job could not be placed on the idle grid, in one line, or None."""
-        return self._control.why_never(job)
+    def why_never(self, job: Job, barred: tuple[int, ...] = ()) -> str | None:
+        """Return why a job could not be placed on the idle grid without some sites, in one line, or None."""
+        return self._control.why_never(job, barred)
 
     def waiting(self) -> Iterator[int]:
         """Yield the jobs that wait, in the order in which they are thought of."""
@@ -202,11 +206,18 @@ class MetaCore:
         """
         return self._control.forecaster(max(now_ms, self._now_ms), job_id)
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecaster:
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float = 1.0,
+        sends: Sends | None = None,
+        barred: tuple[int, ...] = (),
+    ) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends)
+        return self._control.quoter(now_ms, job, sensitivity, sends, barred)
 
     @property
     def state_type(self) -> Any:
@@ -272,6 +283,8 @@ _ANSWERED = MAX_ID + 1
 _ORDER: dict[type, int] = {
     LinksChanged: MAX_ID + 2,
     PathsMeasured: MAX_ID + 2,
+    # What sites refuse at this instant is placed by it.
+    GridJobBarred: -1,
     GridJobCancelled: MAX_ID + 3,
     GridJobHeld: MAX_ID + 4,
     GridJobReleased: MAX_ID + 4,

@@ -21,8 +21,10 @@ from gridweave.grid.messages import (
     FromSite,
     GridCommand,
     GridEvent,
+    GridJobBarred,
     GridJobCancelled,
     GridJobHeld,
+    GridJobHopeless,
     GridJobReleased,
     GridJobSubmitted,
     LiveGridCommand,
@@ -40,9 +42,9 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
-from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast
+from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
-from gridweave.site.launch import total_usage
+from gridweave.site.launch import TakenUsers, total_usage
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -57,11 +59,13 @@ from gridweave.site.messages import (
     OpenGate,
     Probed,
     Refused,
+    RequestQuote,
     Reserved,
     ReserveNodes,
     SignalFragment,
     SiteMessage,
     Started,
+    TakesUsers,
     UserSubmitted,
     Wish,
     Withdrawn,
@@ -114,6 +118,8 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     measured: MeasurementsState
     gates: dict[int, Gate]
     meeting: dict[int, str]
+    takes: dict[int, TakenUsers] = msgspec.field(default_factory=dict)
+    denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
 
 
 class LiveGrid:
@@ -151,6 +157,9 @@ class LiveGrid:
         # Of jobs on several sites: how far they have come, and where their ranks meet.
         self._gates: dict[int, Gate] = {}
         self._meeting: dict[int, str] = {}
+        # Whom each site takes, as it has said; and of whom it has refused a job since then.
+        self._takes: dict[int, TakenUsers] = {}
+        self._denied: set[tuple[int, str]] = set()
         self._now_ms = 0
         # What the core is to be told.
         self._inner: list[GridEvent] = []
@@ -196,7 +205,7 @@ class LiveGrid:
         kept = self.book.why_kept(job_id, now_ms)
         found = None if kept or record.state not in ("waiting", "starting") else self.core.forecaster(now_ms, job_id)
         known = record_forecast(record, now_ms, kept)
-        return found or (lambda: known)
+        return (lambda: known) if found is None else self._with_refusals(found, record.request.user)
 
     def quoter(self, now_ms: int, request: JobRequest) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
@@ -208,11 +217,16 @@ class LiveGrid:
         if refusal is None:
             try:
                 sends = None if request.traffic is None else self._sends(request.traffic)
-                return self.core.quoter(now_ms, self.book.next_job(request), request.sensitivity, sends)
+                barred = self._barred(request.user)
+                if len(barred) < len(self._names):
+                    told = request.sensitivity, sends, tuple(barred)
+                    found = self.core.quoter(now_ms, self.book.next_job(request), *told)
+                    return self._with_refusals(found, request.user)
+                state, refusal = "refused", self._no_site_takes(request.user, barred)
             except InputError as error:
                 refusal = str(error)
-        found = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal)
-        return lambda: found
+        known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
+        return lambda: known
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
@@ -232,6 +246,8 @@ class LiveGrid:
             measured=self.measured.state(),
             gates=self._gates,
             meeting=self._meeting,
+            takes=self._takes,
+            denied=sorted(self._denied),
         )
 
     def restore(self, state: LiveGridState[Any]) -> None:
@@ -242,6 +258,7 @@ class LiveGrid:
         self.measured.restore(state.measured)
         self._gates = state.gates
         self._meeting = state.meeting
+        self._takes, self._denied = state.takes, set(state.denied)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -268,6 +285,10 @@ class LiveGrid:
             case FromLiveSite(site=site, message=message):
                 if isinstance(message, FragmentReport):
                     self._reported(site, message)
+                elif isinstance(message, TakesUsers):
+                    self._takes[site] = message.users
+                    self._denied = {(other, user) for other, user in self._denied if other != site}
+                    self._users_changed()
                 elif self._is_asked(site, message):
                     if isinstance(message, FragmentReady | FragmentOpened):
                         self._at_gate(site, message)
@@ -290,14 +311,50 @@ class LiveGrid:
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
         sends = None if request.traffic is None else self._sends(request.traffic)
-        return GridJobSubmitted(job, request.sensitivity, sends, attempt)
+        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request.user)))
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
             self.core.check(self._now_ms, (self._submission(job, request),))
         except InputError as error:
             return str(error)
-        return self.core.why_never(job)
+        barred = self._barred(request.user)
+        if len(barred) == len(self._names):
+            return self._no_site_takes(request.user, barred)
+        return self.core.why_never(job, tuple(barred))
+
+    # -- who is taken where -------------------------------------------------------------------------------------------
+
+    def _barred(self, user: str) -> dict[int, str]:
+        """Return the sites that do not take a user, and why."""
+        found: dict[int, str] = {}
+        for site in range(len(self._names)):
+            why = self._takes[site].refusal(user) if site in self._takes else None
+            if why is None and (site, user) in self._denied:
+                why = f"it has refused a job of {user!r}"
+            if why is not None:
+                found[site] = why
+        return found
+
+    def _no_site_takes(self, user: str, barred: dict[int, str]) -> str:
+        each = "; ".join(f"{self._names[site]}: {why}" for site, why in barred.items())
+        return f"no site takes jobs of {user!r}: {each}"
+
+    def _with_refusals(self, forecaster: Forecaster, user: str) -> Forecaster:
+        """Return a forecaster that says which sites do not take the user of the job."""
+        refusals = {self._names[site]: why for site, why in self._barred(user).items()}
+        return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
+
+    def _users_changed(self, *users: str) -> None:
+        """Have jobs of users placed by who takes them now; of all users, if none is named."""
+        for record in list(self.book.records.values()):
+            user = record.request.user
+            if record.state in OVER or record.job_id in self.book.eligibility or (users and user not in users):
+                continue
+            barred = self._barred(user)
+            if len(barred) == len(self._names):
+                self._inner.append(GridJobHopeless(record.job_id, self._no_site_takes(user, barred)))
+            self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))
 
     def _probed(self, probe: Probed) -> None:
         """Keep what was measured, and correct by it what is known of the links."""
@@ -407,7 +464,10 @@ class LiveGrid:
                 else:
                     # It runs when the ranks of all sites have begun; its start stays the instant that was agreed on.
                     self._gates.setdefault(job_id, Gate()).start_ms = start_ms
-            case Refused(reason=reason):
+            case Refused(reason=reason, cause=cause):
+                if cause == "user":
+                    self._denied.add((site, record.request.user))
+                    self._users_changed(record.request.user)
                 self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
             case LeaseEnded() | Withdrawn():
@@ -474,6 +534,9 @@ class LiveGrid:
                 case ToSite(site=site, request=CommitNodes(job_id=job_id) as request):
                     meeting = self._meeting.get(job_id, "")
                     self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
+                case ToSite(site=site, request=RequestQuote(job_id=int(job_id)) as request):
+                    user = self.book.records[job_id].request.user
+                    self._tell(site, msgspec.structs.replace(request, user=user))
                 case ToSite(site=site, request=request):
                     self._tell(site, request)
                 case ReportDone(job_id=job_id, outcome=outcome):

@@ -20,6 +20,13 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
     # Number of its last attempt, of a job that was taken out of the queue (`GridJobHeld`) and comes back: sites know
     # attempts by their numbers, and none is used twice.
     attempt: int = 0
+    barred: tuple[int, ...] = ()  # the sites that do not take its user
+
+
+class GridJobBarred(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
+    """Sites take the user of a job no more, or take it now: a job that does not run is placed by that."""
+
+    job: GridJobSubmitted  # as it would be submitted now
 
 
 class GridJobCancelled(msgspec.Struct, frozen=True, tag="GridJobCancelled", gc=False):
@@ -75,6 +82,7 @@ class FromSite(msgspec.Struct, frozen=True, tag="FromSite", gc=False):
 
 GridEvent = (
     GridJobSubmitted
+    | GridJobBarred
     | GridJobCancelled
     | GridJobHeld
     | GridJobReleased

@@ -6,7 +6,7 @@ The reasons are listed in docs/explain.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -132,6 +132,17 @@ def forecast_at(
         reason=said.reason,
         sites=(msgspec.structs.replace(said, site=site),),
     )
+
+
+def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
+    """Return a forecast in which sites that do not take the user of a job, by their names, say so and why."""
+    rows = [
+        msgspec.structs.replace(row, start_ms=None, is_bound=False, waits_for=(), reason=f"does not take it: {why}")
+        if (why := refusals.get(row.site))
+        else row
+        for row in forecast.sites
+    ]
+    return msgspec.structs.replace(forecast, sites=tuple(rows))
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:

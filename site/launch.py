@@ -112,6 +112,52 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, str] = {}
 
 
+class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose jobs a machine takes, or a site, which takes whom all of its machines take.
+
+    Attributes
+    ----------
+    anyone : bool
+    names : tuple of str
+        Who is taken, if not anyone.
+    is_mapped : bool
+        Whether that is the map of a launcher; otherwise it is the owner alone.
+    """
+
+    anyone: bool = True
+    names: tuple[str, ...] = ()
+    is_mapped: bool = False
+
+    def refusal(self, user: str) -> str | None:
+        """Return why a job of a user is not taken, in one line, or None.
+
+        Examples
+        --------
+        >>> TakenUsers(anyone=False, names=("anna",)).refusal("bert")
+        "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
+        >>> TakenUsers(anyone=False, names=("anna",), is_mapped=True).refusal("bert")
+        "its launcher maps no Unix user for 'bert'; have its operator add one"
+        """
+        if self.anyone or user in self.names:
+            return None
+        if self.is_mapped:
+            return f"its launcher maps no Unix user for {user!r}; have its operator add one"
+        if not user:
+            return None
+        owner = " and ".join(map(repr, self.names)) or "nobody"
+        return f"it runs jobs of {owner} alone, and this is one of {user!r}; see docs/launchers.md for jobs of others"
+
+    def both(self, other: TakenUsers) -> TakenUsers:
+        """Return whom both take."""
+        if self.anyone or other.anyone:
+            return other if self.anyone else self
+        names = tuple(name for name in self.names if name in other.names)
+        return TakenUsers(anyone=False, names=names, is_mapped=self.is_mapped or other.is_mapped)
+
+
+ANYONE = TakenUsers()
+
+
 class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     """Whose jobs a machine of a site starts, as whom, and what they may use.
 
@@ -139,10 +185,12 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         >>> MachineRules(owner="anna").refusal("bert")
         "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
         """
-        if not self.owner or user in ("", self.owner):
-            return None
-        right = "see docs/launchers.md for jobs of others"
-        return f"it runs jobs of {self.owner!r} alone, and this is one of {user!r}; {right}"
+        return self.users.refusal(user)
+
+    @property
+    def users(self) -> TakenUsers:
+        """Whose jobs it starts, as far as these rules say; a launcher has a map of its own."""
+        return TakenUsers(anyone=False, names=(self.owner,)) if self.owner else ANYONE
 
 
 ANY_JOBS = MachineRules()

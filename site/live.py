@@ -42,9 +42,11 @@ from gridweave.site.messages import (
     LiveSiteEvent,
     MachineForgotten,
     OpenFragment,
+    Quoted,
     Refused,
     RefuseJob,
     Report,
+    RequestQuote,
     Reserved,
     ReserveNodes,
     SignalFragment,
@@ -166,6 +168,8 @@ class LiveSite:
         reason = request_problem(request) if for_grid else self.book.refusal(request)
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
+        if reason := self.runs.users.refusal(request.user):
+            return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         if not for_grid and (waits := self.book.why_it_would_wait(request, now_ms)):
             reason = f"it would wait: {waits}"
             return Forecast(now_ms=now_ms, state="held", length_ms=request.limit_ms, reason=reason)
@@ -211,7 +215,8 @@ class LiveSite:
     def _take_in(self, event: LiveSiteEvent) -> None:
         match event:
             case UserSubmitted():
-                job = self.book.submit(event, self._why_never)
+                user = event.request.user
+                job = self.book.submit(event, lambda job: self.runs.users.refusal(user) or self._why_never(job))
                 if job is not None:
                     self._inner.append(JobSubmitted(job))
             case Wish():
@@ -220,13 +225,9 @@ class LiveSite:
             case DescribeJob():
                 self._expected.setdefault((event.job_id, event.attempt), Expected(event))
             case ReserveNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
-                expected = self._expected.get((job_id, event.attempt))
-                if expected is None:
-                    refused = Refused(job_id, event.attempt, "the site was not told what it runs")
-                    self.book.out.append(TellGrid(refused))
-                elif not expected.is_asked:
-                    expected.is_asked = True
-                    self._inner.append(event)
+                self._asked_for_nodes(event, job_id)
+            case RequestQuote(user=user) if user and (why := self.runs.users.refusal(user)):
+                self.book.out.append(TellGrid(Quoted(event.quote_id, 0, None, why, cause="user")))
             case CommitNodes(job_id=job_id, attempt=attempt):
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
@@ -245,6 +246,17 @@ class LiveSite:
                 self._inner += self.runs.take_in(event)
             case _:
                 self._inner.append(event)
+
+    def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
+        """Pass on to the core what the grid asks for a job, if that was described, and its user is taken here."""
+        expected = self._expected.get((job_id, event.attempt))
+        if expected is None:
+            self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
+        elif (why := self.runs.users.refusal(expected.described.request.user)) and not expected.is_asked:
+            self._answer(Refused(job_id, event.attempt, why, "user"))
+        elif not expected.is_asked:
+            expected.is_asked = True
+            self._inner.append(event)
 
     def _why_never(self, job: Job) -> str | None:
         return why_impossible(job) or self.core.site.why_never(job)

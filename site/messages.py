@@ -13,6 +13,8 @@ What a site and its machines tell each other, as bytes.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from gridweave.errors import InputError, OptionError
@@ -36,7 +38,7 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
-from gridweave.site.launch import Launch, Outcome, RankReport, Used
+from gridweave.site.launch import ANYONE, Launch, Outcome, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
@@ -185,6 +187,8 @@ class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     length_ms: int
     # What the job needs beside nodes: a site whose nodes are shared then says whether it could share some.
     resources: Resources | None = None
+    job_id: int | None = None  # for which job
+    user: str = ""  # whose job; who knows names fills that in
 
 
 class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False):
@@ -252,6 +256,10 @@ Request = (
 )
 
 
+Cause = Literal["", "user"]
+"""Of a refusal: ``user`` if the site takes no job of that user, which no wait changes; otherwise what it has now."""
+
+
 class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     """When the nodes could be had."""
 
@@ -261,6 +269,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     reason: str = ""
     # The job could start now on nodes that others use, and would take so many times as long.
     slowdown: float | None = None
+    cause: Cause = ""  # of a refusal
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
@@ -274,6 +283,7 @@ class Refused(OfAttempt, frozen=True, tag="Refused", gc=False):
     """The site has not taken in a fragment or a job, and why."""
 
     reason: str
+    cause: Cause = ""
 
 
 class LeaseEnded(OfAttempt, frozen=True, tag="LeaseEnded", gc=False):
@@ -301,6 +311,12 @@ class Ended(OfAttempt, frozen=True, tag="Ended", gc=False):
     # ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
     # limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
     outcome: str
+
+
+class TakesUsers(msgspec.Struct, frozen=True, tag="TakesUsers"):
+    """The site takes jobs of these users from now on, whoever asks it."""
+
+    users: TakenUsers
 
 
 class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
@@ -476,6 +492,14 @@ class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
 
     machine: str
     host: str  # by which other machines reach it
+    users: TakenUsers = ANYONE  # of whom it starts jobs
+
+
+class MachineTakes(msgspec.Struct, frozen=True, tag="MachineTakes"):
+    """A machine starts jobs of these users from now on."""
+
+    machine: str
+    users: TakenUsers
 
 
 class MachineForgotten(msgspec.Struct, frozen=True, tag="MachineForgotten"):
@@ -511,6 +535,7 @@ LiveSiteEvent = (
     | RunDelayed
     | MachineReady
     | MachineJoined
+    | MachineTakes
     | MachineForgotten
     | MaximaSet
 )
@@ -519,7 +544,7 @@ LiveSiteEvent = (
 GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment
 """What the grid tells a site."""
 
-SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened
+SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | TakesUsers
 """What a site tells the grid."""
 
 
@@ -613,7 +638,7 @@ LiveSiteCommand = (
 Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | PaceRun | SignalRun | LookForRoom
 """What a site tells a machine."""
 
-Report = RunReady | RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined
+Report = RunReady | RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined | MachineTakes
 """What a machine tells its site."""
 
 

@@ -15,7 +15,7 @@ from gridweave.site.book import JobBook
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName
-from gridweave.site.launch import Launch, Rank, Used, total_usage
+from gridweave.site.launch import ANYONE, Launch, Rank, TakenUsers, Used, total_usage
 from gridweave.site.messages import (
     LOCAL,
     ConfirmRun,
@@ -29,6 +29,7 @@ from gridweave.site.messages import (
     MachineForgotten,
     MachineJoined,
     MachineReady,
+    MachineTakes,
     OpenRun,
     Order,
     PaceRun,
@@ -42,6 +43,7 @@ from gridweave.site.messages import (
     SiteShut,
     StartJob,
     StartRun,
+    TakesUsers,
     TellGrid,
 )
 from gridweave.site.owner import OwnerPolicy
@@ -376,6 +378,7 @@ class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     full: dict[str, str]
     ports: dict[str, list[int]]
     hosts: dict[str, str]
+    users: dict[str, TakenUsers] = {}  # whom each machine takes
 
 
 class Runs:
@@ -391,17 +394,18 @@ class Runs:
         self._book = book
         self._n_machines = len(settings.machines)
         self._runs: dict[int, Run] = {}
-        # Machines that cannot start anything, and why.
+        # Machines that cannot start anything, and why; and whom each that has said so takes.
         self._full: dict[str, str] = {}
+        self._users: dict[str, TakenUsers] = {}
 
     def state(self) -> RunsState:
         """Return what is known between two instants."""
-        return RunsState(list(self._runs.values()), self._full, *self.ports.state())
+        return RunsState(list(self._runs.values()), self._full, *self.ports.state(), self._users)
 
     def restore(self, state: RunsState) -> None:
         """Take in what was known of the same machines."""
         self._runs = {run.job_id: run for run in state.runs}
-        self._full = state.full
+        self._full, self._users = state.full, state.users
         self.ports.restore(state.ports, state.hosts)
 
     def begin(self) -> None:
@@ -412,6 +416,14 @@ class Runs:
     def is_full(self) -> bool:
         """Whether no machine can start anything."""
         return len(self._full) == self._n_machines
+
+    @property
+    def users(self) -> TakenUsers:
+        """Whom the site takes: whom all of its machines take that have said so."""
+        taken = ANYONE
+        for users in self._users.values():
+            taken = taken.both(users)
+        return taken
 
     def orders(self, *machines: str) -> Iterator[Order]:
         """Yield what machines should do now and have not said that they have: safe to repeat."""
@@ -541,11 +553,21 @@ class Runs:
             case MachineReady(machine=machine):
                 return self._ready(machine)
             case MachineJoined():
+                self._takes(event)
                 return self._joined(event)
+            case MachineTakes():
+                self._takes(event)
+                return []
             case MachineForgotten(machine=machine):
                 why = f"machine {machine} is gone for good"
                 lost = [RunEnded(machine, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
                 return [told for end in lost for told in self._ended(end)]
+
+    def _takes(self, event: MachineJoined | MachineTakes) -> None:
+        """Take note of whom a machine takes; the grid hears whom the whole site does, if that is others than before."""
+        before, self._users[event.machine] = self.users, event.users
+        if self.users != before:
+            self._book.out.append(TellGrid(TakesUsers(self.users)))
 
     def _waits_at_gate(self, event: RunReady) -> list[CoreEvent]:
         """Take note that a machine's ranks are ready; the grid hears when those of all machines are."""

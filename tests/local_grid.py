@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.driver import GridDriver
+from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -36,6 +39,10 @@ class LocalGrid:
         Where journals and jobs are. A grid that is started there again goes on where the last one stood.
     sites : tuple of (str, tuple of int)
         Their names, and the nodes of each of their machines (``m0``, ``m1``, ...).
+    rules : dict from str to MachineRules, optional
+        Whose jobs the machines of a site start, as whom; anybody's, as this process, if left out.
+    maxima : Maxima
+        Of the users of the grid.
     **options
         Of `GridSettings`.
 
@@ -53,8 +60,17 @@ class LocalGrid:
             answers = await grid.backend.submit([("key", request)], site=None, origin="a test")
     """
 
-    def __init__(self, folder: Path, sites: tuple[tuple[str, tuple[int, ...]], ...] = SITES, **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sites: tuple[tuple[str, tuple[int, ...]], ...] = SITES,
+        *,
+        rules: Mapping[str, MachineRules] | None = None,
+        maxima: Maxima = NO_MAXIMA,
+        **options: Any,
+    ) -> None:
         self.folder, self.away = folder, set[str]()
+        self._rules, self._maxima = rules or {}, maxima
         self.settings = [
             SiteSettings(
                 name=name,
@@ -85,7 +101,8 @@ class LocalGrid:
         for settings in self.settings:
             self._start_site(settings)
         machines = tuple(tuple(agent.name for agent in settings.machines) for settings in self.settings)
-        self.driver = GridDriver(self.grid_settings, self.folder / "grid.journal", Clock(), to_site=self._to_site)
+        place, doors = self.folder / "grid.journal", {"to_site": self._to_site}
+        self.driver = GridDriver(self.grid_settings, place, Clock(), maxima=self._maxima, **doors)
         self._doors[GRID_ACTOR] = Door(GridDesk(self.driver, machines), GridDesk.methods)
         self._spawn(self.driver.run())
         return self
@@ -96,7 +113,7 @@ class LocalGrid:
 
         root = self.folder / site / name
         root.mkdir(parents=True, exist_ok=True)
-        driver = AgentDriver(name, root, report)
+        driver = AgentDriver(name, root, report, rules=self._rules.get(site, ANY_JOBS))
         await driver.open()
         self.agents[f"{site}/{name}"] = driver
         self._doors[agent_actor(site, name)] = Door(driver, ("part",))

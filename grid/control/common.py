@@ -13,6 +13,7 @@ from numpy.random import Generator
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.messages import (
     GridCommand,
+    GridJobSubmitted,
     LinksChanged,
     PathsMeasured,
     ReportDone,
@@ -45,6 +46,10 @@ class ControlState(CoreState, frozen=True, kw_only=True):
     draws: GeneratorState | None
 
 
+Barred = tuple[int, ...]
+"""The sites that do not take the user of a job."""
+
+
 class Control(ABC):
     """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
 
@@ -56,23 +61,33 @@ class Control(ABC):
         self._largest = max(nodes)
         self._names = options.names
 
-    def why_never(self, job: Job) -> str | None:
+    def why_never(self, job: Job, barred: Barred = ()) -> str | None:
         """Return why a job could not be placed on the idle grid, or None."""
-        if job.width <= self._largest:
+        if job.width <= self._largest and not barred:
             return None
-        return self.policy.why_never(np.array(self._nodes, np.int64), job.width)
+        left = [0 if site in barred else nodes for site, nodes in enumerate(self._nodes)]
+        if not any(left):
+            return "no site takes its user"
+        reason = self.policy.why_never(np.array(left, np.int64), job.width)
+        return f"{reason}; sites that do not take its user do not count" if reason and barred else reason
 
     def submit(
-        self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None = None, attempt: int = 0
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None = None,
+        attempt: int = 0,
+        barred: Barred = (),
     ) -> list[GridCommand]:
         """Take in a job; its attempts are counted on from a number."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         if self._knows(job.job_id):
             return []
-        reason = self.why_never(job)
+        reason = self.why_never(job, barred)
         if reason is not None:
             return [ReportRefused(job.job_id, reason)]
-        return self._admit(now_ms, job, draw, sensitivity, sends or Sends(), attempt)
+        return self._admit(now_ms, job, draw, sensitivity, sends or Sends(), attempt, barred)
 
     @abstractmethod
     def _knows(self, job_id: int) -> bool:
@@ -80,9 +95,13 @@ class Control(ABC):
 
     @abstractmethod
     def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
+        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
     ) -> list[GridCommand]:
         """Take in a job that is new, and can be placed."""
+
+    @abstractmethod
+    def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
+        """Place a job that is in the grid at other sites from now on; some of them no longer take its user."""
 
     @abstractmethod
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -125,7 +144,7 @@ class Control(ABC):
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
 
     @abstractmethod
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
 
     @property
@@ -181,6 +200,7 @@ class Delegation:
     # When each of the quotes came.
     quoted_ms: dict[int, int] = field(default_factory=dict)
     refused_by: set[int] = field(default_factory=set)
+    barred: Barred = ()
 
 
 class DelegatingState(ControlState, frozen=True, kw_only=True):
@@ -208,6 +228,14 @@ class DelegatingControl(Control):
     def _knows(self, job_id: int) -> bool:
         return job_id in self._jobs
 
+    def knows(self, job_id: int) -> bool:
+        """Return whether a job is here."""
+        return job_id in self._jobs
+
+    def attempt_of(self, job_id: int) -> int:
+        """Return the number of the present attempt of a job that is here."""
+        return self._jobs[job_id].number
+
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, wherever it stands."""
         delegation = self._jobs.get(job_id)
@@ -232,6 +260,16 @@ class DelegatingControl(Control):
         if delegation.state == WAITING:
             return [ToSite(delegation.site, WithdrawJob(job_id, delegation.number))]
         return []
+
+    def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
+        """Place a job at other sites from now on; it is taken back from one that it may not be at any more."""
+        delegation = self._jobs.get(event.job.job_id)
+        if delegation is None:
+            return []
+        delegation.barred = event.barred
+        if delegation.state != WAITING or delegation.site not in event.barred:
+            return []
+        return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def release(self, job_id: int) -> None:
         """Do not take a job out any more; one that a site gives back is placed anew."""

@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Self
 
+import msgspec
+
 from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, AttemptsState, CoAllocator
-from gridweave.grid.control.common import Control, ControlOptions, ControlState
+from gridweave.grid.control.common import Barred, Control, ControlOptions, ControlState
+from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.queue import GridQueue, QueueState
 from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
+    GridJobSubmitted,
     LinksChanged,
     PathsMeasured,
     ReportDone,
@@ -23,7 +27,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
-from gridweave.site.messages import Answer, Ended, RunsLate, SiteChanged
+from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
 
 
 class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl 1"):
@@ -35,10 +39,18 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     held: list[int]
     hopeless: dict[int, str]
     closed: dict[int, tuple[int, int]]
+    # Jobs that not all sites take: of those in the queue's hands, what is known of them; the others, and their nodes.
+    barred: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict)
+    apart: LimitedControlState | None = None
+    apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
 
 
 class FullControl(Control):
-    """The grid queue, and the attempts to start what it has placed."""
+    """The grid queue, and the attempts to start what it has placed.
+
+    The queue places a job on any site. One whose user some sites do not take is apart from it: it is delegated to the
+    queue of a site that takes it, as under limited control.
+    """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
@@ -52,6 +64,11 @@ class FullControl(Control):
         # Sites that are not asked for now: what of them counts as taken for that, and until when.
         self._closed: dict[int, tuple[int, int]] = {}
         self._changed = False
+        self._options = options._replace(rng=None)
+        self._barred: dict[int, GridJobSubmitted] = {}
+        self._apart: LimitedControl | None = None
+        # What jobs that are apart have at sites, by job and site: the queue counts it with what others have.
+        self._apart_nodes: dict[tuple[int, int], int] = {}
 
     @property
     def state_type(self) -> Any:
@@ -68,6 +85,9 @@ class FullControl(Control):
             held=sorted(self._held),
             hopeless=self._hopeless,
             closed=self._closed,
+            barred=self._barred,
+            apart=None if self._apart is None else self._apart.state(),
+            apart_nodes=[(*key, nodes) for key, nodes in self._apart_nodes.items()],
         )
 
     def restore(self, state: FullControlState) -> None:
@@ -77,6 +97,10 @@ class FullControl(Control):
         self._attempts.restore(state.attempts)
         self._number, self._held = state.number, set(state.held)
         self._hopeless, self._closed = state.hopeless, state.closed
+        self._barred = state.barred
+        if state.apart is not None:
+            self._those_apart().restore(state.apart)
+        self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
 
     def copy(self) -> Self:
         """Return the same state; neither sees what is done to the other."""
@@ -84,7 +108,9 @@ class FullControl(Control):
         twin._queue, twin._attempts = self._queue.copy(), self._attempts.copy()
         twin._rng = copy.deepcopy(self._rng)
         twin._number, twin._closed = self._number.copy(), self._closed.copy()
-        twin._held, twin._hopeless = self._held.copy(), self._hopeless.copy()
+        twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
+        # What jobs apart have they keep in the twin.
+        twin._apart = None
         return twin
 
     @property
@@ -109,29 +135,67 @@ class FullControl(Control):
 
     def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
+        if self._is_apart(job_id):
+            return self._those_apart().forecaster(now_ms, job_id)
         if job_id not in self._number:
             return None
         if job_id in self._attempts.attempts:
             return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], self._names)
         return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names)
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
+        if barred:
+            return self._those_apart().quoter(now_ms, job, sensitivity, sends, barred)
         return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, self._names)
 
     def _knows(self, job_id: int) -> bool:
-        return job_id in self._number
+        return job_id in self._number or self._is_apart(job_id)
+
+    def _is_apart(self, job_id: int) -> bool:
+        return self._apart is not None and self._apart.knows(job_id)
+
+    def _those_apart(self) -> LimitedControl:
+        """Return what places the jobs that are apart; most grids have none."""
+        if self._apart is None:
+            self._apart = LimitedControl(self._nodes, self.policy, self._options)
+        return self._apart
 
     def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
+        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
     ) -> list[GridCommand]:
+        if barred:
+            return self._those_apart().submit(now_ms, job, sensitivity, sends, attempt, barred)
         self._number[job.job_id] = attempt
         self._queue.submit(now_ms, job, draw=draw, sensitivity=sensitivity, sends=sends)
         self._changed = True
         return []
 
+    def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
+        """Take a job that waits out of the queue, and place it apart; one that is under way, when it comes back."""
+        job_id = event.job.job_id
+        if self._is_apart(job_id):
+            return self._those_apart().bar(now_ms, event)
+        if job_id not in self._number:
+            return []
+        self._barred.pop(job_id, None)
+        if not event.barred:
+            return []
+        if job_id in self._attempts.attempts:
+            self._barred[job_id] = event
+            return []
+        self._queue.withdraw(job_id)
+        self._changed = True
+        return self._place_apart(now_ms, event, self._number.pop(job_id))
+
+    def _place_apart(self, now_ms: int, event: GridJobSubmitted, number: int) -> list[GridCommand]:
+        told = event.sensitivity, event.sends, number, event.barred
+        return self._those_apart().submit(now_ms, event.job, *told)
+
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, or take it out of the queue."""
+        if self._is_apart(job_id):
+            return self._those_apart().cancel(now_ms, job_id)
         if job_id not in self._number:
             return []
         if job_id in self._attempts.attempts:
@@ -143,6 +207,8 @@ class FullControl(Control):
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """Take a job out of the queue; one that is under way when it comes back there."""
+        if self._is_apart(job_id):
+            return self._those_apart().hold(now_ms, job_id)
         if job_id not in self._number:
             return []
         if job_id in self._attempts.attempts:
@@ -154,6 +220,8 @@ class FullControl(Control):
 
     def release(self, job_id: int) -> None:
         """Do not take a job out of the queue any more."""
+        if self._is_apart(job_id):
+            self._those_apart().release(job_id)
         self._held.discard(job_id)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
@@ -166,13 +234,29 @@ class FullControl(Control):
             return []
         if type(answer) is SiteChanged:
             self._open(site)
-            self._queue.set_others(site, answer.others)
+            apart = sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
+            self._queue.set_others(site, answer.others + apart)
             self._changed = True
-            return []
+            return [] if self._apart is None else self._apart.answered(now_ms, site, answer)
+        if self._apart is not None and (type(answer) is Quoted or self._is_apart(getattr(answer, "job_id", -1))):
+            return self._heard_apart(now_ms, self._apart, site, answer)
         if self._closed and type(answer) is Ended:
             self._open(site)
         commands, change = self._attempts.answered(now_ms, site, answer)
         return commands if change is None else commands + self._take_note(now_ms, change)
+
+    def _heard_apart(self, now_ms: int, apart: LimitedControl, site: int, answer: Answer) -> list[GridCommand]:
+        """Take in what a site says of a job that is apart; the queue cannot have what that has."""
+        if isinstance(answer, (Reserved, Started, Ended, LeaseEnded)):
+            key = answer.job_id, site
+            had = self._apart_nodes.pop(key, 0)
+            has = 0
+            if isinstance(answer, (Reserved, Started)) and apart.attempt_of(answer.job_id) == answer.attempt:
+                has = self._apart_nodes[key] = had or apart.nodes_at(answer.job_id, site)
+            if has != had:
+                self._queue.set_others(site, self._queue.others(site) + has - had)
+                self._changed = True
+        return apart.answered(now_ms, site, answer)
 
     def _take_note(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         attempt, kind = change.attempt, change.kind
@@ -181,12 +265,14 @@ class FullControl(Control):
             self._queue.expect_end(now_ms, job_id, attempt.start_ms + attempt.length_ms)
             return []
         self._changed = True
+        barred = self._barred[job_id].barred if job_id in self._barred else ()
         report = self._came_back(now_ms, attempt, attempt.outcome if kind == ENDED else None)
         if kind != ENDED:
             width = dict(attempt.fragments)
             for site in change.sites:
-                # A site that has said why (others have its nodes) need not be left alone as well.
-                if self._queue.free(site) >= width[site]:
+                # A site that has said why (others have its nodes, or it does not take the user) need not be left alone
+                # as well.
+                if self._queue.free(site) >= width[site] and site not in barred:
                     self._close(now_ms, site)
         return report
 
@@ -198,6 +284,10 @@ class FullControl(Control):
         is_held = job_id in self._held
         self._held.discard(job_id)
         hopeless = self._hopeless.pop(job_id, None)
+        barred = self._barred.pop(job_id, None)
+        if outcome is None and hopeless is None and not is_held and barred is not None:
+            self._queue.ended(now_ms, job_id)
+            return self._place_apart(now_ms, barred, self._number.pop(job_id))
         if outcome is None and hopeless is None and not is_held:
             self._queue.requeue(now_ms, job_id)
             return []
@@ -211,10 +301,12 @@ class FullControl(Control):
         """Place jobs by the links as they are now."""
         self._queue.links_changed(news)
         self._changed = True
-        return []
+        return [] if self._apart is None else self._apart.links_changed(now_ms, news)
 
     def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
         """Refuse a job that waits; one that is under way, when it is to be tried again."""
+        if self._is_apart(job_id):
+            return self._those_apart().hopeless(now_ms, job_id, reason)
         if job_id not in self._number:
             return []
         if job_id in self._attempts.attempts:
@@ -227,7 +319,7 @@ class FullControl(Control):
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Give up what was not granted in time, and run the one pass of this instant if something has changed."""
-        commands: list[GridCommand] = []
+        commands: list[GridCommand] = [] if self._apart is None else self._apart.run(now_ms)
         if self._attempts.asking:
             requests, changes = self._attempts.expire(now_ms)
             commands += requests
@@ -255,13 +347,18 @@ class FullControl(Control):
 
     def waiting(self) -> Iterator[int]:
         """Yield the jobs that wait, in the order in which they are thought of."""
-        return (job.job_id for job in self._queue.waiting)
+        yield from (job.job_id for job in self._queue.waiting)
+        if self._apart is not None:
+            yield from self._apart.waiting()
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
+        apart_ms = None if self._apart is None else self._apart.next_wakeup_ms()
         if not (self._attempts.asking or self._closed or self._reserves_starts):
-            return None
+            return apart_ms
         next_ms = self._attempts.next_wakeup_ms()
+        if apart_ms is not None:
+            next_ms = apart_ms if next_ms is None else min(next_ms, apart_ms)
         if self._reserves_starts:
             start_ms = self._queue.next_start_ms()
             if start_ms is not None and (next_ms is None or start_ms < next_ms):
@@ -286,6 +383,10 @@ class FullControl(Control):
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self._queue.check_invariants()
+        if self._apart is not None:
+            self._apart.check_invariants()
+            assert all(self._apart.knows(job_id) for job_id, _ in self._apart_nodes), "nodes of a job that is gone"
+        assert set(self._barred) <= set(self._attempts.attempts), "a job is in the queue that not all sites take"
         waiting = {job.job_id for job in self._queue.waiting}
         assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"
         assert waiting | set(self._attempts.attempts) == set(self._number), "a job is lost"

@@ -16,6 +16,7 @@ from gridweave.grid.control.common import (
     SPLIT,
     WAITING,
     WITHDRAWING,
+    Barred,
     ControlOptions,
     DelegatingControl,
     DelegatingState,
@@ -118,9 +119,9 @@ class LimitedControl(DelegatingControl):
         self._patience_ms, self._renew_at_ms = state.patience_ms, state.renew_at_ms
 
     def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
+        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
     ) -> list[GridCommand]:
-        self._jobs[job.job_id] = delegation = Delegation(job, draw, attempt, sensitivity, sends, now_ms)
+        self._jobs[job.job_id] = delegation = Delegation(job, draw, attempt, sensitivity, sends, now_ms, barred=barred)
         return self._ask_all(now_ms, delegation)
 
     def _end(self, delegation: Delegation) -> list[GridCommand]:
@@ -167,6 +168,13 @@ class LimitedControl(DelegatingControl):
                 return self._withdrawn(now_ms, delegation)
         return []
 
+    def nodes_at(self, job_id: int, site: int) -> int:
+        """Return how many nodes a job has at a site where it runs, or has nodes reserved."""
+        attempt = self._attempts.attempts.get(job_id)
+        if attempt is not None:
+            return dict(attempt.fragments).get(site, 0)
+        return self._jobs[job_id].job.width
+
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Think by the links as they are now, at once of the jobs that have found no place."""
         self._one_job.links_changed(news)
@@ -202,14 +210,17 @@ class LimitedControl(DelegatingControl):
         if wanted is not None:
             return wanted
         job_id = delegation.job.job_id
+        sites = [site for site in range(len(self._nodes)) if site not in delegation.barred]
         self._patience_ms.pop(job_id, None)
+        if not sites:
+            return self._put_back(now_ms, delegation)
         self._patience_ms[job_id] = now_ms + self._retry_ms
         delegation.state = ASKING
         # What is still said of the last attempt (its start, beside its end) is of no concern any more.
         delegation.number += 1
         delegation.quotes, delegation.quoted_ms = {}, {}
-        delegation.asked = set(range(len(self._nodes)))
-        return [self._ask(now_ms, delegation, site, whole=True) for site in range(len(self._nodes))]
+        delegation.asked = set(sites)
+        return [self._ask(now_ms, delegation, site, whole=True) for site in sites]
 
     def _ask(self, now_ms: int, delegation: Delegation, site: int, *, whole: bool) -> ToSite:
         """Ask a site for a quote: for a decision over all sites, or to see whether a waiting job should come to it."""
@@ -217,7 +228,7 @@ class LimitedControl(DelegatingControl):
         self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
         job = delegation.job
         length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
-        return ToSite(site, RequestQuote(self._quote_id, job.width, length_ms, job.resources))
+        return ToSite(site, RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id))
 
     def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
         """Return how long a job's data keeps a site that it starts on at an instant; None if it cannot come there."""
@@ -226,7 +237,8 @@ class LimitedControl(DelegatingControl):
     def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
         """Ask those of the sites that a job does not wait at already, and that are large enough."""
         width = delegation.job.width
-        others = [s for s in sites if s != delegation.site and self._nodes[s] >= width]
+        fitting = [s for s in sites if s not in delegation.barred and self._nodes[s] >= width]
+        others = [s for s in fitting if s != delegation.site]
         return [self._ask(now_ms, delegation, site, whole=False) for site in others]
 
     def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:
@@ -316,7 +328,8 @@ class LimitedControl(DelegatingControl):
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
 
     def _withdrawn(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        if delegation.state == WITHDRAWING and not (delegation.cancelled or delegation.held):
+        is_wanted = not (delegation.cancelled or delegation.held or delegation.next_site in delegation.barred)
+        if delegation.state == WITHDRAWING and is_wanted:
             return self._delegate(now_ms, delegation, delegation.next_site)
         return self._ask_all(now_ms, delegation)
 
@@ -357,7 +370,7 @@ class LimitedControl(DelegatingControl):
         starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
         if delegation.state != WAITING or delegation.site == site or not starts_now:
             return []
-        if delegation.cancelled or delegation.held:
+        if delegation.cancelled or delegation.held or site in delegation.barred:
             return []
         if delegation.job.width > quote.free - claimed or not self._is_nearer(now_ms, delegation, site):
             return []
@@ -389,9 +402,9 @@ class LimitedControl(DelegatingControl):
             found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked."""
-        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), self._names)
+        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job, barred), self._names)
         return lambda: found
 
     def check_invariants(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from gridweave.grid.control.common import (
     BACKLOG,
     WAITING,
+    Barred,
     ControlOptions,
     DelegatingControl,
     DelegatingState,
@@ -59,9 +60,9 @@ class NoControl(DelegatingControl):
         self._area = state.area
 
     def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int
+        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
     ) -> list[GridCommand]:
-        self._jobs[job.job_id] = sent = Delegation(job, draw, attempt)
+        self._jobs[job.job_id] = sent = Delegation(job, draw, attempt, barred=barred)
         return self._send(sent)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
@@ -100,7 +101,7 @@ class NoControl(DelegatingControl):
         for sent in self._jobs.values():
             if sent.state == BACKLOG:
                 sent.refused_by.clear()
-                commands += self._send(sent)
+                commands += self._send(sent) if self._fitting(sent) else self._put_back(now_ms, sent)
         return commands
 
     def next_wakeup_ms(self) -> int | None:
@@ -109,7 +110,8 @@ class NoControl(DelegatingControl):
 
     def _fitting(self, sent: Delegation) -> list[int]:
         """Return the sites that are large enough for a job, and have not refused it."""
-        return [s for s, nodes in enumerate(self._nodes) if nodes >= sent.job.width and s not in sent.refused_by]
+        left = [s for s, nodes in enumerate(self._nodes) if nodes >= sent.job.width]
+        return [s for s in left if s not in sent.refused_by and s not in sent.barred]
 
     def _send(self, sent: Delegation) -> list[GridCommand]:
         """Choose the site with the least of the grid's own work for its size; or at random."""
@@ -135,9 +137,11 @@ class NoControl(DelegatingControl):
         found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> Forecaster:
+    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
-        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job), self._names, self._loads(set()))
+        found = unasked_quote(
+            now_ms, job, self._nodes, self.why_never(job, barred), self._names, self._loads(set(barred))
+        )
         return lambda: found
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:

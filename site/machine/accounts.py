@@ -9,12 +9,16 @@ import resource
 import stat
 import subprocess
 import sys
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 LEAST_UID = 1000
 """Below are the accounts of the system: the rule of the same name never gives one of these."""
+
+
+MOST_LISTED = 32_000
+"""So many bytes the names of users have at most that are listed to the service."""
 
 
 class DeniedError(Exception):
@@ -40,6 +44,16 @@ class Settings(NamedTuple):
     file: LauncherFile
     service: pwd.struct_passwd
     groups: dict[str, str]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the service may know: who it is, and whose jobs are started, as far as these can be listed.
+
+        By the rule of the same name they cannot; nor can those of a table that is too long for one packet.
+        """
+        users = sorted(self.file.users)
+        is_listed = not self.file.same_name and len(json.dumps(users)) < MOST_LISTED
+        return {"service": self.service.pw_name, "users": users if is_listed else [], "anyone": not is_listed}
 
     def account(self, user: str) -> pwd.struct_passwd:
         """Return the Unix user for the user of a job: by the table, else by the same name, else none."""

@@ -12,7 +12,17 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import ANY_JOBS, Launch, MachineRules, PieceEvent, PieceReady, PieceStarted, Rank
+from gridweave.site.launch import (
+    ANY_JOBS,
+    ANYONE,
+    Launch,
+    MachineRules,
+    PieceEvent,
+    PieceReady,
+    PieceStarted,
+    Rank,
+    TakenUsers,
+)
 from gridweave.site.machine.affinity import usable_cores
 from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups
 from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, result_path, user_folder
@@ -29,6 +39,7 @@ from gridweave.site.messages import (
     LookForRoom,
     MachineJoined,
     MachineReady,
+    MachineTakes,
     OpenRun,
     PaceRun,
     Report,
@@ -50,6 +61,9 @@ MOST_OUTPUT = 4 << 20
 
 KEEP_ENDED = 1_000
 """The folders of so many ended pieces, with their output, are kept on a machine."""
+
+LOOK_AT_USERS_S = 30.0
+"""So often it is asked whom the launcher takes."""
 
 _GROUP = "gridweave"
 
@@ -93,6 +107,7 @@ class AgentDriver:
         environment = own_environment() if environment is None else environment
         self.runner = Runner(root, environment, others=bool(rules.launcher))
         self._groups: dict[str, str] | None = None
+        self._users = ANYONE
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
@@ -110,18 +125,42 @@ class AgentDriver:
         if not self._rules.launcher:
             wanted = () if self._rules.limits is None else CONTROLLERS
             self._groups = open_cgroups(_GROUP, controllers=wanted).paths
-        self._say(MachineJoined(self.name, self.host))
+        self._users = await self._asked_users() or ANYONE
+        self._say(MachineJoined(self.name, self.host, self._users))
 
     async def run(self) -> None:
         """Tell the site what happens, without end."""
-        listening = asyncio.ensure_future(self._listen())
+        listening = [asyncio.ensure_future(self._listen())]
+        if self._rules.launcher:
+            listening.append(asyncio.ensure_future(self._watch_users()))
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
                 await self._tell()
         finally:
-            listening.cancel()
+            for task in listening:
+                task.cancel()
+
+    async def _asked_users(self) -> TakenUsers | None:
+        """Return of whom this machine starts jobs: the launcher knows, if there is one; None: it does not answer."""
+        if not self._rules.launcher:
+            return self._rules.users
+        try:
+            said = await asyncio.to_thread(ask_launcher, self._rules.launcher, {"do": "hello"})
+        except UnavailableError as error:
+            logger.warning("%s: %s", self.name, error)
+            return None
+        return TakenUsers(anyone=said.get("anyone", True), names=tuple(said.get("users", ())), is_mapped=True)
+
+    async def _watch_users(self) -> None:
+        """Say it when the launcher was started again with another map."""
+        while True:
+            await asyncio.sleep(LOOK_AT_USERS_S)
+            users = await self._asked_users()
+            if users is not None and users != self._users:
+                self._users = users
+                self._say(MachineTakes(self.name, users))
 
     async def order(self, data: bytes) -> None:
         """Start and end pieces."""

@@ -137,7 +137,7 @@ class Keeper:
             asked = json.loads(packet)
             match asked["do"]:
                 case "hello":
-                    self.say({"groups": self.settings.groups, "service": self.settings.service.pw_name})
+                    self.say({"groups": self.settings.groups, **self.settings.told})
                 case "keep":
                     self.is_limited = bool(asked["limited"])
                     self.keep(str(asked["user"]), str(asked["group"]), handles)

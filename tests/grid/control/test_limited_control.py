@@ -101,7 +101,7 @@ def test_all_sites_are_asked_and_waited_for() -> None:
     """A job is offered to every site, even one that is too small, and goes nowhere before all have answered."""
     core = grid(8, 2)
     asked = step(core, 0, submitted(1, 3))
-    assert asked == [ToSite(0, RequestQuote(1, 3, 100)), ToSite(1, RequestQuote(2, 3, 100))]
+    assert asked == [ToSite(s, RequestQuote(s + 1, 3, 100, job_id=1)) for s in (0, 1)]
     assert step(core, 5, *said(0, Quoted(1, 8, 5))) == []
     assert step(core, 7, *said(1, Quoted(2, 2, None, "2 nodes"))) == [ToSite(0, enqueue(1, 3, 2, 7))]
     assert step(core, 9, *said(0, Enqueued(1, 2), Started(1, 2, 9))) == []

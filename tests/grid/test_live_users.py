@@ -1,0 +1,195 @@
+"""Which users a site takes is its own to say: the grid places by it, explains it, and is refused if it asks anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Program
+from gridweave.site.launch import TakenUsers
+from gridweave.site.live import LiveSite
+from gridweave.site.messages import (
+    Ended,
+    Enqueued,
+    EnqueueJob,
+    Machine,
+    MachineJoined,
+    MachineTakes,
+    Quoted,
+    Refused,
+    RequestQuote,
+    ReserveNodes,
+    Started,
+    TakesUsers,
+    TellGrid,
+    UserSubmitted,
+    WithdrawJob,
+    Withdrawn,
+)
+from gridweave.site.policy import SitePolicy
+from gridweave.site.runs import SiteSettings
+from gridweave.site.state import dump_state, read_state
+
+NORTH, SOUTH = 0, 1
+ANNA = TakenUsers(anyone=False, names=("anna",), is_mapped=True)
+OWNER = TakenUsers(anyone=False, names=("olga",))
+WHY = "its launcher maps no Unix user for 'bert'; have its operator add one"
+
+
+def job(key: str, user: str, nodes: int = 1) -> UserSubmitted:
+    """Return the submission of a job."""
+    request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1000, user=user)
+    return UserSubmitted(key, request, user)
+
+
+def grid(control: str = "full", mode: str = "sharing") -> LiveGrid:
+    """Return a grid of two sites, of which the northern one takes anna alone."""
+    found = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode=mode, control=control)))
+    do(found, 0, FromLiveSite(NORTH, TakesUsers(ANNA)))
+    return found
+
+
+def do(core: Any, now_ms: int, *events: Any) -> list[Any]:
+    """Return what is commanded; the state must hold, and survive being written down."""
+    commands = list(core.handle(now_ms, *events))
+    core.check_invariants()
+    again = type(core)(core.settings)
+    again.restore(read_state(again, dump_state(core)))
+    again.check_invariants()
+    return commands
+
+
+def asked(commands: list[Any], *kinds: type) -> list[tuple[int, Any]]:
+    """Return what sites are asked for, of some kinds."""
+    kinds = kinds or (ReserveNodes, EnqueueJob)
+    return [(c.site, c.message) for c in commands if isinstance(c, TellSite) and isinstance(c.message, kinds)]
+
+
+def place(core: LiveGrid, now_ms: int, commands: list[Any]) -> list[tuple[int, Any]]:
+    """Answer the quotes that sites are asked for, as idle sites would; return what they are asked for then."""
+    found = asked(commands)
+    quotes = [FromLiveSite(s, Quoted(q.quote_id, 4, now_ms)) for s, q in asked(commands, RequestQuote)]
+    return found + (asked(do(core, now_ms, *quotes)) if quotes else [])
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_no_job_is_placed_where_its_user_is_not_taken(control: str) -> None:
+    """Under every level of control; four jobs of bert's go to the south, whatever is free in the north."""
+    core = grid(control)
+    for number in range(4):
+        commands = do(core, number, job(f"b{number}", "bert"))
+        assert {site for site, _ in asked(commands, RequestQuote)} <= {SOUTH}
+        assert [site for site, _ in place(core, number, commands)] == [SOUTH]
+    taken = {site for site, _ in place(core, 9, do(core, 9, job("a", "anna"), job("a2", "anna", 4)))}
+    assert NORTH in taken
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_no_site_takes_is_refused_at_once(control: str) -> None:
+    """One line names each site and its reason; a job too wide for the sites that are left is refused as well."""
+    core = grid(control)
+    wide = do(core, 1, job("w", "bert", 5))
+    assert [type(command) for command in wide] == [Declined]
+    assert "sites that do not take its user do not count" in wide[0].reason
+    do(core, 2, FromLiveSite(SOUTH, TakesUsers(OWNER)))
+    why = (
+        f"no site takes jobs of 'bert': north: {WHY}; south: it runs jobs of 'olga' alone, and this is one of 'bert'; "
+    )
+    why += "see docs/launchers.md for jobs of others"
+    assert do(core, 3, job("b", "bert")) == [Declined("b", why)]
+    quote = core.quote(3, job("b", "bert").request)
+    assert (quote.state, quote.reason) == ("refused", why)
+    do(core, 4, FromLiveSite(SOUTH, TakesUsers(TakenUsers())))
+    assert Accepted in [type(command) for command in do(core, 5, job("b", "bert"))]
+
+
+def test_explain_says_which_site_does_not_take_the_user() -> None:
+    """The row of the site has the site's own words, for a job that waits and for a quote."""
+    core = grid()
+    place(core, 1, do(core, 1, job("b", "bert", 4)))
+    place(core, 2, do(core, 2, job("c", "bert", 4)))
+    for found in (core.forecast(2, 2), core.quote(2, job("d", "bert").request)):
+        assert found is not None
+        north = next(row for row in found.sites if row.site == "north")
+        assert (north.start_ms, north.reason) == (None, f"does not take it: {WHY}")
+
+
+def test_the_queue_knows_which_nodes_jobs_apart_have() -> None:
+    """What bert's delegated job has in the south the grid does not place others on, and has again when it ends."""
+    core = grid()
+    ((_, enqueued),) = place(core, 1, do(core, 1, job("b", "bert", 3)))
+    do(
+        core,
+        2,
+        FromLiveSite(SOUTH, Enqueued(1, enqueued.attempt)),
+        FromLiveSite(SOUTH, Started(1, enqueued.attempt, 2)),
+    )
+    placed = asked(do(core, 3, job("a", "anna", 4), job("a2", "anna", 4)))
+    assert [site for site, _ in placed] == [NORTH]
+    assert [site for site, _ in asked(do(core, 4, FromLiveSite(SOUTH, Ended(1, enqueued.attempt, 4, "finished"))))] == [
+        SOUTH
+    ]
+
+
+def test_a_site_that_refuses_a_user_is_not_asked_again_for_that_user_alone() -> None:
+    """The grid did not know; it places the job elsewhere, and goes on to give that site the jobs of others."""
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing")))
+    ((site, request),) = asked(do(core, 0, job("b", "bert")))
+    assert site == NORTH
+    commands = do(core, 1, FromLiveSite(NORTH, Refused(1, request.attempt, WHY, "user")))
+    assert [site for site, _ in place(core, 1, commands)] == [SOUTH]
+    assert [site for site, _ in asked(do(core, 2, job("a", "anna")))] == [NORTH]
+    assert {site for site, _ in place(core, 3, do(core, 3, job("c", "bert")))} == {SOUTH}
+
+
+def test_jobs_that_wait_follow_what_sites_say() -> None:
+    """One in the queue goes apart, one in the queue of a site is taken back, and one that nobody takes is refused."""
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing")))
+    do(core, 0, job("x", "anna", 4), job("y", "anna", 4), job("b", "bert", 2))
+    commands = do(core, 1, FromLiveSite(NORTH, TakesUsers(ANNA)))
+    ((site, enqueued),) = place(core, 1, commands)
+    assert (site, enqueued.job.job_id) == (SOUTH, 3)
+    do(core, 2, FromLiveSite(SOUTH, Enqueued(3, enqueued.attempt)))
+    both = [FromLiveSite(NORTH, TakesUsers(TakenUsers())), FromLiveSite(SOUTH, TakesUsers(ANNA))]
+    assert asked(do(core, 3, *both), WithdrawJob) == [(SOUTH, WithdrawJob(3, enqueued.attempt))]
+    again = place(core, 4, do(core, 4, FromLiveSite(SOUTH, Withdrawn(3, enqueued.attempt))))
+    assert [site for site, _ in again] == [NORTH]
+    do(core, 5, FromLiveSite(NORTH, Withdrawn(3, again[0][1].attempt)))
+    do(core, 6, FromLiveSite(NORTH, TakesUsers(ANNA)))
+    assert core.book.records[3].state == "refused"
+    assert core.book.records[3].reason.startswith("no site takes jobs of 'bert'")
+
+
+def site() -> LiveSite:
+    """Return a site of two machines, of which one takes anna and bert, and the other anna alone."""
+    machines = (Machine(name="a", nodes=2), Machine(name="b", nodes=2))
+    found = LiveSite(SiteSettings(name="north", number=0, machines=machines, policy=SitePolicy()))
+    both = TakenUsers(anyone=False, names=("anna", "bert"), is_mapped=True)
+    told = do(found, 0, MachineJoined("a", "here", both), MachineJoined("b", "here", ANNA))
+    assert [command.message for command in told if isinstance(command, TellGrid)][-1] == TakesUsers(ANNA)
+    return found
+
+
+def test_a_site_refuses_a_grid_that_asks_anyway() -> None:
+    """Quote, reservation and delegation are refused by one typed reason, and so are jobs of its own users."""
+    core = site()
+    request = job("", "bert").request
+    described = [DescribeJob(number, 1, request, 1000, 0, 1, ("north",)) for number in (1, 2)]
+    told = do(core, 1, *described, RequestQuote(7, 1, 1000, None, 1, "bert"), ReserveNodes(1, 1, 1, 1000))
+    told += do(core, 2, EnqueueJob(Job(job_id=2, width=1, estimate_ms=1000), 1, 9_000))
+    assert [command.message for command in told if isinstance(command, TellGrid)] == [
+        Quoted(7, 0, None, WHY, cause="user"),
+        Refused(1, 1, WHY, "user"),
+        Refused(2, 1, WHY, "user"),
+    ]
+    assert do(core, 3, job("own", "bert")) == [Declined("own", WHY)]
+    assert core.quote(3, request).reason == WHY
+    told = do(core, 4, MachineTakes("b", TakenUsers()))
+    assert [command.message for command in told] == [
+        TakesUsers(TakenUsers(anyone=False, names=("anna", "bert"), is_mapped=True))
+    ]
+    assert Accepted in [type(command) for command in do(core, 5, job("own", "bert"))]
