@@ -147,7 +147,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
                 end_marked(marker.read_text())
 
 
-@pytest.mark.timeout(900)
 def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
     """A job runs over both sites; killed in any part all goes on where it stood; told to end, nothing is left."""
     with served.client("grid") as grid:
