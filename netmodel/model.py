@@ -231,7 +231,7 @@ def new_choice(sites: int, widest: int) -> Choice:
         last=np.zeros(sites, PART),
         nodes=np.zeros(sites, np.int64),
         begun=_no_placements(sites),
-        ended=_no_placements(sites),
+        settled=_no_placements(sites),
         starts=np.zeros(sites, np.int64),
         ways=np.zeros(widest + 1),
         ahead=np.zeros(sites + 1, np.int64),

@@ -28,7 +28,7 @@ def try_gathered(
 ) -> None:
     """Try what is gathered around the sites with the most free nodes, and the fewest fragments; improve each."""
     count = _find_starts(free, n_starts, choice)
-    choice.begun.n_rows[0] = choice.ended.n_rows[0] = 0
+    choice.begun.n_rows[0] = choice.settled.n_rows[0] = 0
     for place in range(count + 1):
         n_last, last_ms, last_factor = _set_aside(choice)
         if place == count:
@@ -200,7 +200,7 @@ def _improve(
     for _ in range(n_rounds):
         if not improved:
             if everywhere:
-                _add_to(choice, choice.ended)
+                _add_to(choice, choice.settled)
             return
         improved = False
         for one in range(sites):
@@ -209,7 +209,7 @@ def _improve(
                     continue
                 if _move_some(net, communication, free, length_ms, delay_ms, choice, one, other):
                     improved = True
-                    if everywhere and _is_among(choice, choice.ended):
+                    if everywhere and _is_among(choice, choice.settled):
                         return
 
 

@@ -83,7 +83,7 @@ class Choice(NamedTuple):
         The best placement so far, the one in hand, and the best of the starts before; by site.
     nodes : numpy.ndarray of int64, shape (sites,)
         Nodes of each site in the placement in hand.
-    begun, ended : Placements
+    begun, settled : Placements
         What was improved so far, and what no move improves.
     starts : numpy.ndarray of int64, shape (sites,)
     ways : numpy.ndarray of float64, shape (widest job + 1,)
@@ -106,7 +106,7 @@ class Choice(NamedTuple):
     last: npt.NDArray[np.void]
     nodes: IntArray
     begun: Placements
-    ended: Placements
+    settled: Placements
     starts: IntArray
     ways: FloatArray
     ahead: IntArray
