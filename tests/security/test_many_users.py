@@ -136,6 +136,7 @@ async def ended(grid: LocalGrid, count: int) -> list[JobRecord]:
     return records
 
 
+@pytest.mark.timeout(PATIENCE_S + 300)
 @pytest.mark.asyncio
 async def test_every_file_process_and_limit_is_right(place: Place) -> None:
     """Each job is its user's own Unix user at the site where it ran, within the limits; no maximum is exceeded."""
