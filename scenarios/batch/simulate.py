@@ -162,7 +162,7 @@ def simulate(
     check_driver(driver, at_site, reservations, node_events, saving)
     given: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
     given |= _for_discipline(at_site, of_grid | of_some)
-    return play_site(workload, nodes, at_site, reservations, node_events, **given)
+    return play_site(_loaded(workload, nodes), count, at_site, reservations, node_events, **given)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
