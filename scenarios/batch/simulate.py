@@ -151,19 +151,18 @@ def simulate(
         raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
     policy = SitePolicy(**options) if policy is None else policy
     known: Any = policy_named(policy) if isinstance(policy, str) else policy
-    workload = _loaded(workload, nodes)
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_some: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
     if isinstance(known, GridPolicy):
         of_site: dict[str, Any] = {"reservations": reservations or None, "node_events": node_events or None}
         of_site |= {"driver": None if driver == "batch" else driver, "save": saving}
         _refuse(of_site | of_some, "a grid")
-        return play_grid(workload, cast("Sequence[int]", nodes), known, **of_grid)
-    nodes, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
+        return play_grid(_loaded(workload, nodes), cast("Sequence[int]", nodes), known, **of_grid)
+    count, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
     check_driver(driver, at_site, reservations, node_events, saving)
     given: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
     given |= _for_discipline(at_site, of_grid | of_some)
-    return play_site(workload, nodes, at_site, reservations, node_events, **given)
+    return play_site(_loaded(workload, nodes), count, at_site, reservations, node_events, **given)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
