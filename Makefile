@@ -31,6 +31,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/world.py
 	$(BIN)/python benchmarks/lomarc.py
 	$(BIN)/python benchmarks/self_tuning.py
+	$(BIN)/python benchmarks/optimum.py
 	$(BIN)/python benchmarks/gang.py
 	$(BIN)/python benchmarks/dfrs.py
 	$(BIN)/python benchmarks/netmodel.py

@@ -154,7 +154,7 @@ class MetaCore:
                 told = event.sensitivity, event.sends, event.attempt, event.barred
                 commands += control.submit(now_ms, event.job, *told)
             elif type(event) is GridJobBarred:
-                commands += control.bar(now_ms, event.job)
+                commands += control.bar(now_ms, event.submitted)
             elif type(event) is GridJobCancelled:
                 commands += control.cancel(now_ms, event.job_id)
             elif type(event) is GridJobHeld:

@@ -26,7 +26,7 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
 class GridJobBarred(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
     """Sites take the user of a job no more, or take it now: a job that does not run is placed by that."""
 
-    job: GridJobSubmitted  # as it would be submitted now
+    submitted: GridJobSubmitted  # as it would be now
 
 
 class GridJobCancelled(msgspec.Struct, frozen=True, tag="GridJobCancelled", gc=False):

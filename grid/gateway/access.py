@@ -156,10 +156,11 @@ class TokenStore:
         """Make a token that can be used for some days, or (None) until it is revoked; its secret is seen only here."""
         if days is not None and not 0 < days <= 36_500:
             raise OptionError("days", f"is {days:g}; a number above 0, at most 36500")
-        until_ms = None if days is None else self._now_ms() + max(1, round(days * _DAY_MS))
+        now_ms = self._now_ms()
+        until_ms = None if days is None else now_ms + max(1, round(days * _DAY_MS))
         _check_token(user, scopes, limits)
         with self._transaction() as connection:
-            return self._insert(connection, user, scopes, until_ms, limits)
+            return self._insert(connection, user, scopes, (now_ms, until_ms), limits)
 
     def create_short(self, by: TokenInfo, scopes: Sequence[Scope], hours: float) -> MadeToken:
         """Make a token with the user and the limits of another, which ends no later and is revoked with it."""
@@ -177,17 +178,19 @@ class TokenStore:
             if sum(self._is_usable(row) for row in connection.execute(mine)) >= _MOST_SHORT:
                 right = "wait until some have ended, or have the token revoked that they were made by"
                 raise OptionError("token", f"{by.user} has {_MOST_SHORT} tokens for a short time; {right}")
-            return self._insert(connection, by.user, scopes, until_ms, by.limits, by.token_id)
+            return self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id)
 
     def _insert(
         self,
         connection: Connection,
         user: str,
         scopes: Sequence[Scope],
-        until_ms: int | None,
+        span_ms: tuple[int, int | None],
         limits: TokenLimits,
         parent: str = "",
     ) -> MadeToken:
+        """Make a token that is good from an instant to another, or for ever."""
+        made_ms, until_ms = span_ms
         token_id = self._random_bytes(_ID_BYTES).hex()
         secret = urlsafe_b64encode(self._random_bytes(_SECRET_BYTES)).decode().rstrip("=")
         info = TokenInfo(
@@ -195,7 +198,7 @@ class TokenStore:
             user=user,
             scopes=tuple(scope for scope in SCOPES if scope in scopes),
             limits=limits,
-            made_ms=self._now_ms(),
+            made_ms=made_ms,
             until_ms=until_ms,
             parent=parent,
         )

@@ -91,7 +91,8 @@ async def test_a_token_gets_no_more_by_making_tokens(tmp_path: Path) -> None:
         assert (await short(submitter.token, scopes=["submit", "cancel"]))[0] == 403
         assert (await short(submitter.token, scopes=["operate"]))[0] == 422
         assert (await short(submitter.token, scopes=["submit"], hours=25))[0] == 422
-        status, made, _ = await short(submitter.token, scopes=["submit"], user="olga")
+        assert (await short(submitter.token, scopes=["submit"], user="olga"))[0] == 422
+        status, made, _ = await short(submitter.token, scopes=["submit"])
         assert (status, made["info"]["user"], made["info"]["limits"]) == (200, "anna", {"max_nodes": 2})
         assert made["info"]["until_ms"] == submitter.info.until_ms
         assert (await short(made["token"], scopes=["submit"]))[0] == 422

@@ -21,6 +21,8 @@ BODIES: dict[str, Any] = {
     "/v1/jobs/cancel": {"job_ids": []},
     "/v1/jobs/hold": {"job_ids": []},
     "/v1/jobs/release": {"job_ids": []},
+    "/v1/jobs/kill": {"job_ids": []},
+    "/v1/jobs/signal": {"job_ids": [], "signal": "USR1"},
     "/v1/quote": a_job(),
     "/v1/tokens": {"user": "carl", "scopes": ["read"]},
     "/v1/tokens/short": {"scopes": ["submit"]},

@@ -149,7 +149,7 @@ def test_names_and_groups_are_resolved_once_each() -> None:
         "zhang-7",
     ]
     assert resolve(["all"]) == list(TABLES)
-    groups = ("streit", "zhang", "gang", "lomarc", "dfrs", "beyond")
+    groups = ("streit", "streit-load", "zhang", "gang", "lomarc", "dfrs", "beyond")
     assert {one for name in groups for one in GROUPS[name]} == set(TABLES)
 
 

@@ -79,7 +79,7 @@ def test_without_delay_and_fault_the_world_is_the_batch_driver(number: int) -> N
         ], what
         assert world.refused == batch.refused, what
         for name in ("factor", "slowdown", "transfer_ms"):
-            assert getattr(world, name).tolist() == getattr(batch, name).tolist(), (what, name)
+            assert world.columns[name].tolist() == batch.columns[name].tolist(), (what, name)
         slowest, split = max(slowest, batch.columns["slowdown"].max(initial=1.0)), split + int(batch.multi_site.sum())
     assert split > 0 or policy_options["mode"] == "sharing"
     assert slowest == 1.0 or net_options.get("contention", "none") != "none"

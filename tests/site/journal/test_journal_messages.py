@@ -45,6 +45,7 @@ def test_every_message_comes_back_as_it_was(union: Any) -> None:
     job = Job(job_id=2**40, width=3, estimate_ms=10**14, user=7, weight=0.1, resources=Resources(cpu=0.5, disk=0.5))
     values = {
         "job": job,
+        "submitted": GridJobSubmitted(job),
         "answer": Started(5, 2, 10**13),
         "reason": "it is full: \u00e9",
         "outcome": "lost",
