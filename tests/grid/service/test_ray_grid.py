@@ -118,7 +118,8 @@ def test_a_running_job_is_cancelled_and_its_nodes_are_free(grid: Any) -> None:
 
     (answer,) = grid.submit([("stubborn", shell("trap '' TERM; while :; do sleep 1; done", nodes=6))])
     until(lambda: grid.records([answer.job_id])[0].state == "running")
-    ray.get(grid.actors["grid"].ask.remote("wish", question("cancel", [answer.job_id], "")))
+    done = ray.get(grid.actors["grid"].ask.remote("wish", question("cancel", [answer.job_id], "", None)))
+    assert answer_of(done, msgspec.msgpack.Decoder(list[int])) == [answer.job_id]
     assert the_end(grid, answer.job_id).outcome == "cancelled"
     (after,) = grid.submit([("after", shell("true", nodes=6))])
     assert the_end(grid, after.job_id).outcome == "finished"
