@@ -499,7 +499,7 @@ class LiveGrid:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
         if record.state != "held":
             # What a site says late of an attempt that was given up brings no job back into the queue.
-            record.state, record.start_ms = "ending" if record.state == "ending" else "waiting", None
+            self.book.end_attempt(record)
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:

@@ -391,7 +391,7 @@ class LiveSite:
             record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
             record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
             if outcome == "lost":
-                record.state, record.start_ms = "waiting", None
+                self.book.end_attempt(record)
                 self.book.note(job_id, "retried", reason)
                 again.append(self.book.job(record))
             else:
