@@ -44,9 +44,10 @@ GANG_JOB = np.dtype(
     ],
     align=True,
 )
-"""A job. ``memory`` is what it needs on each of its nodes, as a part (parts.py); 0 if that is not known. ``bits`` is the row of the table of columns; ``moved`` the number of the decision that moved it last;
-``owed_ms`` what it is still to pay for having been moved; ``begin_ms`` when it began, or will; ``end_ms`` when it will
-have worked for its estimate, if nothing is decided before."""
+"""A job. ``memory`` is what it needs of each of its nodes (parts.py), 0 if that is not known; ``bits`` is the row of
+the table of columns; ``moved`` the number of the decision that moved it last; ``owed_ms`` what it is still to pay for
+having been moved; ``begin_ms`` when it began, or will; ``end_ms`` when it will have worked for its estimate, if nothing
+is decided before."""
 
 GANG_COUNTERS = np.dtype(
     [
