@@ -24,7 +24,7 @@ from reference.gang import GangReference
 
 
 def drawn(seed: int) -> tuple[Workload, int, GangPolicy]:
-    """Return a small workload, nodes, and a policy with any options; perhaps jobs are cancelled, or their memory known."""
+    """Return a small workload, nodes, and a policy with any options; jobs may be cancelled, and their memory known."""
     rng = np.random.default_rng(seed)
     nodes, n = int(rng.integers(1, 14)), int(rng.integers(1, 25))
     run_ms = rng.integers(1, 400, n)
