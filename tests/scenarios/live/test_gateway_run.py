@@ -215,7 +215,7 @@ def test_on_real_sites(tmp_path: Path) -> None:
         with gridweave.SyncClient(grid.url) as client:
             records = list(client.jobs())
     assert set(done.outcomes) == {"finished"}
-    result = done.live.result
+    result = done.live
     assert result.multi_site.tolist() == [row == 2 for row in range(8)]
     assert [sum(nodes for _, nodes in result.fragments_of(row)) for row in range(8)] == result.workload.width.tolist()
     assert (done.longer_ms >= 0).all()

@@ -219,7 +219,7 @@ def test_where_the_grid_is_decides_how_late_jobs_start(path: Path) -> None:
     sharing = "grid.mode=sharing", "workload.drop_wide=true", "workload.jobs=60", "workload.load=0.1", slow
     delays = {}
     for at in ("a", "b"):
-        result = run_of(path, *sharing, f"grid.at={at}").result
+        result = run_of(path, *sharing, f"grid.at={at}")
         wait_ms = result.start_ms - result.workload.submit_ms
         site = result.fragments["site"][result.first_fragment]
         delays[at] = [int(wait_ms[site == number].min()) for number in (0, 1) if (site == number).any()]
