@@ -60,6 +60,7 @@ from gridweave.site.messages import (
     Probed,
     Refused,
     RequestQuote,
+    RequeueFragment,
     Reserved,
     ReserveNodes,
     SignalFragment,
@@ -303,6 +304,9 @@ class LiveGrid:
             self._tell_all(record, KillFragment(record.job_id, record.attempt))
         if wish.kind == "signal" and wish.signal is not None:
             self._tell_all(record, SignalFragment(record.job_id, record.attempt, wish.signal))
+            return
+        if wish.kind == "requeue":
+            self._tell_all(record, RequeueFragment(record.job_id, record.attempt, wish.why_requeued))
             return
         if wish.kind in ("cancel", "kill") and record.state in ("starting", "running"):
             record.state = "ending"

@@ -142,6 +142,9 @@ class JobBook:
                     if record.state != "running" or wish.signal is None:
                         continue
                     how = f"{wish.signal} {how}"
+                case "requeue":
+                    if not record.can_be_requeued:
+                        continue
                 case "hold":
                     if record.state not in self._can_hold or self.eligibility.is_wished(job_id):
                         continue
