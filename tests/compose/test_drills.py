@@ -84,7 +84,7 @@ def test_interface_lost(grid: ComposeGrid, drill: StartDrill) -> None:
 
 
 def test_cut_of_an_idle_link(grid: ComposeGrid, report: Report) -> None:
-    """With nothing to say to each other, grid and site both know of a cut 5 s later, and a question to the site takes 3 s."""
+    """With nothing to say to each other, grid and site both know of a cut 5 s later (a question takes 3 s)."""
     if report.is_spent:
         pytest.skip(NOT_BEGUN)
 
@@ -102,7 +102,7 @@ def test_cut_of_an_idle_link(grid: ComposeGrid, report: Report) -> None:
 
 @pytest.mark.parametrize("state", ["starting", "running"])
 def test_paused(grid: ComposeGrid, drill: StartDrill, state: str) -> None:
-    """A site stands still right after it has agreed to a start, or while a job on all sites runs: no part runs alone."""
+    """A site stands still right after it agreed to a start, or while a job on all sites runs: no part runs alone."""
     with drill(f"beta is paused for 45 s, a job on all sites {state}") as one:
         one.wait_state("grid", one.submit_split(), state)
         with grid.paused("beta"):
