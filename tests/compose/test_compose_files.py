@@ -115,7 +115,7 @@ def test_sites_share_networks_with_the_grid_alone() -> None:
 
 
 def test_nothing_is_open_to_other_machines() -> None:
-    """Every port is bound to this machine alone; no image's user is root, and root in a site's container may do little."""
+    """Every port is bound to this machine alone; no image's user is root, and root may do little in a site."""
     services = compose_file()["services"]
     for name, service in services.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
