@@ -208,7 +208,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     if_lost : str
         What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
     checkpoint_signal : str
-        What its processes are sent when it is to save what it has done and end, to run again from there.
+        At which signal its processes save what they have done and end, to go on from there when it runs again; None: it
+        does not say that it can.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
     """
@@ -219,10 +220,15 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     working_directory: str | None = None
     ranks: Where = "each-node"
     if_lost: Literal["requeue", "fail"] = "requeue"
-    checkpoint_signal: SignalName = "TERM"
+    checkpoint_signal: SignalName | None = None
     end_on_failure: bool = True
     grace_ms: int = DEFAULT_GRACE_MS
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+
+    @property
+    def can_be_moved(self) -> bool:
+        """Whether it says that it saves what it has done, and goes on from there elsewhere."""
+        return self.checkpoint_signal is not None and self.if_lost == "requeue"
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
