@@ -81,7 +81,8 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
 class Works:
     """The jobs that were handed in, and what has become of them; ``slowest`` is the lowest rate above 0 that any had.
 
-    ``split_length_ms`` says how long a job takes in so many fragments, where no links (``traffic``) do.
+    ``split_length_ms`` says how long a job takes in so many fragments, where no links (``traffic``) do; it
+    holds its nodes for ``around_ms`` longer, in which its processes start and end.
     """
 
     def __init__(
@@ -91,12 +92,14 @@ class Works:
         traffic: LinkTraffic | None,
         history: History,
         tell: Callable[[int, ContractEvent], None],
+        around_ms: int = 0,
     ) -> None:
         self._sites = sites
         self._split_length_ms = split_length_ms
         self._traffic = traffic
         self._history = history
         self._tell = tell
+        self._around_ms = around_ms
         self._jobs: dict[int, WorldJob] = {}
         self._attempts: dict[tuple[int, int], WorldAttempt] = {}
         self._running = RunningWork()
@@ -205,7 +208,9 @@ class Works:
     def _begin(self, now_ms: int, work: WorldAttempt, run_ms: int) -> None:
         """Let a job work that has its nodes and its data."""
         self._working[work.job_id] = work
-        self._running.begin(now_ms, work.job_id, run_ms, work.rate)
+        # A site ends what holds its nodes at its limit, also if its processes began late.
+        held_ms = min(run_ms + self._around_ms, max(run_ms, work.length_ms))
+        self._running.begin(now_ms, work.job_id, held_ms, work.rate)
 
     def slow(self, now_ms: int, site: int, command: ChangeRate) -> None:
         """Have a fragment, and with it its job, go on at another rate."""

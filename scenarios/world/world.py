@@ -106,7 +106,8 @@ class World:
     """Sites, a meta-scheduler, and what is between them.
 
     ``check`` has the invariants of the cores checked after every step, and all leases after every instant: slow.
-    ``channels`` has messages travel through channels even in a network that keeps order.
+    ``channels`` has messages travel through channels even in a network that keeps order. ``around_ms`` is how much
+    longer a job holds its nodes than it works.
     """
 
     def __init__(
@@ -121,13 +122,14 @@ class World:
         check: bool = False,
         channels: bool = False,
         links: WorldLinks | None = None,
+        around_ms: int = 0,
     ) -> None:
         self._sites, self._meta = list(sites), meta
         self._routes, self._links = routes, links
         self._traffic = None if links is None else links.traffic
         self._faults, self._rng, self._check = faults, rng, check
         self.history = _history_of(sites)
-        self.works = Works(self._sites, split_length_ms, self._traffic, self.history, self._tell_site)
+        self.works = Works(self._sites, split_length_ms, self._traffic, self.history, self._tell_site, around_ms)
         # What is to happen, but for data that arrives, jobs that end, and what users hand in.
         self._heap: list[tuple[int, int, int, int, Any]] = []
         self._numbers = itertools.count(1)
