@@ -142,13 +142,8 @@ class World:
         self._wake_ms = [_NEVER] * (len(sites) + 1)
         # What each of them has to take in at this instant; nothing, if it was only to be woken.
         self._told: dict[int, list[Any]] = {}
-        self.connections = Connections(
-            routes,
-            self._down,
-            channels=channels or not routes.keeps_order or faults.any,
-            plan=self._at,
-            deliver=self._delivered,
-        )
+        channels = channels or not routes.keeps_order or faults.any
+        self.connections = Connections(routes, self._down, channels=channels, plan=self._at, deliver=self._delivered)
         self._most_rounds = _MAX_ROUNDS
         self._faults_until_ms = 0
 

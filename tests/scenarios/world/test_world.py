@@ -226,7 +226,7 @@ def test_numbers_that_make_no_sense_are_refused(kind: Any, wrong: dict[str, floa
 
 
 def test_jobs_hold_their_nodes_while_processes_start_and_end() -> None:
-    """With the times of a live grid, jobs on one site each run as jobs that are so much longer do, up to their limits."""
+    """With the times of a live grid, jobs on one site run as jobs that are so much longer do, up to their limits."""
     rng = np.random.default_rng(31)
     for control in ("full", "limited", "none"):
         jobs, nodes, _ = random_grid(rng)
