@@ -27,7 +27,7 @@ from gridweave.grid.service.signals import ended_in_order, run_in_order, signals
 from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
 from gridweave.scenarios.live.play import Player, as_live, live_remarks
-from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.traces.load import find_trace
@@ -93,7 +93,7 @@ class Demo:
     built: Built
     source: str
 
-    def simulated(self) -> GridRun:
+    def simulated(self) -> SimulationResult:
         """Return what the simulation says."""
         return run_built(self.built)
 
@@ -101,7 +101,7 @@ class Demo:
         """Return the same on a grid with these times."""
         return replace(self, built=as_live(self.built, live, 1.0))
 
-    def compared(self, simulated: GridRun, shown: Shown) -> LiveRun:
+    def compared(self, simulated: SimulationResult, shown: Shown) -> LiveRun:
         """Return what became of the jobs, in the order of the workload, beside the simulation."""
         remarks = live_remarks(self.built, shown.live)
         return live_run_of(self.built, simulated, shown.records, speed=1.0, remarks=remarks)
@@ -181,7 +181,7 @@ def simulator() -> Iterator[subprocess.Popen[bytes]]:
             child.wait()
 
 
-def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> GridRun:
+def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> SimulationResult:
     """Return what the process of `simulator` says of the demonstration."""
     assert child.stdin is not None
     assert child.stdout is not None
@@ -190,7 +190,7 @@ def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> GridRun:
     answer = child.stdout.read()
     if child.wait():
         raise UnavailableError("the simulation of the demonstration failed; see above")
-    run: GridRun = pickle.loads(answer)
+    run: SimulationResult = pickle.loads(answer)
     return run
 
 

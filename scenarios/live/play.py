@@ -199,7 +199,7 @@ class _Task:
     def patience_s(self) -> float:
         """Return how long to wait for the end of all jobs."""
         self.say("Simulating")
-        return patience_s(run_built(self.built).result, self.speed)
+        return patience_s(run_built(self.built), self.speed)
 
     def player(self, client: Client, patience_s: float) -> Player:
         """Return who plays it."""
