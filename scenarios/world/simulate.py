@@ -22,7 +22,7 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Routes
 from gridweave.scenarios.world.links import WorldLinks
 from gridweave.scenarios.world.traffic import LinkTraffic
-from gridweave.scenarios.world.works import Ran, WorldJob
+from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.protocol import Policy
@@ -114,8 +114,8 @@ def simulate_world(
     live, played = live or LiveTimes(), faults or Faults()
     margin_ms = max(routes.margin_ms, live.margin_ms)
     meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=known)
-    options = {"check": check, "channels": channels, "links": links, "around_ms": live.around_ms}
-    world = World(sites, meta, policy.split_length_ms, routes, played, rng, **options)
+    lengths = WorldLengths(policy.split_length_ms, live.around_ms)
+    world = World(sites, meta, lengths, routes, played, rng, check=check, channels=channels, links=links)
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
     return _result(workload, nodes, policy, world, None if links is None else links.traffic)

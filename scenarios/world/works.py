@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -78,28 +79,32 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
     fragments: dict[int, int]
 
 
+class WorldLengths(NamedTuple):
+    """How long a job takes in so many fragments, and holds its nodes besides while its processes start and end."""
+
+    split_length_ms: Callable[[int, int, float], int]
+    around_ms: int = 0
+
+
 class Works:
     """The jobs that were handed in, and what has become of them; ``slowest`` is the lowest rate above 0 that any had.
 
-    ``split_length_ms`` says how long a job takes in so many fragments, where no links (``traffic``) do; it
-    holds its nodes for ``around_ms`` longer, in which its processes start and end.
+    ``lengths`` says how long a job takes, where no links (``traffic``) do.
     """
 
     def __init__(
         self,
         sites: Sequence[ContractCore],
-        split_length_ms: Callable[[int, int, float], int],
+        lengths: WorldLengths,
         traffic: LinkTraffic | None,
         history: History,
         tell: Callable[[int, ContractEvent], None],
-        around_ms: int = 0,
     ) -> None:
         self._sites = sites
-        self._split_length_ms = split_length_ms
+        self._split_length_ms, self._around_ms = lengths
         self._traffic = traffic
         self._history = history
         self._tell = tell
-        self._around_ms = around_ms
         self._jobs: dict[int, WorldJob] = {}
         self._attempts: dict[tuple[int, int], WorldAttempt] = {}
         self._running = RunningWork()

@@ -27,7 +27,7 @@ from gridweave.grid.messages import (
 from gridweave.scenarios.world.connections import GRID, GRID_END, PACKET, RESEND, SITE_END, Connections, Faults, Routes
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.links import WorldLinks
-from gridweave.scenarios.world.works import Works, WorldJob
+from gridweave.scenarios.world.works import Works, WorldJob, WorldLengths
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
@@ -106,15 +106,14 @@ class World:
     """Sites, a meta-scheduler, and what is between them.
 
     ``check`` has the invariants of the cores checked after every step, and all leases after every instant: slow.
-    ``channels`` has messages travel through channels even in a network that keeps order. ``around_ms`` is how much
-    longer a job holds its nodes than it works.
+    ``channels`` has messages travel through channels even in a network that keeps order.
     """
 
     def __init__(
         self,
         sites: Sequence[ContractCore],
         meta: MetaCore,
-        split_length_ms: Callable[[int, int, float], int],
+        lengths: WorldLengths,
         routes: Routes,
         faults: Faults,
         rng: np.random.Generator,
@@ -122,14 +121,13 @@ class World:
         check: bool = False,
         channels: bool = False,
         links: WorldLinks | None = None,
-        around_ms: int = 0,
     ) -> None:
         self._sites, self._meta = list(sites), meta
         self._routes, self._links = routes, links
         self._traffic = None if links is None else links.traffic
         self._faults, self._rng, self._check = faults, rng, check
         self.history = _history_of(sites)
-        self.works = Works(self._sites, split_length_ms, self._traffic, self.history, self._tell_site, around_ms)
+        self.works = Works(self._sites, lengths, self._traffic, self.history, self._tell_site)
         # What is to happen, but for data that arrives, jobs that end, and what users hand in.
         self._heap: list[tuple[int, int, int, int, Any]] = []
         self._numbers = itertools.count(1)
