@@ -149,6 +149,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
     maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
     probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
     # As for `SiteSettings`.
@@ -171,6 +173,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             retry_ms=self.retry_ms,
             lease_ms=self.lease_ms,
             network=self.network,
+            start_ms=self.start_ms,
+            end_ms=self.end_ms,
         )
 
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
@@ -403,6 +407,8 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         maxima=read.file.maxima,
         probes=_probes(read, secret),
         first_port=first_port,
+        start_ms=read.live.start_ms,
+        end_ms=read.live.end_ms,
         **{name: getattr(table, name) for name in times},
     )
 
