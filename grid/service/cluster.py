@@ -232,6 +232,7 @@ class RunningActors:
         import ray
 
         for host, hosted in self._hosted.items():
+            handle: Any
             try:
                 handle = ray.get_actor(host, self.namespace)
             except ValueError:
