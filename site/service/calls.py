@@ -389,7 +389,7 @@ class NearActor:
             await self.near_door.close()
 
 
-class Lines(ABC):
+class CallsOverLines(ABC):
     """Calls of actors by their names: over lines to those on this machine, another way to all others.
 
     Nobody waits for a line: until there is one calls go the other way. Who does not answer is looked up again.
@@ -460,7 +460,7 @@ class Lines(ABC):
             line.end()
 
 
-class Handles(Lines):
+class Handles(CallsOverLines):
     """Calls from a process that has joined Ray: what has no line goes over Ray to the host of the actor."""
 
     def __init__(self, namespace: str) -> None:
@@ -492,7 +492,7 @@ class Handles(Lines):
         self._hosts.pop(actor, None)
 
 
-class HostLines(Lines):
+class HostLines(CallsOverLines):
     """Calls from a process that a host has started: what has no line goes over its host, which is on Ray.
 
     Parameters
