@@ -146,6 +146,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Of the jobs that run there, if limits count work.
     uplink : LinkStatus, optional
         How it reaches the grid, by its own word, if it does so over HTTP.
+    users : str
+        Whose jobs it takes, in words; told to operators alone.
     """
 
     name: str
@@ -161,6 +163,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused: tuple[int, ...] = ()
     progress: tuple[JobProgress, ...] = ()
     uplink: LinkStatus | None = None
+    users: str = ""
 
 
 class SiteNames(msgspec.Struct, frozen=True):

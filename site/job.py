@@ -13,7 +13,16 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.elements import Element, Ranges, elements_problem, ranges_problem, without
-from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, Used, launch_problem
+from gridweave.site.launch import (
+    DEFAULT_GRACE_MS,
+    DEFAULT_OUTPUT_LIMIT_BYTES,
+    Call,
+    Launch,
+    Ran,
+    Rank,
+    Used,
+    launch_problem,
+)
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
@@ -354,6 +363,7 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     machines: tuple[str, ...]  # the machines that have its output
     elements: tuple[Element, ...] = ()  # of a packed array: those that ended
     interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
+    ran_ms: Ran = None  # when the last of its processes began, and when the last ended
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
@@ -379,6 +389,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
         Of a packed array: those that have ended, of all attempts; known when an attempt has.
     interrupted : tuple of int
         The elements that a failed machine interrupted, or may have, once for each time; they run again.
+    ran_ms : (int, int), optional
+        Of its last attempt: when the last of its processes began, and when the last ended, by the clocks of machines.
     """
 
     job_id: int
@@ -397,6 +409,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     machines: tuple[str, ...] = ()
     elements: tuple[Element, ...] = ()
     interrupted: tuple[int, ...] = ()
+    ran_ms: Ran = None
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:
         """Return how the whole ended, and why: elements of earlier attempts that failed count as well."""

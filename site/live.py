@@ -397,7 +397,7 @@ class LiveSite:
             answer = msgspec.structs.replace(answer, outcome="unmet")
         key = answer.job_id, answer.attempt
         report = FragmentReport(
-            *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted
+            *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted, run.ran_ms
         )
         self.book.out.append(TellGrid(report))
         self.book.note_end(run.job_id, run.request, answer.outcome, reason, run.start_ms, run.width, run.used)
@@ -412,6 +412,7 @@ class LiveSite:
                 continue
             outcome, reason = run.outcome()
             record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
+            record.ran_ms = run.ran_ms
             record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
             if outcome == "lost":
                 self.book.end_attempt(record)

@@ -6,6 +6,7 @@ to do now, and what follows from what they tell. No clock, no I/O: docs/live.md,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
@@ -15,7 +16,7 @@ from gridweave.site.book import JobBook
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName
-from gridweave.site.launch import ANYONE, Launch, Rank, TakenUsers, Used, total_usage
+from gridweave.site.launch import ANYONE, Launch, Ran, Rank, TakenUsers, Used, both_ran, total_usage
 from gridweave.site.messages import (
     LOCAL,
     ConfirmRun,
@@ -225,6 +226,11 @@ class Run(msgspec.Struct):
     def used(self) -> Used:
         """What all its machines used of it."""
         return total_usage(tuple(piece.end.used for piece in self.pieces.values() if piece.end is not None))
+
+    @property
+    def ran_ms(self) -> Ran:
+        """From when to when all its processes ran."""
+        return functools.reduce(both_ran, (piece.end.ran_ms for piece in self.pieces.values() if piece.end), None)
 
     @property
     def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:

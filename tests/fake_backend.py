@@ -34,6 +34,7 @@ from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, 
 
 OWN_FIRST = 10**12
 PAGE = 500
+TAKES = "takes jobs of anna, bert"
 
 
 class FakeBackend(Backend):
@@ -255,6 +256,7 @@ class FakeBackend(Backend):
                 for_grid=nodes,
                 free=nodes,
                 draining=self.draining[name],
+                users=TAKES,
                 progress=tuple(self.progress.get(name, ())),
             )
             for name, nodes in self.nodes.items()

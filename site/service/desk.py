@@ -277,6 +277,7 @@ class SiteDesk(Desk[SiteDriver]):
             paused=site.runs.paused(),
             progress=tuple(JobProgress(*told) for told in core.progress(self.driver.clock.now_ms())),
             uplink=None if self._uplink is None else self._uplink(),
+            users=site.runs.users.words,
         )
 
     async def about(self) -> list[SiteNames]:
