@@ -148,9 +148,7 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
 
 
-def test_it_is_shown_that_a_limit_counts_work(
-    here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_shown_that_a_limit_counts_work(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where jobs take turns the limit is one of work; it is said how much is done, how fast now and on average."""
     shell("submit", "-n", 2, "-t", "4h", "--", "./solver")
     here.call(here.grid.start, 1)
