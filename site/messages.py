@@ -612,6 +612,7 @@ class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=Tru
     attempt: int
     runs: bool
     at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
+    speed: float = 1.0  # which part of the CPU that it may use at most it gets while it runs
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
