@@ -124,7 +124,7 @@ def _run_local(built: Built) -> SimulationResult:
                 columns.setdefault(name, np.zeros(len(workload)))[rows] = values
             own_metrics |= {f"{built.site_names[site]}.{name}": value for name, value in done.own_metrics.items()}
     placement = at_home(workload, built.home, start_ms != NEVER)
-    more = {"columns": columns, "own_metrics": own_metrics}
+    more = {"columns": columns, "own_metrics": own_metrics, "shared": built.shares_nodes}
     return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {}, **more)
 
 
