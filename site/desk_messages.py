@@ -153,8 +153,8 @@ class SiteNames(msgspec.Struct, frozen=True):
 
 
 EventKind = Literal[
-    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "reserved", "released", "refused",
-    "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
+    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
+    "refused", "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

@@ -99,6 +99,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # If not ``None``, the ranks wait at their gate until somebody opens it, and are ended if nobody has taken note that
     # they run within so long.
     alone_ms: int | None = None
+    checkpoint_signal: str = "TERM"  # by its name, without ``SIG``: what its ranks are sent to save what they have done
     # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
     # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.

@@ -385,6 +385,12 @@ class SignalFragment(OfAttempt, frozen=True, tag="SignalFragment", gc=False):
     signal: SignalName
 
 
+class RequeueFragment(OfAttempt, frozen=True, tag="RequeueFragment", gc=False):
+    """Have the ranks of a fragment save what they have done and end; it is lost, so that the job runs again."""
+
+    reason: str  # in one line
+
+
 class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
     """The fragments of a job go on at another rate: what they send has other links, or more company there."""
 
@@ -441,6 +447,11 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
     job_ids: tuple[int, ...]
     origin: str = ""  # who asked, and with which request; it is told in the stories
     signal: SignalName | None = None  # which one, if it is to be sent one
+
+    @property
+    def why_requeued(self) -> str:
+        """Why a job is begun anew that somebody wants requeued, for its story."""
+        return "requeued by wish" + (f", by {self.origin}" if self.origin else "")
 
 
 class RunReady(msgspec.Struct, frozen=True, tag="RunReady"):
@@ -529,6 +540,7 @@ LiveSiteEvent = (
     | FragmentsMet
     | KillFragment
     | SignalFragment
+    | RequeueFragment
     | UserSubmitted
     | Wish
     | RunReady
@@ -543,7 +555,7 @@ LiveSiteEvent = (
 )
 """What a live site is told."""
 
-GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment
+GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment | RequeueFragment
 """What the grid tells a site."""
 
 SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | TakesUsers
@@ -574,6 +586,7 @@ class EndRun(msgspec.Struct, frozen=True, tag="EndRun", repr_omit_defaults=True)
     attempt: int
     reason: str
     at_once: bool = False  # whether its ranks get no time to end by themselves
+    saves: bool = False  # whether they are sent the signal at which they save what they have done, in place of TERM
 
 
 class OpenRun(msgspec.Struct, frozen=True, tag="OpenRun"):

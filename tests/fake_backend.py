@@ -155,7 +155,8 @@ class FakeBackend(Backend):
     ) -> list[int]:
         """Cancel jobs that have not ended, hold those that wait, release those that are held, signal those that run."""
         self._check()
-        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "hold": ("waiting",), "release": ("held",)}
+        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "requeue": ("running",)}
+        before |= {"hold": ("waiting",), "release": ("held",)}
         done = [job_id for job_id in job_ids if self._is_in(job_id, *before[kind])]
         for job_id in done:
             if kind in ("cancel", "kill"):
