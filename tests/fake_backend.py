@@ -33,6 +33,7 @@ from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, 
 
 OWN_FIRST = 10**12
 PAGE = 500
+TAKES = "takes jobs of anna, bert"
 
 
 class FakeBackend(Backend):
@@ -247,7 +248,7 @@ class FakeBackend(Backend):
         """Return how the sites are."""
         self._check()
         return [
-            SiteInfo(name=name, nodes=nodes, for_grid=nodes, free=nodes, draining=self.draining[name])
+            SiteInfo(name=name, nodes=nodes, for_grid=nodes, free=nodes, draining=self.draining[name], users=TAKES)
             for name, nodes in self.nodes.items()
         ]
 

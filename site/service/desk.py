@@ -275,6 +275,7 @@ class SiteDesk(Desk[SiteDriver]):
             policy=policy_label(settings.policy, settings.owner),
             paused=site.runs.paused(),
             uplink=None if self._uplink is None else self._uplink(),
+            users=site.runs.users.words,
         )
 
     async def about(self) -> list[SiteNames]:

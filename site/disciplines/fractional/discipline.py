@@ -24,18 +24,17 @@ from gridweave.site.disciplines.fractional.kernels.state import (
     PAUSED,
     RUNS,
     SHARE_ONE,
-    UNIT,
     WAITS,
     FractionalSite,
     empty_fractional,
     fractional_left,
     fractional_submitted,
-    parts_of_node,
 )
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Resources, Running
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_of
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays

@@ -39,6 +39,7 @@ from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, 
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
 from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
@@ -129,6 +130,7 @@ class GangDiscipline:
         row = self._state.jobs[slot]
         row["submit_ms"], row["job_id"] = now_ms, job.job_id
         row["width"], row["estimate_ms"] = job.width, job.estimate_ms
+        row["memory"] = 0 if job.resources is None else parts_of_node(job.resources.memory)
         key = ORDERS[self._policy.order](now_ms, job.width, job.estimate_ms, job.weight, job.priority, math.inf)
         row["key"] = math.inf if job.behind else float(key)
         gang_job_submitted(self._state, self._codes, np.int64(slot), np.int64(now_ms))
@@ -264,6 +266,10 @@ class GangDiscipline:
         start_ms = None if promised_ms == UNPLACED_MS else max(promised_ms, now_ms)
         free = self._nodes - int(self._state.used.min())
         reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; at most {free} are free in one"
+        if row["memory"] and row["width"] <= free:
+            room = int((self._state.memory + row["memory"] <= UNIT).sum())
+            part = f"{row['memory'] / UNIT:.0%}"
+            reason += f", and {nodes_text(room)} have {part} of their memory beside what stays in core there"
         if self._policy.backfill == "none" and place > 0:
             reason += f", and {ahead_text(place)} must be placed before it"
         elif place > 0:
