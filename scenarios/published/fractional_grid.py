@@ -60,9 +60,7 @@ class FractionalGridRuns:
     progress : callable, optional
     """
 
-    def __init__(
-        self, jobs: int = JOBS, grids: tuple[str, ...] = GRIDS, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, jobs: int = JOBS, grids: tuple[str, ...] = GRIDS, progress: Progress | None = None) -> None:
         self.grids, self._jobs = grids, jobs
         self._results = Study(self._simulate, title="fractions at sites", progress=progress)
 
@@ -109,7 +107,9 @@ def report(table: str, runs: FractionalGridRuns) -> Findings:
                 rows.append(Row((grid, "no grid" if mode == "local" else mode, line), (*values, *split_jobs)))
     columns = ("AWRT [s]", "slowdown", "max. stretch", "multi-site jobs")
     return Findings(
-        sections=(Section("Sites that give fractions of nodes", ("grid", "mode", "sites"), columns, tuple(rows), OURS),),
+        sections=(
+            Section("Sites that give fractions of nodes", ("grid", "mode", "sites"), columns, tuple(rows), OURS),
+        ),
         conclusions=tuple(_conclusions(runs)),
         notes=(
             "AWRT is weighted by width. Needs as for `lublin`; a task at a site with EASY has a node of its own.",
@@ -123,9 +123,17 @@ def _conclusions(runs: FractionalGridRuns) -> Iterator[Conclusion]:
     shared = ("sharing", "limited")
     for claim, better, worse in (
         ("Without a grid, fractions lower AWRT", (*LEVELS[0], FRACTIONAL), (*LEVELS[0], EASY)),
-        ("Sites that are joined by job sharing have a lower AWRT with fractions", (*shared, FRACTIONAL), (*shared, EASY)),
+        (
+            "Sites that are joined by job sharing have a lower AWRT with fractions",
+            (*shared, FRACTIONAL),
+            (*shared, EASY),
+        ),
         ("Job sharing lowers AWRT though all sites give fractions", (*shared, FRACTIONAL), (*LEVELS[0], FRACTIONAL)),
-        ("Where every second site gives fractions, AWRT is lower than where none does", (*shared, MIXED), (*shared, EASY)),
+        (
+            "Where every second site gives fractions, AWRT is lower than where none does",
+            (*shared, MIXED),
+            (*shared, EASY),
+        ),
         ("Adaptive multi-site lowers AWRT beside them", (*LEVELS[2], MIXED), (*shared, MIXED)),
     ):
         verdicts = {}

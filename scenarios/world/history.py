@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from gridweave.site.allocation import bits_of
-from gridweave.site.disciplines.fractional.kernels.state import UNIT, parts_of_node
 from gridweave.site.job import NodeIntervals, Resources
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.work import RATE_ONE
 
 
