@@ -99,6 +99,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_
     """Start a job, now, on these nodes."""
 
     job_id: int
+    # Where jobs have parts of nodes, a node stands here once for each task on it.
     nodes: NodeIntervals
     # The hardware threads that it has, counted through node by node, where nodes are shared; empty if all are its.
     threads: NodeIntervals = ()
@@ -270,6 +271,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     # The job could start now on nodes that others use, and would take so many times as long.
     slowdown: float | None = None
     cause: Cause = ""  # of a refusal
+    takes_parts: bool = True  # of a job on several sites
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):

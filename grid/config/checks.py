@@ -106,13 +106,13 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
-def check_alone(sites: Sequence[object], mode: str, report: FileReport) -> None:
-    """Check that disciplines which are only simulated, each site by itself, are asked for nothing else."""
+def check_live(sites: Sequence[object], report: FileReport) -> None:
+    """Check that no live site has a discipline that is only simulated."""
     for number, site in enumerate(sites):
-        if isinstance(site, Site) and mode != "local":
+        if isinstance(site, Site):
             entry = DISCIPLINES.get(site.discipline)
-            if entry is not None and entry.simulated_alone:
-                only = "only in scenarios with mode = 'local' and by `gridweave simulate`"
+            if entry is not None and entry.simulated_only:
+                only = "only in scenarios and by `gridweave simulate`"
                 report.add(("sites", number, "discipline"), f"is {site.discipline!r}, which there is {only}")
 
 

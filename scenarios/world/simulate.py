@@ -18,6 +18,7 @@ from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
 from gridweave.scenarios.results.uses import WorldUse
+from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Routes
 from gridweave.scenarios.world.links import WorldLinks
@@ -25,6 +26,7 @@ from gridweave.scenarios.world.traffic import LinkTraffic
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
+from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -90,7 +92,8 @@ def simulate_world(
     OptionError
         If an array has not the length of the workload, or of the sites, or the network does not go with the policy.
     InputError
-        If the workload has jobs that are cancelled. With a network: if a column of the workload makes no sense, a job
+        If the workload has jobs that are cancelled, or does not tell what jobs need of the nodes of a site that gives
+        them parts of nodes. With a network: if a column of the workload makes no sense, a job
         runs over links that fail for ever, or a site is cut off from the meta-scheduler for ever.
     ViolationError
         If something happened that must never happen: a fault of ours.
@@ -103,7 +106,7 @@ def simulate_world(
     >>> result.start_ms.tolist(), result.fragments_of(1)
     ([5, 130], [(0, 4), (1, 2)])
     """
-    _check_workload(workload)
+    _check_workload(workload, site_policies or ())
     rng = rng or np.random.default_rng(0)
     sites, for_grid = _sites(nodes, site_policies, owners)
     # One stream of its own for the selection, so that it is the same whatever the network does.
@@ -121,10 +124,12 @@ def simulate_world(
     return _result(workload, nodes, policy, world, None if links is None else links.traffic)
 
 
-def _check_workload(workload: Workload) -> None:
-    """Refuse jobs that users cancel."""
+def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None:
+    """Refuse jobs that users cancel, or that do not tell what a site has to know of them."""
     if (np.asarray(workload.columns.get("cancel_ms", -1)) >= 0).any():
         raise InputError("cancel_ms: the simulated world cancels no jobs; leave the column out, or simulate in batch")
+    for policy in site_policies:
+        check_needs(workload, entry_of(policy).needs)
 
 
 def _sites(

@@ -99,7 +99,8 @@ _MAX_ROUNDS = 10_000
 def _history_of(sites: Sequence[ContractCore]) -> History:
     """Return an empty history of these sites."""
     lanes = [site.site.threads_per_node for site in sites]
-    return History([site.nodes for site in sites], lanes, [site.site.slices_time for site in sites])
+    slices, fractions = ([getattr(site.site, name) for site in sites] for name in ("slices_time", "gives_fractions"))
+    return History([site.nodes for site in sites], lanes, slices, fractions)
 
 
 class World:
@@ -291,7 +292,7 @@ class World:
                 break
         else:
             raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
-        self.history.check_slices(self.now_ms)
+        self.history.check_shares(self.now_ms)
         if self._check:
             self.history.check_leases(self.now_ms)
 

@@ -220,9 +220,11 @@ class Entry:
         ``--option`` of the command. It is handed to ``read`` under the name ``table_key``.
     shares_nodes : bool
         Whether several jobs may be on a node.
-    simulated_alone : bool
-        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
-        world nor a live site carries out what it commands.
+    gives_fractions : bool
+        Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
+        intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
+    simulated_only : bool
+        Whether it is there only in simulations: no live site carries out what it commands.
     shares_time : bool
         Whether jobs that have started also pause or run at a fraction of their speed, which metrics count as waiting.
     uses_resources : bool
@@ -257,7 +259,8 @@ class Entry:
     table: type[msgspec.Struct] | None = None
     table_key: str = ""
     shares_nodes: bool = False
-    simulated_alone: bool = False
+    gives_fractions: bool = False
+    simulated_only: bool = False
     shares_time: bool = False
     uses_resources: bool = False
     needs: tuple[str, ...] = ()
