@@ -74,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodePart(msgspec.Struct, frozen=True):
-    """What all ranks of a piece together have of the nodes of their machine, in nodes, where jobs get parts of nodes."""
+    """What all ranks of a piece together have of the nodes of their machine where jobs get parts of them, in nodes."""
 
     cpu: float  # at full speed
     memory: float

@@ -24,6 +24,7 @@ from gridweave.site.job import (
     request_problem,
     why_impossible,
 )
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -58,7 +59,6 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.runs import NO_PORT, Port, Run, Runs, RunsState, SiteSettings, make_run
 from gridweave.site.state import CoreState, with_parts
 

@@ -364,9 +364,7 @@ def part_of(request: JobRequest, tasks: int) -> NodePart:
     return NodePart(needs.cpu_need * tasks, needs.memory * tasks)
 
 
-def _launch(
-    settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...], part: NodePart | None
-) -> Launch:
+def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...], part: NodePart | None) -> Launch:
     program, array = described.request.program, described.request.array
     environment = program.environment
     elements = described.elements

@@ -106,16 +106,6 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
-def check_live(sites: Sequence[object], report: FileReport) -> None:
-    """Check that no live site has a discipline that is only simulated."""
-    for number, site in enumerate(sites):
-        if isinstance(site, Site):
-            entry = DISCIPLINES.get(site.discipline)
-            if entry is not None and entry.simulated_only:
-                only = "only in scenarios and by `gridweave simulate`"
-                report.add(("sites", number, "discipline"), f"is {site.discipline!r}, which there is {only}")
-
-
 def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
     try:
         OwnerPolicy(grid_share=site.grid_share)

@@ -15,7 +15,6 @@ from gridweave.grid.config.checks import (
     IDLE_NET,
     check_fragments,
     check_links,
-    check_live,
     check_sites,
     grid_decides_all,
     grid_policy,
@@ -241,7 +240,6 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
     check_sites(sites, report)
-    check_live(sites, report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":

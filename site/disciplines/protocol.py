@@ -223,8 +223,6 @@ class Entry:
     gives_fractions : bool
         Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
         intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
-    simulated_only : bool
-        Whether it is there only in simulations: no live site carries out what it commands.
     shares_time : bool
         Whether jobs that have started also pause or run at a fraction of their speed, which metrics count as waiting.
     uses_resources : bool
@@ -260,7 +258,6 @@ class Entry:
     table_key: str = ""
     shares_nodes: bool = False
     gives_fractions: bool = False
-    simulated_only: bool = False
     shares_time: bool = False
     uses_resources: bool = False
     needs: tuple[str, ...] = ()

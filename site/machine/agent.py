@@ -84,9 +84,9 @@ class OutputRead(msgspec.Struct, frozen=True):
 class AgentDriver:
     """Runs pieces of jobs on a machine for its site.
 
-    Of its ``nodes`` the ``threads`` of each are as the operating system counts them, core by core; of a node that is none of its
-    own there are none: its ranks run anywhere. ``report`` returns when what it carries is durable at the site, and
-    raises if that is not known.
+    Of its ``nodes`` the ``threads`` of each are as the operating system counts them, core by core; of a node that is
+    none of its own there are none: its ranks run anywhere. ``report`` returns when what it carries is durable at the
+    site, and raises if that is not known.
 
     Orders may come twice, late or never. A piece is started at most once (`Runner`). An order from before an agent
     was started anew could start what was forgotten since; so a site's orders go to one agent, and end with it.

@@ -386,9 +386,7 @@ class Runner:
             write_cancel(folder, reason)
         self._signal_cancelled(piece)
 
-    async def pace(
-        self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0
-    ) -> None:
+    async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
         """Have a piece stand still, or go on, from an instant on: all its processes at once.
 
         Parameters
