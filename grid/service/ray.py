@@ -316,8 +316,14 @@ class OwnRay:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
-        """Connect this process to it."""
-        with _environment_of_this(token_environment(self._folder / RAY_TOKEN)), connected(self.address) as ray:
+        """Connect this process to it; on a busy machine its head may be asked again."""
+        left = iter(range(_TRIES - 1))
+
+        def again() -> bool:
+            return self.process(HEAD) is not None and next(left, None) is not None
+
+        token = token_environment(self._folder / RAY_TOKEN)
+        with _environment_of_this(token), connected(self.address, again=again) as ray:
             yield ray
 
     def wait(self) -> None:
@@ -495,20 +501,24 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """Connect this process to a Ray cluster, quietly."""
+def connected(address: str, *, again: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+    """Connect this process to a Ray cluster, quietly; ``again`` says whether to try once more after a failure."""
     try:
         with quietly():
             import ray
     except ImportError:
         raise not_installed("ray") from None
     try:
-        with quietly(), muted(), postponed():
-            try:
-                own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-            except RAY_ERRORS as error:
-                raise join_problem(address, error) from None
+        own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
+        is_there = False
+        while not is_there:
+            with quietly(), muted(), postponed():
+                try:
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+                    is_there = True
+                except RAY_ERRORS as error:
+                    if not again():
+                        raise join_problem(address, error) from None
         yield ray
     finally:
         with quietly(), postponed():
