@@ -133,7 +133,8 @@ def watch_ray(lost: Callable[[], None]) -> None:
 
 def join_problem(where: str, error: Exception) -> UnavailableError:
     """Return the error for a cluster that cannot be joined or started, in one line."""
-    told = " ".join(str(error).split()) or type(error).__name__
+    causes = [error] if error.__cause__ is None else [error, error.__cause__]
+    told = ": ".join(" ".join(str(each).split()) or type(each).__name__ for each in causes)
     return UnavailableError(f"--address: Ray cannot be used on {where}: {told}")
 
 
@@ -317,10 +318,11 @@ class OwnRay:
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
         """Connect this process to it; on a busy machine its head may be asked again."""
-        left = iter(range(_TRIES - 1))
+        until = time.monotonic() + _JOIN_S
 
         def again() -> bool:
-            return self.process(HEAD) is not None and next(left, None) is not None
+            time.sleep(_LOOK_EVERY_S)
+            return self.process(HEAD) is not None and time.monotonic() < until
 
         token = token_environment(self._folder / RAY_TOKEN)
         with _environment_of_this(token), connected(self.address, again=again) as ray:
