@@ -494,6 +494,16 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     raise UnavailableError(f"{host}: no port is free there")
 
 
+def join(where: str, **options: Any) -> None:
+    """Connect this process to Ray, or start one with it, quietly; UnavailableError says where that failed."""
+    ray: Any = importlib.import_module("ray")
+    with quietly():
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        except RAY_ERRORS as error:
+            raise join_problem(where, error) from None
+
+
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Any]:
     """Connect this process to a Ray cluster, quietly."""
@@ -503,12 +513,9 @@ def connected(address: str) -> Iterator[Any]:
     except ImportError:
         raise not_installed("ray") from None
     try:
-        with quietly(), muted(), postponed():
-            try:
-                own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-            except RAY_ERRORS as error:
-                raise join_problem(address, error) from None
+        with muted(), postponed():
+            own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
+            join(address, address=address, **own)
         yield ray
     finally:
         with quietly(), postponed():
