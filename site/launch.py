@@ -313,6 +313,23 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
 PieceEvent = PieceReady | PieceStarted | PieceEnded
 
 
+Ran = tuple[int, int] | None
+"""From when to when all processes of something ran, by the clocks of machines."""
+
+
+def both_ran(one: Ran, other: Ran) -> Ran:
+    """Return when the last processes of two began, and when the last ended.
+
+    Examples
+    --------
+    >>> both_ran((10, 30), (20, 25)), both_ran(None, (20, 25))
+    ((20, 30), (20, 25))
+    """
+    if one is None or other is None:
+        return one or other
+    return max(one[0], other[0]), max(one[1], other[1])
+
+
 def total_usage(parts: tuple[Used, ...]) -> Used:
     """Return what several processes used together: sums, and the wall time of the longest.
 

@@ -502,6 +502,16 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     raise UnavailableError(f"{host}: no port is free there")
 
 
+def join(where: str, **options: Any) -> None:
+    """Connect this process to Ray, or start one with it, quietly; UnavailableError says where that failed."""
+    ray: Any = importlib.import_module("ray")
+    with quietly():
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        except RAY_ERRORS as error:
+            raise join_problem(where, error) from None
+
+
 @contextlib.contextmanager
 def connected(address: str, *, again: Callable[[], bool] = lambda: False) -> Iterator[Any]:
     """Connect this process to a Ray cluster, quietly; ``again`` says whether to try once more after a failure."""
@@ -514,13 +524,13 @@ def connected(address: str, *, again: Callable[[], bool] = lambda: False) -> Ite
         own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
         is_there = False
         while not is_there:
-            with quietly(), muted(), postponed():
+            with muted(), postponed():
                 try:
-                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+                    join(address, address=address, **own)
                     is_there = True
-                except RAY_ERRORS as error:
+                except UnavailableError:
                     if not again():
-                        raise join_problem(address, error) from None
+                        raise
         yield ray
     finally:
         with quietly(), postponed():
