@@ -182,8 +182,7 @@ class AgentDriver:
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
-                how = {"runs": order.runs, "at_unix_ms": order.at_ms, "speed": order.speed}
-                await self.runner.pace(order.job_id, order.attempt, **how)
+                await self._pace(order)
             elif isinstance(order, SignalRun):
                 self.runner.signal(order.job_id, order.attempt, order.signal)
             elif isinstance(order, LookForRoom):
@@ -234,6 +233,10 @@ class AgentDriver:
         if self.runner.room_problem(trial=True) is None:
             self._delayed.clear()
             self._say(MachineReady(self.name))
+
+    async def _pace(self, order: PaceRun) -> None:
+        told = order.job_id, order.attempt
+        await self.runner.pace(*told, runs=order.runs, at_unix_ms=order.at_ms, speed=order.speed)
 
     async def _confirm(self, order: ConfirmRun) -> None:
         """Say whether a piece is still here; one that is not must not be started by an order that comes late."""

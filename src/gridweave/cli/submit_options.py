@@ -309,8 +309,8 @@ def _resources(options: SubmitOptions) -> Resources | None:
     """Return what each task of a job needs of a node, if anything is said of that."""
     if options.cpu_need is None and options.memory_need is None:
         return None
-    needs = {"cpu_need": options.cpu_need, "memory": options.memory_need}
-    found = Resources(**{name: value for name, value in needs.items() if value is not None})
+    cpu = 1.0 if options.cpu_need is None else options.cpu_need
+    found = Resources(cpu_need=cpu, memory=1.0 if options.memory_need is None else options.memory_need)
     if problem := why_impossible_needs(found):
         raise OptionError("--cpu-need and --memory-need", problem)
     return found
