@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import deque
 from collections.abc import (
@@ -42,6 +41,8 @@ from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, SignalNa
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
+    import asyncio
+
     import numpy as np
 
 HOUR = "1h"
@@ -93,6 +94,8 @@ class JobHandle:
         TimeoutError
             If it has not ended by then; it goes on.
         """
+        import asyncio  # a command that asks one thing does without (`gridweave.grid.client.brief`), here and below
+
         async with asyncio.timeout(timeout_s):
             record = await self._client.ended(self.id)
         self.state = record.state
@@ -237,6 +240,8 @@ class Results:
             return [result async for result in results]
 
     async def _results(self) -> AsyncGenerator[Any, None]:
+        import asyncio
+
         if self._is_begun:
             raise InputError("these results were asked for already; call map again")
         self._is_begun = True
@@ -256,6 +261,8 @@ class Results:
 
     async def _refill(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> int:
         """Hand in what there is room for, many at once where it can be; return how many."""
+        import asyncio
+
         under_way = sum(not task.done() for task in window)
         room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
         if under_way and room < max(1, self._at_once // 4):
@@ -287,6 +294,8 @@ class Results:
 
     async def _abandon(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> None:
         """End the jobs that nobody waits for any more."""
+        import asyncio
+
         left = [jobs[task].id for task in window if not task.done()]
         for task in window:
             task.cancel()
@@ -350,7 +359,7 @@ class Client:
         grid: str | None = None,
         patience: Patience | None = None,
         rng: np.random.Generator | None = None,
-        sleep: Sleep = asyncio.sleep,
+        sleep: Sleep | None = None,
         connection: Connection | None = None,
         transport: type[Transport] = Transport,
     ) -> None:
