@@ -267,7 +267,7 @@ class Results:
         room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
         if under_way and room < max(1, self._at_once // 4):
             return 0
-        requests = []
+        requests: list[JobRequest] = []
         while len(requests) < room and (items := tuple(islice(self._items, self._pack))):
             requests.append(self._request(items))
         if requests:
