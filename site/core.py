@@ -20,6 +20,7 @@ from gridweave.site.disciplines.protocol import (
     AsksBatchSystem,
     ChangesRates,
     ChoosesNodes,
+    CountsWork,
     Discipline,
     KeepsFigures,
     MovesJobs,
@@ -396,6 +397,13 @@ class SiteCore:
         For a planning site this is its plan; for a queue only the head has a promise, its shadow time.
         """
         return self._discipline.waiting()
+
+    def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
+        """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""
+        discipline = self._discipline
+        if isinstance(discipline, CountsWork):
+            for running in discipline.running():
+                yield running.job.job_id, *discipline.progress_of(now_ms, running.job.job_id)
 
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that are not over, by start and id."""

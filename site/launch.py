@@ -113,6 +113,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, str] = {}
 
 
+_NAMED = 5
+
+
 class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
     """Whose jobs a machine takes, or a site, which takes whom all of its machines take.
 
@@ -147,6 +150,22 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
             return None
         owner = " and ".join(map(repr, self.names)) or "nobody"
         return f"it runs jobs of {owner} alone, and this is one of {user!r}; see docs/launchers.md for jobs of others"
+
+    @property
+    def words(self) -> str:
+        """Whom it takes, as far as it has said; of many the first five.
+
+        Examples
+        --------
+        >>> TakenUsers().words, TakenUsers(anyone=False, names=("anna", "bert")).words
+        ('takes jobs of anyone', 'takes jobs of anna, bert')
+        >>> TakenUsers(anyone=False, names=tuple("abcdefg")).words
+        'takes jobs of a, b, c, d, e and 2 others'
+        """
+        if self.anyone:
+            return "takes jobs of anyone"
+        first, more = ", ".join(self.names[:_NAMED]) or "nobody", len(self.names) - _NAMED
+        return f"takes jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
     def both(self, other: TakenUsers) -> TakenUsers:
         """Return whom both take."""
@@ -292,6 +311,23 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
 
 
 PieceEvent = PieceReady | PieceStarted | PieceEnded
+
+
+Ran = tuple[int, int] | None
+"""From when to when all processes of something ran, by the clocks of machines."""
+
+
+def both_ran(one: Ran, other: Ran) -> Ran:
+    """Return when the last processes of two began, and when the last ended.
+
+    Examples
+    --------
+    >>> both_ran((10, 30), (20, 25)), both_ran(None, (20, 25))
+    ((20, 30), (20, 25))
+    """
+    if one is None or other is None:
+        return one or other
+    return max(one[0], other[0]), max(one[1], other[1])
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:

@@ -38,7 +38,7 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
-from gridweave.site.launch import ANYONE, Launch, Outcome, RankReport, TakenUsers, Used
+from gridweave.site.launch import ANYONE, Launch, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
@@ -506,6 +506,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     has_run: bool = True  # whether it may have run; if not, it certainly has not
     elements: tuple[Element, ...] = ()  # of a packed array: those that ended
     interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
+    ran_ms: Ran = None  # from when to when its processes ran; None if none did, or nobody knows
 
 
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):

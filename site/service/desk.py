@@ -20,6 +20,7 @@ from gridweave.site.desk_messages import (
     JobEvent,
     JobEvents,
     JobPage,
+    JobProgress,
     JobQuery,
     LinkStatus,
     MachineInfo,
@@ -281,7 +282,9 @@ class SiteDesk(Desk[SiteDriver]):
             machines=machines,
             policy=policy_label(settings.policy, settings.owner),
             paused=site.runs.paused(),
+            progress=tuple(JobProgress(*told) for told in core.progress(self.driver.clock.now_ms())),
             uplink=None if self._uplink is None else self._uplink(),
+            users=site.runs.users.words,
         )
 
     async def about(self) -> list[SiteNames]:

@@ -41,7 +41,8 @@ class BatchSiteActor(SiteActor):
 
     def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
         """Return the turns, the orders that are repeated, and the look at the batch system."""
-        return [desk.driver.run(), desk.driver.repeat_orders(), self._keep()]
+        works = [desk.driver.run(), desk.driver.repeat_orders(), self._keep()]
+        return works if self._uplink is None else [*works, self._uplink.beat()]
 
     async def _keep(self) -> None:
         assert self._hub is not None, "kept before it was made"
