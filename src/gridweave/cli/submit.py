@@ -254,7 +254,7 @@ def _submit(
         if wait:
             await _wait(jobs, reach.as_json)
 
-    reach.ask(hand_in)
+    reach.ask(hand_in, waits=wait)
 
 
 def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
