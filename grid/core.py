@@ -16,6 +16,7 @@ from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.none import NoControl
+from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
     FromSite,
     GridCommand,
@@ -175,6 +176,11 @@ class MetaCore:
     def waiting(self) -> Iterator[int]:
         """Yield the jobs that wait, in the order in which they are thought of."""
         return self._control.waiting()
+
+    @property
+    def tuning(self) -> QueueTuning | None:
+        """What its queue knows of its orders, if it has one that tunes itself."""
+        return self._control.tuning
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""

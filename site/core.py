@@ -24,6 +24,7 @@ from gridweave.site.disciplines.protocol import (
     MovesJobs,
     MovesStarts,
     Policy,
+    TellsSwitches,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
@@ -130,6 +131,11 @@ class SiteCore:
     def figures(self) -> KeepsFigures | None:
         """The discipline, where it tells more of its jobs than when they ran."""
         return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+
+    @property
+    def switches(self) -> TellsSwitches | None:
+        """The discipline, where it switches from one of its policies to another."""
+        return self._discipline if isinstance(self._discipline, TellsSwitches) else None
 
     @property
     def free(self) -> int:

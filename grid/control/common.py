@@ -11,6 +11,7 @@ import numpy as np
 from numpy.random import Generator
 
 from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
     GridCommand,
     GridJobSubmitted,
@@ -130,6 +131,11 @@ class Control(ABC):
     @abstractmethod
     def run(self, now_ms: int) -> list[GridCommand]:
         """Decide, after all that happened at an instant has been taken in."""
+
+    @property
+    def tuning(self) -> QueueTuning | None:
+        """What the queue knows of its orders, where it tunes itself."""
+        return None
 
     @abstractmethod
     def waiting(self) -> Iterator[int]:

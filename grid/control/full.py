@@ -13,6 +13,7 @@ from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptCh
 from gridweave.grid.control.common import Barred, Control, ControlOptions, ControlState
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.queue import GridQueue, QueueState
+from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
@@ -101,6 +102,11 @@ class FullControl(Control):
         if state.apart is not None:
             self._those_apart().restore(state.apart)
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
+
+    @property
+    def tuning(self) -> QueueTuning | None:
+        """What the queue knows of its orders, if it tunes itself."""
+        return self._queue.tuning
 
     def copy(self) -> Self:
         """Return the same state; neither sees what is done to the other."""
