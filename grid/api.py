@@ -18,6 +18,7 @@ from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
 from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414
 from gridweave.site.desk_messages import JobPage as JobPage  # noqa: PLC0414
+from gridweave.site.desk_messages import JobProgress as JobProgress  # noqa: PLC0414
 from gridweave.site.desk_messages import JobQuery as JobQuery  # noqa: PLC0414
 from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414

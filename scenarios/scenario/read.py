@@ -25,6 +25,7 @@ from gridweave.grid.config.checks import (
     WITHOUT_NET,
     check_fragments,
     check_links,
+    check_live_only,
     check_sites,
     checked,
     grid_decides_all,
@@ -334,6 +335,7 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
         Is told of every problem.
     """
     check_sites(scenario.sites, report)
+    check_live_only(scenario.sites, None, report)
     _check_source(scenario.workload, report)
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)

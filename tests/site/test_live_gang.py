@@ -82,6 +82,17 @@ def test_two_jobs_take_turns_on_all_their_machines() -> None:
     assert paces(repeated) == {("a", OWN): False, ("a", OWN + 1): True}
 
 
+def test_what_is_done_of_a_job_is_told_in_work() -> None:
+    """Of each running job it is known how fast it works now and how much it has done, turn by turn."""
+    north = site()
+    north.handle(0, submitted("one"), submitted("two"))
+    assert list(north.core.site.progress(40)) == [(OWN, 1.0, 40)]
+    north.handle(100)
+    assert list(north.core.site.progress(170)) == [(OWN, 0.0, 100), (OWN + 1, 1.0, 70)]
+    north.handle(200)
+    assert list(north.core.site.progress(230)) == [(OWN, 1.0, 130), (OWN + 1, 0.0, 100)]
+
+
 def test_a_single_machine_obeys_when_it_is_told() -> None:
     """Where nobody has to be waited for there is no instant to agree on."""
     policy = GangPolicy(mpl=2, slice_ms=100)

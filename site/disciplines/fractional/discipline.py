@@ -215,6 +215,12 @@ class Fractional:
         flow_ms = max(1, now_ms - int(row["submit_ms"]))
         return int(row["rate"]) / RATE_ONE, done / RATE_ONE / flow_ms
 
+    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return the yield of a running job now, and how much it has done, in ms at full speed."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
+        return int(row["rate"]) / RATE_ONE, done // RATE_ONE
+
     def yield_offered(self, now_ms: int, job: Job) -> float:
         """Return which yield a job would get at the next placing of all tasks; 0 if there is no room for it."""
         if self.why_never(job) is not None:

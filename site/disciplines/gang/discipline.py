@@ -21,6 +21,7 @@ from gridweave.site.disciplines.gang.kernels.state import (
     NO_ROW,
     GangCodes,
     GangSite,
+    cycle_of,
     empty_matrix,
     gang_job_ended,
     gang_job_submitted,
@@ -41,6 +42,7 @@ from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
+from gridweave.site.kernels.turns import walk_turns
 from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import when_text
@@ -188,6 +190,16 @@ class GangDiscipline:
         """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
         told, self._changes = sorted(self._changes), []
         return told
+
+    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return at which part of full speed a running job works now, and how much it has done, in ms at full speed."""
+        job = self._state.jobs[self._slots.of[job_id]]
+        worked_ms, since_ms = int(job["worked_ms"]), int(self._state.counters["since_ms"][0])
+        if int(job["begin_ms"]) < now_ms > since_ms:
+            cycle = cycle_of(self._state, self._codes)
+            gained_ms = int(walk_turns(job, cycle, np.int64(now_ms - since_ms), NEVER_MS).gained_ms)
+            worked_ms += max(0, gained_ms - int(job["owed_ms"]))
+        return self._rate[job_id] / RATE_ONE, worked_ms
 
     def take_moves(self) -> list[int]:
         """Return the running jobs that the last decision has moved to other nodes, by job id."""
