@@ -377,6 +377,10 @@ class SiteCore:
         """
         return self._discipline.waiting()
 
+    def occupied(self) -> list[tuple[int, NodeIntervals]]:
+        """Return which nodes the running jobs have, by job."""
+        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
+
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that are not over, by start and id."""
         return sorted(self._reservations.values(), key=lambda r: (r.start_ms, r.reservation_id))

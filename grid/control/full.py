@@ -13,7 +13,7 @@ from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptCh
 from gridweave.grid.control.common import Barred, Control, ControlOptions, ControlState
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.queue import GridQueue, QueueState
-from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
+from gridweave.grid.explain.play import attempt_forecast, planned_starts, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
     GridJobSubmitted,
@@ -25,7 +25,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.explain import Forecaster
+from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
 
@@ -143,11 +143,26 @@ class FullControl(Control):
             return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], self._names)
         return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names)
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
-        """Return what works out when a job would start that were submitted now."""
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None,
+        barred: Barred = (),
+        without: int | None = None,
+    ) -> Forecaster:
+        """Return what works out when a job would start that were submitted now, and another one that waits were not."""
         if barred:
             return self._those_apart().quoter(now_ms, job, sensitivity, sends, barred)
-        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, self._names)
+        twin = self.copy()
+        if without in twin._number and without not in twin._attempts.attempts:
+            twin.cancel(now_ms, without)
+        return partial(quoted_forecast, twin, now_ms, job, sensitivity, sends, self._names)
+
+    def planner(self, now_ms: int, most_jobs: int) -> Planner:
+        """Return what works out when jobs start that wait: one play for all of them."""
+        return partial(planned_starts, self.copy(), now_ms, self._names, most_jobs=most_jobs)
 
     def _knows(self, job_id: int) -> bool:
         return job_id in self._number or self._is_apart(job_id)

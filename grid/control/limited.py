@@ -402,8 +402,16 @@ class LimitedControl(DelegatingControl):
             found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
-        """Return what works out when a job would start: not known before the sites are asked."""
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None,
+        barred: Barred = (),
+        without: int | None = None,
+    ) -> Forecaster:
+        """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
         found = unasked_quote(now_ms, job, self._nodes, self.why_never(job, barred), self._names)
         return lambda: found
 

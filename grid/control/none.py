@@ -137,7 +137,15 @@ class NoControl(DelegatingControl):
         found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None,
+        barred: Barred = (),
+        without: int | None = None,
+    ) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
         found = unasked_quote(
             now_ms, job, self._nodes, self.why_never(job, barred), self._names, self._loads(set(barred))
