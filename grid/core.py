@@ -199,12 +199,13 @@ class MetaCore:
         """Return when a job would start, and where, that were submitted now; nothing changes by that."""
         return self.quoter(now_ms, job, sensitivity, sends)()
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
 
-        The copy takes milliseconds. To play it forward can take a second, which may be another thread's.
+        The copy takes milliseconds. To play it forward can take a second, which may be another thread's. In that play
+        the grid hears of the ends of jobs ``end_ms`` later.
         """
-        return self._control.forecaster(max(now_ms, self._now_ms), job_id)
+        return self._control.forecaster(max(now_ms, self._now_ms), job_id, end_ms)
 
     def quoter(
         self,
@@ -213,16 +214,17 @@ class MetaCore:
         sensitivity: float = 1.0,
         sends: Sends | None = None,
         barred: tuple[int, ...] = (),
+        end_ms: int = 0,
         without: int | None = None,
     ) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be without a job that waits."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends, barred, without)
+        return self._control.quoter(now_ms, job, sensitivity, sends, barred, end_ms, without)
 
-    def planner(self, now_ms: int, most_jobs: int) -> Planner:
+    def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""
-        return self._control.planner(max(now_ms, self._now_ms), most_jobs)
+        return self._control.planner(max(now_ms, self._now_ms), most_jobs, end_ms)
 
     @property
     def state_type(self) -> Any:

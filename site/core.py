@@ -19,6 +19,7 @@ from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import (
     ChangesRates,
     ChoosesNodes,
+    CountsWork,
     Discipline,
     KeepsFigures,
     MovesJobs,
@@ -380,6 +381,13 @@ class SiteCore:
     def occupied(self) -> list[tuple[int, NodeIntervals]]:
         """Return which nodes the running jobs have, by job."""
         return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
+
+    def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
+        """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""
+        discipline = self._discipline
+        if isinstance(discipline, CountsWork):
+            for running in discipline.running():
+                yield running.job.job_id, *discipline.progress_of(now_ms, running.job.job_id)
 
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that are not over, by start and id."""

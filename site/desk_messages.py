@@ -124,6 +124,22 @@ class BusyNodes(msgspec.Struct, frozen=True):
     nodes: NodeIntervals
 
 
+class JobProgress(msgspec.Struct, frozen=True):
+    """How far a running job has come at a site whose limits count work, not time on the clock.
+
+    Attributes
+    ----------
+    speed : float
+        At which part of full speed it works now: 0 while it stands still.
+    worked_ms : int
+        How much it has done: so long it would have taken at full speed.
+    """
+
+    job_id: int
+    speed: float
+    worked_ms: int
+
+
 class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a site is.
 
@@ -143,8 +159,12 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Jobs that run there and stand still until their time slice comes.
     busy : tuple of BusyNodes
         What runs on which nodes.
+    progress : tuple of JobProgress
+        Of the jobs that run there, if limits count work.
     uplink : LinkStatus, optional
         How it reaches the grid, by its own word, if it does so over HTTP.
+    users : str
+        Whose jobs it takes, in words; told to operators alone.
     """
 
     name: str
@@ -159,7 +179,9 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     paused: tuple[int, ...] = ()
     busy: tuple[BusyNodes, ...] = ()
+    progress: tuple[JobProgress, ...] = ()
     uplink: LinkStatus | None = None
+    users: str = ""
 
 
 class SiteNames(msgspec.Struct, frozen=True):
@@ -171,8 +193,8 @@ class SiteNames(msgspec.Struct, frozen=True):
 
 
 EventKind = Literal[
-    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "reserved", "released", "refused",
-    "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
+    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
+    "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "retried", "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

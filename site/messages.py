@@ -38,7 +38,7 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
-from gridweave.site.launch import ANYONE, Launch, Outcome, RankReport, TakenUsers, Used
+from gridweave.site.launch import ANYONE, Launch, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
@@ -383,6 +383,12 @@ class SignalFragment(OfAttempt, frozen=True, tag="SignalFragment", gc=False):
     signal: SignalName
 
 
+class RequeueFragment(OfAttempt, frozen=True, tag="RequeueFragment", gc=False):
+    """Have the ranks of a fragment save what they have done and end; it is lost, so that the job runs again."""
+
+    reason: str  # in one line
+
+
 class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
     """The fragments of a job go on at another rate: what they send has other links, or more company there."""
 
@@ -440,6 +446,11 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
     origin: str = ""  # who asked, and with which request; it is told in the stories
     signal: SignalName | None = None  # which one, if it is to be sent one
 
+    @property
+    def why_requeued(self) -> str:
+        """Why a job is begun anew that somebody wants requeued, for its story."""
+        return "requeued by wish" + (f", by {self.origin}" if self.origin else "")
+
 
 class RunReady(msgspec.Struct, frozen=True, tag="RunReady"):
     """The ranks of a machine's part of a job wait at their gate."""
@@ -470,6 +481,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     has_run: bool = True  # whether it may have run; if not, it certainly has not
     elements: tuple[Element, ...] = ()  # of a packed array: those that ended
     interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
+    ran_ms: Ran = None  # from when to when its processes ran; None if none did, or nobody knows
 
 
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
@@ -527,6 +539,7 @@ LiveSiteEvent = (
     | FragmentsMet
     | KillFragment
     | SignalFragment
+    | RequeueFragment
     | UserSubmitted
     | Wish
     | RunReady
@@ -541,7 +554,7 @@ LiveSiteEvent = (
 )
 """What a live site is told."""
 
-GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment
+GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment | RequeueFragment
 """What the grid tells a site."""
 
 SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | TakesUsers
@@ -572,6 +585,7 @@ class EndRun(msgspec.Struct, frozen=True, tag="EndRun", repr_omit_defaults=True)
     attempt: int
     reason: str
     at_once: bool = False  # whether its ranks get no time to end by themselves
+    saves: bool = False  # whether they are sent the signal at which they save what they have done, in place of TERM
 
 
 class OpenRun(msgspec.Struct, frozen=True, tag="OpenRun"):

@@ -19,6 +19,7 @@ from gridweave.grid.api import (
     JobEvent,
     JobEvents,
     JobPage,
+    JobProgress,
     JobQuery,
     OutputPart,
     Plan,
@@ -36,6 +37,7 @@ from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, 
 
 OWN_FIRST = 10**12
 PAGE = 500
+TAKES = "takes jobs of anna, bert"
 
 
 class FakeBackend(Backend):
@@ -57,6 +59,7 @@ class FakeBackend(Backend):
         self.told: list[JobEvent] = []
         self.written: dict[tuple[int, int, str], bytes] = {}
         self.draining: dict[str, bool] = {"north": False, "south": False}
+        self.progress: dict[str, list[JobProgress]] = {}
         self.nodes = {"north": 4, "south": 8}
         self.is_away = False
         self.open_gate = asyncio.Event()
@@ -158,7 +161,8 @@ class FakeBackend(Backend):
     ) -> list[int]:
         """Cancel jobs that have not ended, hold those that wait, release those that are held, signal those that run."""
         self._check()
-        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "hold": ("waiting",), "release": ("held",)}
+        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "requeue": ("running",)}
+        before |= {"hold": ("waiting",), "release": ("held",)}
         done = [job_id for job_id in job_ids if self._is_in(job_id, *before[kind])]
         for job_id in done:
             if kind in ("cancel", "kill"):
@@ -276,6 +280,8 @@ class FakeBackend(Backend):
             free=nodes - first,
             running=len(busy),
             draining=self.draining[name],
+            users=TAKES,
+            progress=tuple(self.progress.get(name, ())),
             busy=tuple(busy),
         )
 

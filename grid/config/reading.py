@@ -31,6 +31,7 @@ from gridweave.grid.config.tables import (
     LauncherTable,
     LiveGridTable,
     LiveSiteTable,
+    LiveTimesTable,
     ServedGrid,
     ServedSite,
 )
@@ -65,6 +66,11 @@ class ReadGrid:
     def grid(self) -> LiveGridTable:
         """The table ``[grid]``; a site that is served alone has a part of it."""
         return _grid_of(self.file)
+
+    @property
+    def live(self) -> LiveTimesTable:
+        """The table ``[live]``; a site that is served alone has none."""
+        return LiveTimesTable() if isinstance(self.file, ServedSite) else self.file.live
 
     @property
     def folder(self) -> str:

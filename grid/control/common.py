@@ -141,8 +141,11 @@ class Control(ABC):
         """Return when `run` is to be called though nothing is heard."""
 
     @abstractmethod
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
-        """Return what works out when a job starts, and why not sooner; None if it is not known."""
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner; None if it is not known.
+
+        The grid hears of ends so much later. What sites said counts as they said it.
+        """
 
     @abstractmethod
     def quoter(
@@ -152,13 +155,14 @@ class Control(ABC):
         sensitivity: float,
         sends: Sends | None,
         barred: Barred = (),
+        end_ms: int = 0,
         without: int | None = None,
     ) -> Forecaster:
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""
 
-    def planner(self, now_ms: int, most_jobs: int) -> Planner:
+    def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait, for so many of them at most."""
-        found = [self.forecaster(now_ms, job_id) for job_id in islice(self.waiting(), most_jobs)]
+        found = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
         told = [forecast() for forecast in found if forecast is not None]
         return lambda: [forecast for forecast in told if forecast.start_ms is not None]
 

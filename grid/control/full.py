@@ -133,7 +133,7 @@ class FullControl(Control):
         """The sites that are not asked for now: since when, and until when at most."""
         return {site: (until_ms - self._retry_ms, until_ms) for site, (_, until_ms) in self._closed.items()}
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
         if self._is_apart(job_id):
             return self._those_apart().forecaster(now_ms, job_id)
@@ -141,7 +141,7 @@ class FullControl(Control):
             return None
         if job_id in self._attempts.attempts:
             return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], self._names)
-        return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names)
+        return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names, end_ms)
 
     def quoter(
         self,
@@ -150,6 +150,7 @@ class FullControl(Control):
         sensitivity: float,
         sends: Sends | None,
         barred: Barred = (),
+        end_ms: int = 0,
         without: int | None = None,
     ) -> Forecaster:
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""
@@ -158,11 +159,11 @@ class FullControl(Control):
         twin = self.copy()
         if without in twin._number and without not in twin._attempts.attempts:
             twin.cancel(now_ms, without)
-        return partial(quoted_forecast, twin, now_ms, job, sensitivity, sends, self._names)
+        return partial(quoted_forecast, twin, now_ms, job, sensitivity, sends, self._names, end_ms)
 
-    def planner(self, now_ms: int, most_jobs: int) -> Planner:
+    def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait: one play for all of them."""
-        return partial(planned_starts, self.copy(), now_ms, self._names, most_jobs=most_jobs)
+        return partial(planned_starts, self.copy(), now_ms, self._names, end_ms, most_jobs=most_jobs)
 
     def _knows(self, job_id: int) -> bool:
         return job_id in self._number or self._is_apart(job_id)

@@ -390,7 +390,7 @@ class LimitedControl(DelegatingControl):
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
         return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
@@ -409,6 +409,7 @@ class LimitedControl(DelegatingControl):
         sensitivity: float,
         sends: Sends | None,
         barred: Barred = (),
+        end_ms: int = 0,
         without: int | None = None,
     ) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""

@@ -127,7 +127,7 @@ class NoControl(DelegatingControl):
         self._area[site] += sent.job.width * sent.job.estimate_ms
         return [ToSite(site, EnqueueJob(sent.job, sent.number, int(NEVER_MS)))]
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out where a job was sent, and what was sent there beside it; None if it is not known."""
         sent = self._jobs.get(job_id)
         if sent is None:
@@ -144,6 +144,7 @@ class NoControl(DelegatingControl):
         sensitivity: float,
         sends: Sends | None,
         barred: Barred = (),
+        end_ms: int = 0,
         without: int | None = None,
     ) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""

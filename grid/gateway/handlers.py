@@ -59,7 +59,7 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def sites(call: GatewayCall) -> Sites:
-    """Show how the sites are."""
+    """Show how the sites are; whose jobs they take is told to operators alone, of others' jobs only where they are."""
     found = await call.backend.sites()
     return Sites(sites=found if call.identity.is_operator else await _without_others(call, found))
 
@@ -71,8 +71,10 @@ async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[Site
     return [
         msgspec.structs.replace(
             site,
+            users="",
             busy=tuple(busy if known(busy.job_id) else BusyNodes(0, busy.nodes) for busy in site.busy),
             paused=tuple(filter(known, site.paused)),
+            progress=tuple(each for each in site.progress if known(each.job_id)),
         )
         for site in sites
     ]

@@ -89,6 +89,7 @@ class GridDesk(Desk[GridDriver]):
         """Return how the grid schedules."""
         settings = self.driver.settings
         policy = settings.policy
+        start_ms, end_ms = self.driver.grid.around_ms() or (None, None)
         return Scheduling(
             now_ms=self.driver.clock.now_ms(),
             mode=policy.mode,
@@ -102,6 +103,8 @@ class GridDesk(Desk[GridDriver]):
             links=settings.network is not None,
             margin_ms=settings.margin_ms,
             head_reservation=policy.head_reservation,
+            start_ms=start_ms,
+            end_ms=end_ms,
         )
 
 

@@ -234,7 +234,7 @@ class _Work:
         self._gateway(self._folder / RAY_TOKEN)
         plan = self._plan(ray.labelled)
         # A site's node may go: the grid is to stay. Without the head there is nothing left to schedule for.
-        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS)
+        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS, together=not self._wanted.ray_machines)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")

@@ -203,15 +203,20 @@ class GridSide:
             service.settings,
             service.journal,
             Clock(),
-            "",
             tuple(site.machines for site in service.sites),
             calls=calls,
             password_file=service.password_file,
             maxima=service.maxima,
         )
-        door = LinkDoor(accepts, self.meta.packet, wants_certificate=settings.client_ca is not None)
+        door = LinkDoor(
+            accepts,
+            self.meta.packet,
+            wants_certificate=settings.client_ca is not None,
+            problem=lambda site: self.links[site].problem,
+        )
         self.backend = LiveBackend(calls)
         self.gateway = Gateway(self.backend, settings, link=door, links=self.links)
+        self._beats = [asyncio.create_task(link.beat()) for link in self.links.values()]
 
     async def ready(self, say: Say) -> None:
         """Return when the journal is open."""
@@ -220,6 +225,9 @@ class GridSide:
 
     async def stop(self) -> None:
         """Let go of the journal, and of all connections."""
+        for beat in self._beats:
+            beat.cancel()
+        await asyncio.gather(*self._beats, return_exceptions=True)
         await self.meta.stop()
         for link in self.links.values():
             await link.close()
@@ -396,7 +404,7 @@ def _on_cluster(service: SiteService, settings: GatewaySettings, say: Say, keep_
 
 def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActors:
     """Make the actors of the site, or find those that run, and wait for them."""
-    from gridweave.grid.service.cluster import Place, RunningActors, make_site
+    from gridweave.grid.service.cluster import Place, RunningActors, add_site
 
     plan: SitePlan = service.plan
     found = RunningActors(service.namespace)
@@ -406,7 +414,8 @@ def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActor
         "password_file": service.password_file,
         "maxima": service.maxima,
     }
-    make_site(found, plan, service.settings, place, **options)
+    add_site(found, plan, service.settings, place, **options)
+    found.make()
     say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
     found.wait()
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 
 from gridweave.scenarios.batch.grid import at_home, grid_result
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.network import network_use
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
 from gridweave.scenarios.scenario.read import Overrides
@@ -28,7 +30,7 @@ Progress = Callable[[int, int, str], None]
 
 def run_scenario(
     source: str | Path | Scenario, *, overrides: Overrides = (), progress: Progress | None = None
-) -> GridRun:
+) -> SimulationResult:
     """Run a scenario.
 
     Parameters
@@ -50,7 +52,7 @@ def run_scenario(
     Examples
     --------
     >>> run = run_scenario("two-sites", overrides={"workload.jobs": 200, "workload.transform": []})
-    >>> len(run.result.workload), run.site_names, run.label
+    >>> len(run.workload), run.site_names, run.label
     (200, ('north', 'south'), 'adaptive p=25%')
     """
     built = build_scenario(source, overrides)
@@ -62,7 +64,7 @@ def run_scenario(
     return run
 
 
-def run_built(built: Built) -> GridRun:
+def run_built(built: Built) -> SimulationResult:
     """Run a scenario that has been built."""
     if built.policy.mode == "local":
         result = _run_local(built)
@@ -71,17 +73,22 @@ def run_built(built: Built) -> GridRun:
     else:
         rng = rng_of(built.scenario, STREAM_SELECTION)
         result = simulate(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
-    return GridRun(
-        result=result,
-        site_names=built.site_names,
-        home=built.home,
-        name=built.scenario.header.name or "scenario",
-        options=msgspec.to_builtins(built.scenario),
-        shown=tuple(built.scenario.output.metrics),
-        remarks=built.remarks,
-        shared=built.shares_nodes,
-        net=built.net,
-    )
+    return with_names(result, built, network=None if built.net is None else network_use(result, built.net))
+
+
+def with_names(result: SimulationResult, built: Built, **more: Any) -> SimulationResult:
+    """Return the schedule of a scenario with the names that people know: of the scenario, its sites and its policy."""
+    names: dict[str, Any] = {
+        "site_names": built.site_names,
+        "home": built.home,
+        "name": built.scenario.header.name or "scenario",
+        "label": built.label,
+        "options": msgspec.to_builtins(built.scenario),
+        "shown": tuple(built.scenario.output.metrics),
+        "remarks": built.remarks,
+        "shared": built.shares_nodes,
+    }
+    return replace(result, **(names | more))
 
 
 def run_world(built: Built, *, check: bool = False) -> SimulationResult:
@@ -102,6 +109,7 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
         to_grid=built.to_grid,
         network=built.network,
         faults=built.faults,
+        live=built.live,
         rng=rng_of(built.scenario, STREAM_WORLD),
         net=built.net,
         grid_node=built.grid_node,
@@ -112,13 +120,14 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
 def _run_local(built: Built) -> SimulationResult:
     """Run each site by itself, with the jobs of its own users and its own discipline."""
     workload = built.workload
+    held = _held(workload, built.live.around_ms)
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     columns: dict[str, npt.NDArray[np.float64]] = {}
     own_metrics: dict[str, float] = {}
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
-            done = _run_alone(workload.take(rows), int(built.nodes[site]), policy)
+            done = _run_alone(held.take(rows), int(built.nodes[site]), policy)
             start_ms[rows], end_ms[rows] = done.start_ms, done.end_ms
             for name, values in done.columns.items():
                 columns.setdefault(name, np.zeros(len(workload)))[rows] = values
@@ -126,6 +135,13 @@ def _run_local(built: Built) -> SimulationResult:
     placement = at_home(workload, built.home, start_ms != NEVER)
     more = {"columns": columns, "own_metrics": own_metrics}
     return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {}, **more)
+
+
+def _held(workload: Workload, around_ms: int) -> Workload:
+    """Return jobs that take as long as they hold their nodes on a live grid."""
+    if not around_ms:
+        return workload
+    return workload.replace(run_ms=np.minimum(workload.run_ms + around_ms, workload.estimate_ms))
 
 
 def _run_alone(workload: Workload, nodes: int, policy: Policy) -> SimulationResult:

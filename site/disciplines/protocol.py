@@ -114,6 +114,14 @@ class ChangesRates(Protocol):
 
 
 @runtime_checkable
+class CountsWork(Protocol):
+    """What `SiteCore` asks besides of a discipline under which limits count work, and not time on the clock."""
+
+    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return at which part of full speed a running job works now, and how much it has done, in ms at full speed."""
+
+
+@runtime_checkable
 class MovesStarts(Protocol):
     """What `SiteCore` asks besides of a discipline that may move a start that it has told, by a rule of its own."""
 

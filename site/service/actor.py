@@ -1,4 +1,4 @@
-"""Actors with a journal, which is opened when it is to be had; and a site as such an actor on Ray."""
+"""Actors with a journal, which is opened when it is to be had; and a site as such an actor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
     Door,
-    Handles,
     NearActor,
     agent_actor,
     encode,
@@ -50,14 +49,14 @@ K = TypeVar("K", bound="Desk[Any]")
 class DrivenActor(NearActor, ABC, Generic[K]):
     """An actor around a driver.
 
-    Ray does not start an actor anew whose constructor has failed. So the journal is opened behind it: one that another
-    process still has, or whose server is away, is tried again until it is to be had.
+    It can be called before its journal is open: one that another process still has, or whose server is away, is tried
+    again until it is to be had.
 
-    Whoever looks up an actor on Ray loads the module of its class. So these modules load their cores and journals in
-    `make_desk`: a machine, or a gateway, would spend a second and a hundred megabytes on each.
+    Whoever makes an actor loads the module of its class. So these modules load their cores and journals in
+    `make_desk`: others would spend a second and a hundred megabytes on each.
     """
 
-    near_methods = ("ask", "submit", "packet", "report", "probed", "process")
+    near_methods: tuple[str, ...] = ("ask", "submit", "packet", "process", "ready", "records", "check", "stop")
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -160,22 +159,23 @@ LOOK_S = 5.0
 class SiteActor(DrivenActor["SiteDesk"]):
     """A site as an actor: a thin shell around its `SiteDriver`.
 
-    Without an ``uplink`` the grid is an actor beside this one; without ``calls`` its machines are actors on Ray.
+    Its machines are called by ``calls``, and so is the grid, unless there is an ``uplink``.
     """
+
+    near_methods = (*DrivenActor.near_methods, "report")
 
     def __init__(
         self,
         settings: SiteSettings,
         journal: str,
         clock: Clock,
-        namespace: str,
         uplink: LinkEnd | None = None,
         *,
+        calls: Calls,
         password_file: str = "",
-        calls: Calls | None = None,
         maxima: Maxima = NO_MAXIMA,
     ) -> None:
-        self._calls: Calls = Handles(namespace) if calls is None else calls
+        self._calls = calls
         self._settings, self._journal, self._clock = settings, journal, clock
         self._password_file, self._maxima = password_file, maxima
         self._uplink_end = uplink
@@ -199,7 +199,8 @@ class SiteActor(DrivenActor["SiteDesk"]):
 
     def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
         """Return the turns, the orders that are repeated, and the look after the machines."""
-        return [desk.driver.run(), desk.driver.repeat_orders(), self._look_after_machines(desk)]
+        works = [desk.driver.run(), desk.driver.repeat_orders(), self._look_after_machines(desk)]
+        return works if self._uplink is None else [*works, self._uplink.beat()]
 
     async def _to_grid(self, peer: str, data: bytes) -> None:
         if self._uplink is not None:

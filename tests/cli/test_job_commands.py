@@ -14,9 +14,10 @@ import pytest
 
 from client_helpers import Elsewhere
 from gateway_parts import make_tokens
-from gridweave.cli import grid_client
+from gridweave.cli import grid_client, job_commands
 from gridweave.cli.grid_client import job_numbers, ranges_text, relative, rounded
 from gridweave.errors import OptionError
+from gridweave.grid.api import JobProgress
 from gridweave.site.elements import Element
 from gridweave.site.job import JobRecord, JobRequest, Program
 
@@ -147,6 +148,20 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
 
 
+def test_it_is_shown_that_a_limit_counts_work(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where jobs take turns the limit is one of work; it is said how much is done, how fast now and on average."""
+    shell("submit", "-n", 2, "-t", "4h", "--", "./solver")
+    here.call(here.grid.start, 1)
+    assert "has done" not in shell("show", 1)[1]
+    here.grid.progress["north"] = [JobProgress(2, 1.0, 5), JobProgress(1, 0.25, 4_320_000)]
+    start_ms = here.grid.records_by_id[1].start_ms or 0
+    monkeypatch.setattr(job_commands, "now_ms", lambda: start_ms + 10_800_000)
+    found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
+    assert found["limit"] == "4h of work, not of time on the clock"
+    assert found["has done"] == "1h12m of work, at 25% of full speed now, 40% on average"
+    assert json.loads(shell("show", 1, "--json")[1])["progress"]["worked_ms"] == 4_320_000
+
+
 def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell) -> None:
     """Each element has its end and the count of its starts; what it wrote is a part of what its rank wrote."""
     shell("submit", "--array", "1-3", "--pack", "--pack-size", 3, "--", "./step")
@@ -196,6 +211,11 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
     assert shell("release", "1-9")[1:] == (
         "released: 1 3-4\n",
         "gridweave: 2 5-9: was not held, or there is no such job of yours\n",
+    )
+    here.call(here.grid.start, 3)
+    assert shell("requeue", "3-4")[1:] == (
+        "requeued: 3\n",
+        "gridweave: 4: did not run, or may not be begun anew, or there is no such job of yours\n",
     )
     here.call(here.grid.end, 5)
     assert shell("cancel", 1, 5)[1:] == (

@@ -40,6 +40,7 @@ from gridweave.site.messages import (
     Quoted,
     Refused,
     ReleaseNodes,
+    RequeueFragment,
     Reserved,
     ReserveNodes,
     SignalFragment,
@@ -196,12 +197,13 @@ def test_a_part_that_cannot_begin_fails_the_job_whose_gate_stays_closed() -> Non
 def test_what_sites_report_is_added_up() -> None:
     """The job has ended with its last fragment; what all of them used, and where its output is, is known."""
     core = running()
-    for site, agent in ((north, "a"), (south, "b")):
-        report = FragmentReport(1, 1, "", (), Used(cpu_s=2.0), (agent,))
+    for site, agent, ran_ms in ((north, "a", (500, 700)), (south, "b", (520, 680))):
+        report = FragmentReport(1, 1, "", (), Used(cpu_s=2.0), (agent,), ran_ms=ran_ms)
         commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
     assert state(core) == ("ended", "finished", 1)
     record = core.book.records[1]
     assert (record.used.cpu_s, record.machines) == (4.0, ("north/a", "south/b"))
+    assert record.ran_ms == (520, 700)
     assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 400)]
 
 
@@ -255,6 +257,9 @@ def test_a_job_on_two_sites_is_ending_until_all_of_it_is_over_and_both_are_told_
     assert (state(core)[0], core.book.records[1].starts) == ("running", 1)
     sent = told(do(core, 510, Wish("signal", (1,), signal="USR1")), SignalFragment)
     assert [(site, message.signal) for site, message in sent] == [(0, "USR1"), (1, "USR1")]
+    sent = told(do(core, 515, Wish("requeue", (1,), "anna")), RequeueFragment)
+    why = "requeued by wish, by anna"
+    assert [(site, message.reason) for site, message in sent] == [(0, why), (1, why)]
     do(core, 520, Wish("cancel", (1,)))
     assert state(core)[0] == "ending"
     assert not told(do(core, 530, Wish("signal", (1,), signal="USR1")), SignalFragment)
@@ -368,6 +373,7 @@ submissions = st.builds(lambda key, nodes: job(nodes, key=key), st.text(min_size
 anything = st.one_of(
     submissions,
     st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
+    st.builds(Wish, st.just("requeue"), st.tuples(jobs)),
     st.builds(FromLiveSite, st.integers(0, 1), answers),
 )
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -41,7 +41,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import QueuedJob, Story
+    from gridweave.grid.api import JobProgress, QueuedJob, Story
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
     from gridweave.site.job import JobRecord, SignalName, State, WishKind
@@ -314,20 +314,37 @@ def show(
     Example: gridweave show 17
     """
 
-    async def work(grid: Client) -> tuple[JobRecord, Story]:
-        return await grid.record(job), await grid.story(job)
+    async def work(grid: Client) -> tuple[JobRecord, Story, JobProgress | None]:
+        record = await grid.record(job)
+        return record, await grid.story(job), await _progress(grid, record)
 
-    record, story = reach.ask(work)
+    record, story, progress = reach.ask(work)
     if reach.as_json:
-        print_json(plain(record) | {"story": plain(story)["entries"]})
+        told = {"story": plain(story)["entries"], "progress": None if progress is None else plain(progress)}
+        print_json(plain(record) | told)
         return
     if elements:
         _print_elements(record)
         return
-    print_table(list(_shown(record)), title=f"Job {job}: {state_text(record)}", left=2)
+    print_table(list(_shown(record, progress)), title=f"Job {job}: {state_text(record)}", left=2)
     begin_ms = story.entries[0].at_ms if story.entries else 0
     rows = [(clock(one.at_ms), f"+{rounded(one.at_ms - begin_ms)}", one.kind, one.detail) for one in story.entries]
     print_table(rows, headings=("at", "", "what happened", ""), left=4)
+
+
+async def _progress(grid: Client, record: JobRecord) -> JobProgress | None:
+    """Return how far a job has come, if it runs at one site whose limits count work; None otherwise."""
+    if record.state != "running" or len(record.places) != 1:
+        return None
+    found = (one for site in await grid.sites() if site.name == record.places[0][0] for one in site.progress)
+    return next((one for one in found if one.job_id == record.job_id), None)
+
+
+def _progress_text(record: JobRecord, progress: JobProgress) -> str:
+    """Return what a job has done, how fast it works now, and how fast it did on average."""
+    span_ms = max(1, now_ms() - (record.start_ms or 0))
+    speeds = f"at {progress.speed:.0%} of full speed now, {min(1.0, progress.worked_ms / span_ms):.0%} on average"
+    return f"{rounded(progress.worked_ms)} of work, {speeds}"
 
 
 def _print_elements(record: JobRecord) -> None:
@@ -367,7 +384,7 @@ def _elements_text(record: JobRecord) -> str:
     return ", ".join(told)
 
 
-def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
+def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[str, str]]:
     """Yield what is known of a job, by name; what is not said is left out."""
     request, program, used = record.request, record.request.program, record.used
     call = program.call
@@ -379,7 +396,8 @@ def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
         "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
         "elements": _elements_text(record),
         "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
-        "limit": span_text(request.limit_ms),
+        "limit": span_text(request.limit_ms) + (" of work, not of time on the clock" if progress else ""),
+        "has done": _progress_text(record, progress) if progress else "",
         "directory": program.working_directory,
         "after": ", ".join(f"{one.job_id} has {one.has}" for one in request.after),
         "submitted": clock(record.submit_ms),
@@ -447,6 +465,7 @@ def cancel(
 
     Example: gridweave cancel 17 --signal USR1
     """
+    from gridweave.cli.submit_options import signal_named
     from gridweave.site.job import OPEN
 
     if now and signal is not None:
@@ -455,23 +474,20 @@ def cancel(
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     wanted = all_jobs or bool(user or name or states)
     kind: WishKind = "signal" if signal is not None else "kill" if now else "cancel"
-    sent = None if signal is None else _signal_named(signal)
+    sent = None if signal is None else signal_named("--signal", signal)
     _wish(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
 
 
-def _signal_named(text: str) -> SignalName:
-    """Return a signal by its name, with or without ``SIG``, or its number."""
-    from signal import Signals
+@at_grid
+def requeue(reach: Reach, job: Jobs) -> None:
+    """Have running jobs save what they have done, end, and run again, here or elsewhere.
 
-    from gridweave.site.job import SignalName
+    A job is sent its checkpoint signal (`gridweave submit --checkpoint-signal`) and has its time to end. Then it waits
+    as if it had been submitted now. Jobs with --no-requeue are left alone.
 
-    known = get_args(SignalName)
-    name = text.strip().upper().removeprefix("SIG")
-    if name.isdecimal():
-        name = next((one for one in known if Signals[f"SIG{one}"] == int(name)), name)
-    if name not in known:
-        raise OptionError("--signal", f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
-    return cast("SignalName", name)
+    Example: gridweave requeue 17
+    """
+    _wish("requeue", job, reach)
 
 
 @at_grid
@@ -496,6 +512,7 @@ _DONE = {
     "cancel": "cancelled",
     "kill": "cancelled at once",
     "signal": "sent the signal",
+    "requeue": "requeued",
     "hold": "held",
     "release": "released",
 }
@@ -503,6 +520,7 @@ _NOT_DONE = {
     "cancel": "had ended, or there is",
     "kill": "had ended, or there is",
     "signal": "did not run, or there is",
+    "requeue": "did not run, or may not be begun anew, or there is",
     "hold": "did not wait, or there is",
     "release": "was not held, or there is",
 }

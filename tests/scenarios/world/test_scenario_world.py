@@ -22,7 +22,7 @@ from gridweave.scenarios.scenario.run import run_scenario, run_world
 from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable, json_schema
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -195,13 +195,14 @@ def test_keys_are_set_from_outside() -> None:
 def test_the_schema_has_the_new_keys() -> None:
     """An editor is told every new table and key, with a description, and the levels of control."""
     tables = json_schema()["$defs"]
-    assert {"network", "faults"} <= set(tables["Scenario"]["properties"])
+    assert {"network", "faults", "live"} <= set(tables["Scenario"]["properties"])
     assert tables["GridTable"]["properties"]["control"]["enum"] == ["full", "limited", "none"]
     keys = {
         "Site": {"grid_share", "own_users_first"},
         "WorkloadTable": {"to_grid"},
         "NetworkTable": set(Network.__struct_fields__),
         "FaultsTable": set(Faults.__struct_fields__),
+        "LiveTable": set(LiveTimes.__struct_fields__),
     }
     for table, names in keys.items():
         properties = tables[table]["properties"]
@@ -257,7 +258,7 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
     changes = ["grid.backfill=conservative", "grid.control=full"]
     built = build_scenario(good, changes)
     assert (built.needs_world, built.policy.backfill) == (True, "conservative")
-    assert run_scenario(good, overrides=changes).result.start_ms.min() >= 0
+    assert run_scenario(good, overrides=changes).start_ms.min() >= 0
     built = build_scenario(good, changes[:1])
     assert [policy.backfill for policy in built.site_policies] == ["conservative", "conservative"]
 
@@ -273,6 +274,8 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
         ("network.latency_ms=1", True),
         ("network.loss=0.1", True),
         ("faults.crash_every_ms=1e9", True),
+        ("live.margin_ms=0", False),
+        ("live.end_ms=1", True),
         ("faults.cut_every_ms=1e9", True),
         ("workload.to_grid=0.5", True),
         ("sites.north.grid_share=0.9", True),
@@ -282,8 +285,8 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
 def test_the_world_is_simulated_where_it_must_be(change: str, needs_world: bool) -> None:
     """The batch driver runs what it knows, the simulated world the rest; mode local needs no grid at all."""
     changes = ["workload.jobs=40", "grid.mode=sharing", "workload.transform.split=64", change]
-    assert (run_scenario("two-sites", overrides=changes).result.world is not None) is needs_world
-    local = run_scenario("two-sites", overrides=[*changes, "grid.mode=local"]).result
+    assert (run_scenario("two-sites", overrides=changes).world is not None) is needs_world
+    local = run_scenario("two-sites", overrides=[*changes, "grid.mode=local"])
     assert not (local.world is not None)
 
 
@@ -321,8 +324,8 @@ def test_shipped_scenarios_run_at_every_level(name: str, control: str) -> None:
 def test_shipped_scenarios_run_the_same_jobs_without_a_grid(name: str) -> None:
     """Mode local runs the jobs that every level runs, so that they can be compared."""
     run = run_scenario(name, overrides=[*SMALL, "grid.mode=local"])
-    assert run.result.workload.job_id.tolist() == build_scenario(name, SMALL).workload.job_id.tolist()
-    assert (run.result.end_ms > run.result.start_ms).all()
+    assert run.workload.job_id.tolist() == build_scenario(name, SMALL).workload.job_id.tolist()
+    assert (run.end_ms > run.start_ms).all()
 
 
 # -- what comes out
