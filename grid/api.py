@@ -259,7 +259,7 @@ class SchedulePart(msgspec.Struct, frozen=True, kw_only=True):
     below: int | None = None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
     """When and where jobs that wait start, if each job takes as long as it may and no other comes.
 
     Those of which that is known, by their starts; which these are depends on the level of control (docs/explain.md).

@@ -22,7 +22,7 @@ from gridweave.grid.api import (
     JobProgress,
     JobQuery,
     OutputPart,
-    Plan,
+    PlannedStarts,
     Queue,
     QueuedJob,
     ScheduledJob,
@@ -230,7 +230,7 @@ class FakeBackend(Backend):
         reasons = tuple(SiteReason(site=name, nodes=nodes, free=0) for name, nodes in self.nodes.items())
         return Forecast(job_id=job_id, now_ms=self.now_ms, state=record.state, reason="it waits", sites=reasons)
 
-    async def plan(self, limit: int) -> Plan:
+    async def plan(self, limit: int) -> PlannedStarts:
         """Return that waiting jobs start at north, one after the other."""
         self._check()
         start_ms, found = self.now_ms + 1000, list[ScheduledJob]()
@@ -239,7 +239,7 @@ class FakeBackend(Backend):
             told = record.state, record.submit_ms, start_ms, end_ms, (("north", request.nodes),)
             found.append(ScheduledJob(record.job_id, request.user, request.name, *told))
             start_ms = end_ms
-        return Plan(now_ms=self.now_ms, jobs=found)
+        return PlannedStarts(now_ms=self.now_ms, jobs=found)
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start."""

@@ -12,7 +12,7 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     OutputPart,
-    Plan,
+    PlannedStarts,
     Queue,
     Scheduling,
     SiteInfo,
@@ -73,7 +73,7 @@ class Backend(Protocol):
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start; it may be instead of one that waits."""
 
-    async def plan(self, limit: int) -> Plan:
+    async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known: so many jobs at most."""
 
     async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:

@@ -24,7 +24,7 @@ from gridweave.grid.api import (
     JobQuery,
     MadeToken,
     NewToken,
-    Plan,
+    PlannedStarts,
     Queue,
     QuoteJob,
     ScheduledJob,
@@ -269,7 +269,7 @@ class PlanQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 500
 
 
-async def plan(call: GatewayCall, query: PlanQuery) -> Plan:
+async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
     """Show when and where what waits starts, if each job takes as long as it may and no other comes.
 
     Only operators see the names of others' jobs.

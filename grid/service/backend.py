@@ -21,7 +21,7 @@ from gridweave.grid.api import (
     JobQuery,
     MachineInfo,
     OutputPart,
-    Plan,
+    PlannedStarts,
     Queue,
     Scheduling,
     SiteInfo,
@@ -249,9 +249,9 @@ class LiveBackend:
         known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of)
         return await self._with_sites(known, "quote", request, True)
 
-    async def plan(self, limit: int) -> Plan:
+    async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known."""
-        return await self._ask(GRID_ACTOR, "plan", Plan, limit)
+        return await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit)
 
     # -- output -------------------------------------------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class SiteBackend(LiveBackend):
         """Return when such a job of an own user would start."""
         return await self._ask(self.home, "quote", Forecast, request, False)
 
-    async def plan(self, limit: int) -> Plan:
+    async def plan(self, limit: int) -> PlannedStarts:
         """Refuse: what the grid means to do is known there."""
         raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's when its jobs start")
 

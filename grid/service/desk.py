@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from itertools import islice
 
-from gridweave.grid.api import FragmentLimit, Plan, Queue, ScheduledJob, Scheduling
+from gridweave.grid.api import FragmentLimit, PlannedStarts, Queue, ScheduledJob, Scheduling
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
@@ -75,7 +75,7 @@ class GridDesk(Desk[GridDriver]):
             quoter = self.driver.grid.quoter(self.driver.clock.now_ms(), request, instead_of)
             return await asyncio.to_thread(quoter)
 
-    async def plan(self, limit: int) -> Plan:
+    async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known: so many jobs at most."""
         await self.driver.durable()
         async with self._forecasting:
@@ -83,7 +83,7 @@ class GridDesk(Desk[GridDriver]):
             starts = await asyncio.to_thread(self.driver.grid.planner(now_ms, limit))
         records = self.core.book.records
         known = [(records[job.job_id], job) for job in starts if job.job_id in records]
-        return Plan(now_ms=now_ms, jobs=[planned_job(record, job) for record, job in known])
+        return PlannedStarts(now_ms=now_ms, jobs=[planned_job(record, job) for record, job in known])
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
