@@ -407,6 +407,10 @@ class SiteCore:
         """
         return self._discipline.waiting()
 
+    def occupied(self) -> list[tuple[int, NodeIntervals]]:
+        """Return which nodes the running jobs have, by job."""
+        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
+
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
         """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""
         discipline = self._discipline
