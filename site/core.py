@@ -26,6 +26,7 @@ from gridweave.site.disciplines.protocol import (
     MovesJobs,
     MovesStarts,
     Policy,
+    TellsSwitches,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
@@ -134,6 +135,11 @@ class SiteCore:
     def figures(self) -> KeepsFigures | None:
         """The discipline, where it tells more of its jobs than when they ran."""
         return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+
+    @property
+    def switches(self) -> TellsSwitches | None:
+        """The discipline, where it switches from one of its policies to another."""
+        return self._discipline if isinstance(self._discipline, TellsSwitches) else None
 
     @property
     def asks(self) -> AsksBatchSystem | None:
@@ -400,6 +406,10 @@ class SiteCore:
         For a planning site this is its plan; for a queue only the head has a promise, its shadow time.
         """
         return self._discipline.waiting()
+
+    def occupied(self) -> list[tuple[int, NodeIntervals]]:
+        """Return which nodes the running jobs have, by job."""
+        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
         """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""

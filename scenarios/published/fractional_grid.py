@@ -32,8 +32,8 @@ SITE = {"algorithm": "GreedyPM*/per/OPT=MIN/MINVT=600", "period_s": 3000.0, "pen
 """The best algorithm with the longer period (`dfrs`)."""
 
 NEEDS = "lublin"
-JOBS = 5_000
-"""Of each grid the first jobs: all that two of the three have."""
+JOBS = 2_000
+"""Of each grid, at the load that it has in the catalogue: more take long."""
 
 SHORTEST_MS = 10 * MS_PER_S
 """Shorter jobs count as so long in slowdowns (DFRS, section 2.2)."""

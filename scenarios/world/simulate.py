@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from operator import attrgetter
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
@@ -27,6 +29,7 @@ from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -121,7 +124,8 @@ def simulate_world(
     world = World(sites, meta, lengths, routes, played, rng, check=check, channels=channels, links=links)
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
-    return _result(workload, nodes, policy, world, None if links is None else links.traffic)
+    result = _result(workload, nodes, policy, world, None if links is None else links.traffic)
+    return result if meta.tuning is None else _with_orders(result, meta.tuning, world.switches)
 
 
 def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None:
@@ -217,3 +221,32 @@ def _result(
         },
         shared=world.shares_nodes,
     )
+
+
+def _with_orders(
+    result: SimulationResult, tuning: QueueTuning, switches: Sequence[tuple[int, int]]
+) -> SimulationResult:
+    """Return a result that tells besides in which order the queue of the grid stood when.
+
+    The metrics are those that a self-tuning site has, under the name ``grid``; a job counts for the order that was in
+    force when it began.
+    """
+    switched = np.array(switches, np.int64).reshape(-1, 2)
+    since = np.searchsorted(switched[:, 0], result.start_ms, side="right")
+    in_force = np.append(0, switched[:, 1])[since]
+    use = TuningUse(
+        policies=tuning.orders,
+        decisions=tuning.decisions,
+        cases={},
+        switched_ms=switched[:, 0],
+        switched_to=switched[:, 1],
+        started_by=np.where(result.ran, in_force, -1),
+    )
+    metrics = {"grid.decisions": float(tuning.decisions)}
+    if result.ran.any():
+        first_ms, last_ms = int(result.workload.submit_ms[result.ran].min()), int(result.end_ms.max())
+        for one in use.uses(first_ms, last_ms):
+            metrics[f"grid.{one.policy}_time_pct"] = 100.0 * one.active_ms / (last_ms - first_ms)
+            metrics[f"grid.{one.policy}_jobs_pct"] = 100.0 * one.jobs / int(result.ran.sum())
+            metrics[f"grid.{one.policy}_switches"] = float(one.switches)
+    return replace(result, own=use, own_metrics={**result.own_metrics, **metrics})

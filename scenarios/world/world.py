@@ -135,6 +135,8 @@ class World:
         self._pending: list[WorldJob] = []
         self.now_ms = self.crashes = self.cuts = self.link_changes = 0
         self.refused: dict[int, str] = {}
+        # When the queue of the grid came to stand in another order, and in which of those that it may.
+        self.switches: list[tuple[int, int]] = []
         self._down = [False] * len(sites)
         self._parked: list[list[ContractEvent]] = [[] for _ in sites]
         # When each site, and behind them (`GRID`) the grid, wants to act though it is told nothing.
@@ -337,6 +339,8 @@ class World:
             elif isinstance(command, ReportRefused):
                 self._is_refused(command.job_id, command.reason)
         self.connections.send(now_ms)
+        if meta.tuning is not None and meta.tuning.active != (self.switches[-1][1] if self.switches else 0):
+            self.switches.append((now_ms, meta.tuning.active))
         if self._check:
             meta.check_invariants()
         self._wakes(GRID, meta.next_wakeup_ms())

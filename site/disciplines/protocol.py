@@ -23,7 +23,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates`, `MovesJobs` or `KeepsFigures`.
+    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `KeepsFigures` or `TellsSwitches`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -169,6 +169,28 @@ class KeepsFigures(Protocol):
 
     def totals(self) -> Mapping[str, float]:
         """Return what has been counted so far, by name, for `Entry.metrics`."""
+
+
+@runtime_checkable
+class TellsSwitches(Protocol):
+    """What a simulation asks besides of a discipline that switches from one of its policies to another."""
+
+    def switches_after(self, count: int) -> list[tuple[int, int]]:
+        """Return (instant, number of the policy) of the switches behind the first so many; not all, if they are many.
+
+        A simulation asks after every step.
+        """
+
+    def own(self, switches: Sequence[tuple[int, int]], started_by: npt.NDArray[np.int64]) -> object:
+        """Return what a simulation tells as ``result.own``.
+
+        Parameters
+        ----------
+        switches : sequence of (int, int)
+            All of the run, as (instant, number of the policy).
+        started_by : numpy.ndarray of int64, shape (n,)
+            The policy in force when each job started, the first of `Entry.columns`; -1 if it did not.
+        """
 
 
 class Played(NamedTuple):
