@@ -27,11 +27,15 @@ class Call(msgspec.Struct, frozen=True):
         ``module:function``; the function may be an attribute of an attribute (``module:Class.method``).
     args, kwargs
         Its arguments: whatever JSON can say.
+    each : bool
+        Whether it is called with each of `args` by itself, one after the other; the result is the list of what it
+        returned.
     """
 
     function: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
+    each: bool = False
 
 
 class Rank(msgspec.Struct, frozen=True):

@@ -146,6 +146,14 @@ class LiveSite:
         self.book.accept()
         return self.book.out
 
+    def request_of(self, job_id: int) -> JobRequest | None:
+        """Return what was asked for with a job that is here, an own user's or the grid's; None if it is not known."""
+        record = self.book.records.get(job_id)
+        if record is not None:
+            return record.request
+        expected = self._expected.get((job_id, self.core.attempt_of(job_id)))
+        return None if expected is None else expected.described.request
+
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
         return self.book.next_wakeup_ms(self.core.next_wakeup_ms())

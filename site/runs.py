@@ -459,6 +459,16 @@ class Runs:
         ranks = {each.rank: machine for machine, piece in run.pieces.items() for each in piece.launch.ranks}
         return ranks.get(rank, "")
 
+    def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
+        """Return the machines that may run a part of a job still, each with the attempt and its node of the job."""
+        run = self._runs.get(job_id)
+        pieces = {} if run is None else run.pieces
+        return [
+            (machine, 0 if run is None else run.attempt, piece.launch.ranks[0].node)
+            for machine, piece in pieces.items()
+            if not piece.is_over
+        ]
+
     def problem_of(self, machine: str) -> str:
         """Return why a machine can start nothing now; empty if it can, as far as it has said."""
         return self._full.get(machine, "")

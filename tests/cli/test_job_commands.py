@@ -426,9 +426,11 @@ def test_records_hold_what_is_shown(here: Elsewhere, shell: Shell) -> None:
 
 
 def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere) -> None:
-    """It needs neither aiohttp nor numpy, nor the other commands."""
+    """It needs neither aiohttp nor asyncio nor numpy, nor the other commands."""
     code = "import sys; from gridweave.cli import main\ntry: main.run()\nfinally: print(*sys.modules)"
     command = [sys.executable, "-c", code, "jobs"]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     assert "gridweave.cli.job_commands" in done.stdout
-    assert not {"aiohttp", "numpy", "ray", "gridweave.cli.up", "gridweave.cli.simulate"} & set(done.stdout.split())
+    assert not {"aiohttp", "asyncio", "numpy", "ray", "gridweave.cli.up", "gridweave.cli.simulate"} & set(
+        done.stdout.split()
+    )

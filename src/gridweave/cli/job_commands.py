@@ -92,9 +92,9 @@ def jobs(
     ] = None,
     as_csv: _Csv = False,
 ) -> None:
-    """List the jobs that have not ended, newest first; of waiting ones when they are expected to start.
+    """List the jobs that have not ended, newest first, and when waiting ones are expected to start.
 
-    With --since or --until: all jobs that were there in that time.
+    With --since or --until, list all jobs of that time, ended ones too.
 
     Example: gridweave jobs --all --user anna --outcome failed
 
@@ -236,7 +236,9 @@ def parse_when_ms(option: str, text: str, at_ms: int) -> int:
 @at_grid
 def usage(
     reach: Reach,
-    by: Annotated[str, typer.Option(metavar="WHAT", help=f"Sum up by these, with commas: {', '.join(BY)}.")] = "user",
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help=f"Sum up by these, separated by commas: {', '.join(BY)}.")
+    ] = "user",
     user: _OfUser = None,
     own: _Own = "",
     since: _Since = "30d",
@@ -447,7 +449,7 @@ def cancel(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="All jobs with this name.")] = None,
     state: States = None,
     now: Annotated[
-        bool, typer.Option("--now", help="End running jobs at once, without the time that they have to end otherwise.")
+        bool, typer.Option("--now", help="Kill running jobs at once, without giving them time to end.")
     ] = False,
     signal: Annotated[
         str | None,
@@ -455,7 +457,7 @@ def cancel(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
 ) -> None:
-    """Cancel jobs, whether they wait or run: those named, or all that the options say, of those that have not ended.
+    """Cancel waiting and running jobs: those named, or all that the options select.
 
     A running job is told to end (TERM), and killed after a while; with --now it is killed at once.
 
@@ -603,7 +605,7 @@ def logs(
 
     if element is not None and (follow or rank):
         raise OptionError("--element", "goes with neither --follow nor --rank")
-    Reach(url, here, profile).ask(work)
+    Reach(url, here, profile).ask(work, waits=True)
 
 
 def _element(record: JobRecord, index: int) -> Element:

@@ -97,6 +97,18 @@ class Grid:
             if not name.startswith("agent:"):
                 self.insist(lambda name=name: self.running.call(name, "check", timeout_s=30))
 
+    def begun(self) -> set[str]:
+        """Return the ids of the jobs that have written down that they began."""
+        lines = self.story.read_text().splitlines() if self.story.exists() else []
+        return {line.split()[1] for line in lines if line.startswith("begin ")}
+
+    def wait_until_begun(self, count: int) -> None:
+        """Wait until so many jobs have begun in all."""
+        until_s = time.monotonic() + PATIENCE_S
+        while len(begun := self.begun()) < count:
+            assert time.monotonic() < until_s, f"{len(begun)} jobs have begun, not {count}"
+            time.sleep(0.02)
+
     def _have_ended(self, job_ids: list[int], own: dict[str, list[int]]) -> bool:
         if self._open(job_ids):
             return False
@@ -152,7 +164,8 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> 
         jobs += grid.submit(named)
         site = rng.choice(sorted(SITES))
         own[site] += grid.submit([(f"own {turn}", grid.request(rng.randint(1, SITES[site]), 0.5))], site)
-        time.sleep(rng.uniform(0.0, 1.5))
+        # So many more have begun, if there are so many: somewhere between the first message and the last end.
+        grid.wait_until_begun(min(len(grid.begun()) + rng.randint(0, 3), len(jobs) + sum(map(len, own.values()))))
         victim = rng.choice(["raylet", "host", *sorted(grid.running.actors)])
         if victim == "raylet":
             grid.kill_raylet(rng.choice(sorted(SITES)))
@@ -171,7 +184,7 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> 
 def test_a_grid_goes_on_after_all_of_ray_was_killed(grid: Grid) -> None:
     """After kill -9 of everything of Ray the grid is started anew, finds what runs, and loses nothing."""
     jobs = grid.submit([(f"before {k}", grid.request(width, 3.0)) for k, width in enumerate([9, 3, 5, 10])])
-    time.sleep(2.0)
+    grid.wait_until_begun(2)
     for node in list(grid.cluster.list_all_nodes()):
         node.kill_all_processes(check_alive=False, allow_graceful=False)
     ray.shutdown()
