@@ -17,7 +17,7 @@ PLACES = {
     "dynp": "dynp.entry",
     "optimal": "optimal.entry",
     "fractional": "fractional.entry",
-    "batch": "batch.entry",
+    "slurm": "batch.entry",
 }
 """Name to the module in this folder that has its ``ENTRY``."""
 
