@@ -42,7 +42,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
-from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast, with_refusals
+from gridweave.site.explain import Forecast, Forecaster, Planner, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
 from gridweave.site.launch import TakenUsers, both_ran, total_usage
 from gridweave.site.maxima import MaximaSet
@@ -215,8 +215,8 @@ class LiveGrid:
         known = record_forecast(record, now_ms, kept)
         return (lambda: known) if found is None else self._with_refusals(found, record.request.user)
 
-    def quoter(self, now_ms: int, request: JobRequest) -> Forecaster:
-        """Return what works a quote out, from a copy of what is known now."""
+    def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
+        """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
         now_ms = max(now_ms, self._now_ms)
         state: State = "refused"
         refusal = self.book.refusal(request)
@@ -227,7 +227,7 @@ class LiveGrid:
                 sends = None if request.traffic is None else self._sends(request.traffic)
                 barred = self._barred(request.user)
                 if len(barred) < len(self._names):
-                    told = request.sensitivity, sends, tuple(barred), self._end_ms()
+                    told = request.sensitivity, sends, tuple(barred), self._end_ms(), instead_of
                     found = self.core.quoter(now_ms, self.book.next_job(request), *told)
                     return self._with_refusals(found, request.user)
                 state, refusal = "refused", self._no_site_takes(request.user, barred)
@@ -235,6 +235,10 @@ class LiveGrid:
                 refusal = str(error)
         known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
         return lambda: known
+
+    def planner(self, now_ms: int, most_jobs: int) -> Planner:
+        """Return what works out when jobs start that wait, for so many of them at most."""
+        return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
 
     def around_ms(self) -> tuple[int, int] | None:
         """Return how long jobs have their nodes before their processes run, and after these have ended.

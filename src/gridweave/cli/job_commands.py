@@ -605,7 +605,7 @@ def logs(
 
     if element is not None and (follow or rank):
         raise OptionError("--element", "goes with neither --follow nor --rank")
-    Reach(url, here, profile).ask(work)
+    Reach(url, here, profile).ask(work, waits=True)
 
 
 def _element(record: JobRecord, index: int) -> Element:

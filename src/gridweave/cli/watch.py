@@ -45,7 +45,7 @@ def watch(
     if every_ms < 100:
         raise OptionError("--every", f"{every!r} is too often; at least 100ms")
     if once or reach.as_json or not sys.stdout.isatty():
-        reach.ask(lambda grid: _print_once(grid, reach.as_json))
+        reach.ask(lambda grid: _print_once(grid, reach.as_json), waits=True)
         return
     with contextlib.suppress(KeyboardInterrupt):
         # Keys are heard while an answer is waited for.
