@@ -10,11 +10,15 @@ from gridweave.site.disciplines import planning, queue
 from gridweave.site.disciplines.dynp import entry as dynp
 from gridweave.site.disciplines.fractional import entry as fractional
 from gridweave.site.disciplines.gang import entry as gang
+from gridweave.site.disciplines.heterogeneous import entry as heterogeneous
 from gridweave.site.disciplines.optimal import entry as optimal
 from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.disciplines.sharing import entry as sharing
 
-ENTRIES = (queue.ENTRY, planning.ENTRY, sharing.ENTRY, gang.ENTRY, dynp.ENTRY, optimal.ENTRY, fractional.ENTRY)
+ENTRIES = (
+    *(queue.ENTRY, planning.ENTRY, sharing.ENTRY, gang.ENTRY, dynp.ENTRY, optimal.ENTRY, fractional.ENTRY),
+    heterogeneous.ENTRY,
+)
 
 DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
 """Name to entry."""

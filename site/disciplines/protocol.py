@@ -22,7 +22,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates`, `MovesJobs` or `KeepsFigures`.
+    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `EvictsJobs` or `KeepsFigures`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -127,6 +127,14 @@ class MovesJobs(Protocol):
 
     def take_moves(self) -> list[int]:
         """Return the running jobs that have other nodes than was told, by job id."""
+
+
+@runtime_checkable
+class EvictsJobs(Protocol):
+    """What `SiteCore` asks besides of a discipline that takes running jobs off their nodes, to run again later."""
+
+    def take_evictions(self) -> list[tuple[int, bool]]:
+        """Return the jobs that the last pass has put back into the queue, and whether each keeps what it has done."""
 
 
 @runtime_checkable
