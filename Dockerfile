@@ -90,6 +90,9 @@ RUN python /usr/local/lib/gridweave/warm.py
 WORKDIR /var/lib/gridweave
 VOLUME /var/lib/gridweave
 EXPOSE 8765
+# For sites that run jobs as other users; they are started as root, with docker/site.sh as their entry point.
+COPY docker/site.sh /usr/local/bin/run-site
+COPY docker/users /etc/gridweave/
 HEALTHCHECK --interval=10s --timeout=8s --start-period=240s --retries=3 \
   CMD ["python", "-I", "/usr/local/lib/gridweave/healthcheck.py"]
 ENTRYPOINT ["/usr/bin/tini", "--", "gridweave"]

@@ -9,7 +9,7 @@ _gridweave_compose() {
 gridweave_at() {
   _gridweave_service=$1
   shift
-  _gridweave_compose exec -T "$_gridweave_service" sh -c \
+  _gridweave_compose exec -T --user gridweave "$_gridweave_service" sh -c \
     'export GRIDWEAVE_URL=http://127.0.0.1:8765; GRIDWEAVE_TOKEN=$(cat "/run/secrets/$1_operator"); export GRIDWEAVE_TOKEN; shift; exec gridweave "$@"' \
     gridweave "$_gridweave_service" "$@"
 }

@@ -27,8 +27,9 @@ make() { # $1: the user; then the names
 make 10001 grid_operator alpha_operator beta_operator gamma_operator \
   alpha_to_grid beta_to_grid gamma_to_grid grid_to_alpha grid_to_beta grid_to_gamma
 # Two containers read each of these, with users of their own: each gets a file of the same words.
-make 10001 scraper db_password
-for shared in "65534 scraper prometheus" "10002 db_password db"; do
+make 10001 grid_scraper alpha_scraper beta_scraper gamma_scraper db_password
+for shared in "65534 grid_scraper prometheus" "65534 alpha_scraper prometheus" "65534 beta_scraper prometheus" \
+  "65534 gamma_scraper prometheus" "10002 db_password db"; do
   set -- $shared
   cp "$folder/$2" "$folder/.$2.new"
   chown "$1" "$folder/.$2.new"

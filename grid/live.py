@@ -60,6 +60,7 @@ from gridweave.site.messages import (
     Probed,
     Refused,
     RequestQuote,
+    RequeueFragment,
     Reserved,
     ReserveNodes,
     SignalFragment,
@@ -304,6 +305,9 @@ class LiveGrid:
         if wish.kind == "signal" and wish.signal is not None:
             self._tell_all(record, SignalFragment(record.job_id, record.attempt, wish.signal))
             return
+        if wish.kind == "requeue":
+            self._tell_all(record, RequeueFragment(record.job_id, record.attempt, wish.why_requeued))
+            return
         if wish.kind in ("cancel", "kill") and record.state in ("starting", "running"):
             record.state = "ending"
         self._inner.append(_WISHES[wish.kind](record.job_id))
@@ -495,7 +499,7 @@ class LiveGrid:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
         if record.state != "held":
             # What a site says late of an attempt that was given up brings no job back into the queue.
-            record.state, record.start_ms = "ending" if record.state == "ending" else "waiting", None
+            self.book.end_attempt(record)
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:

@@ -142,6 +142,9 @@ class JobBook:
                     if record.state != "running" or wish.signal is None:
                         continue
                     how = f"{wish.signal} {how}"
+                case "requeue":
+                    if not record.can_be_requeued:
+                        continue
                 case "hold":
                     if record.state not in self._can_hold or self.eligibility.is_wished(job_id):
                         continue
@@ -246,6 +249,13 @@ class JobBook:
         record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
         self._keep(record)
 
+    def end_attempt(self, record: JobRecord) -> None:
+        """Enter that an attempt of a job has ended and the job has not: what it used counts, too."""
+        self.eligibility.used(record.request, _used_s(record, self._now_ms))
+        record.start_ms = None
+        if record.state != "ending":
+            record.state = "waiting"
+
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:
         """Enter how a job has ended."""
         request = record.request
@@ -271,7 +281,7 @@ class JobBook:
 
     def _keep(self, record: JobRecord) -> None:
         """Keep the record of a job that is over, have others go on that wait for it, and forget the oldest records."""
-        self.eligibility.over(past_of(record), record.request, _used_s(record))
+        self.eligibility.over(past_of(record), record.request, _used_s(record, record.end_ms))
         self.out.append(RecordEnded(record))
         self.n_ended += 1
         self._ended.append(record.job_id)
@@ -306,11 +316,11 @@ class JobBook:
         assert len(held) == len(self.eligibility), "a job is kept that is over"
 
 
-def _used_s(record: JobRecord) -> int:
-    """Return the node-seconds that a job has used in its last attempt."""
-    if record.start_ms is None or record.end_ms is None:
+def _used_s(record: JobRecord, end_ms: int | None) -> int:
+    """Return the node-seconds that a job has used in the attempt that ended then."""
+    if record.start_ms is None or end_ms is None:
         return 0
-    return node_s_of(record.request.nodes, max(0, record.end_ms - record.start_ms))
+    return node_s_of(record.request.nodes, max(0, end_ms - record.start_ms))
 
 
 def _by_whom(origin: str) -> str:

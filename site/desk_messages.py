@@ -128,6 +128,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Jobs that run there and stand still until their time slice comes.
     uplink : LinkStatus, optional
         How it reaches the grid, by its own word, if it does so over HTTP.
+    users : str
+        Whose jobs it takes, in words; told to operators alone.
     """
 
     name: str
@@ -142,6 +144,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     paused: tuple[int, ...] = ()
     uplink: LinkStatus | None = None
+    users: str = ""
 
 
 class SiteNames(msgspec.Struct, frozen=True):
@@ -153,8 +156,8 @@ class SiteNames(msgspec.Struct, frozen=True):
 
 
 EventKind = Literal[
-    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "reserved", "released", "refused",
-    "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
+    "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
+    "refused", "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

@@ -197,8 +197,12 @@ class Eligibility:
         self._wishes.discard(job_id)
         return wished
 
+    def used(self, request: JobRequest, used_s: int) -> None:
+        """Take note that an attempt of a job that is not over has used so many node-seconds."""
+        self.lines.used(lane_of(request)[0], self._now_ms, used_s)
+
     def over(self, past: Past, request: JobRequest, used_s: int = 0) -> None:
-        """Take note that a job has ended, was refused, or cancelled while it was kept; it used so many node-seconds."""
+        """Take note that a job has ended, was refused, or cancelled while it was kept; its last attempt used this."""
         job_id = past.job_id
         self._wishes.discard(job_id)
         self._hopeless.pop(job_id, None)

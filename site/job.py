@@ -184,9 +184,9 @@ JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
 
 OUTCOMES: tuple[JobOutcome, ...] = get_args(JobOutcome)
 
-WishKind = Literal["cancel", "kill", "signal", "hold", "release"]
+WishKind = Literal["cancel", "kill", "signal", "requeue", "hold", "release"]
 """What a user wants of a job: that it ends or does not start, that it ends at once, that its processes get a signal,
-that it does not start for now, or that it may again."""
+that it saves what it has done, ends, and runs again, that it does not start for now, or that it may again."""
 
 SignalName = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"]
 """The signals that the processes of a job may be sent: those of signal(7) that end a program or tell it something."""
@@ -207,6 +207,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         See `Where`.
     if_lost : str
         What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
+    checkpoint_signal : str
+        What its processes are sent when it is to save what it has done and end, to run again from there.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
     """
@@ -217,6 +219,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     working_directory: str | None = None
     ranks: Where = "each-node"
     if_lost: Literal["requeue", "fail"] = "requeue"
+    checkpoint_signal: SignalName = "TERM"
     end_on_failure: bool = True
     grace_ms: int = DEFAULT_GRACE_MS
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
@@ -393,6 +396,11 @@ class JobRecord(msgspec.Struct, kw_only=True):
         """Return how the whole ended, and why: elements of earlier attempts that failed count as well."""
         problem = elements_problem(self.elements)
         return ("failed", problem) if problem and outcome in ("finished", "failed") else (outcome, reason)
+
+    @property
+    def can_be_requeued(self) -> bool:
+        """Whether it runs, and may be begun anew."""
+        return self.state == "running" and self.request.program.if_lost == "requeue"
 
     def left(self) -> Ranges | None:
         """Return the elements of a packed array that have not ended, None if it is none."""

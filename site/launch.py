@@ -99,6 +99,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # If not ``None``, the ranks wait at their gate until somebody opens it, and are ended if nobody has taken note that
     # they run within so long.
     alone_ms: int | None = None
+    checkpoint_signal: str = "TERM"  # by its name, without ``SIG``: what its ranks are sent to save what they have done
     # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
     # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
@@ -110,6 +111,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     limits: Limits | None = None
     groups: dict[str, str] = {}
+
+
+_NAMED = 5
 
 
 class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +150,22 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
             return None
         owner = " and ".join(map(repr, self.names)) or "nobody"
         return f"it runs jobs of {owner} alone, and this is one of {user!r}; see docs/launchers.md for jobs of others"
+
+    @property
+    def words(self) -> str:
+        """Whom it takes, as far as it has said; of many the first five.
+
+        Examples
+        --------
+        >>> TakenUsers().words, TakenUsers(anyone=False, names=("anna", "bert")).words
+        ('takes jobs of anyone', 'takes jobs of anna, bert')
+        >>> TakenUsers(anyone=False, names=tuple("abcdefg")).words
+        'takes jobs of a, b, c, d, e and 2 others'
+        """
+        if self.anyone:
+            return "takes jobs of anyone"
+        first, more = ", ".join(self.names[:_NAMED]) or "nobody", len(self.names) - _NAMED
+        return f"takes jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
     def both(self, other: TakenUsers) -> TakenUsers:
         """Return whom both take."""

@@ -188,9 +188,14 @@ class Lines:
             group.nodes -= ask.nodes
             group.promised_s -= ask.node_s
             self._moved.add(name)
+        self.used(lane, now_ms, used_s)
+
+    def used(self, lane: Lane, now_ms: int, used_s: int) -> None:
+        """Take note that a job which is or was inside has used so many node-seconds."""
+        for name in lane:
             maximum = self._maximum(name)
             if used_s and maximum.node_hours is not None:
-                _charge(group, used_s, now_ms, maximum.window_ms)
+                _charge(self._groups[name], used_s, now_ms, maximum.window_ms)
 
     def stand(self, job_id: int, lane: Lane, ask: Ask) -> None:
         """Have a job stand in line."""

@@ -47,6 +47,7 @@ from gridweave.site.messages import (
     RefuseJob,
     Report,
     RequestQuote,
+    RequeueFragment,
     Reserved,
     ReserveNodes,
     SignalFragment,
@@ -240,6 +241,8 @@ class LiveSite:
                     self.runs.kill(job_id, "cancelled", at_once=True)
             case SignalFragment(job_id=job_id, attempt=attempt, signal=signal):
                 self.runs.signal(job_id, attempt, signal)
+            case RequeueFragment(job_id=job_id, attempt=attempt, reason=reason):
+                self.runs.requeue(job_id, attempt, reason)
             case MaximaSet(maxima=maxima):
                 self.book.eligibility.set_maxima(maxima)
             case _ if isinstance(event, Report | MachineForgotten):
@@ -268,6 +271,8 @@ class LiveSite:
             self.book.take_out(record, record.attempt)
         elif wish.kind == "signal" and wish.signal is not None:
             self.runs.signal(record.job_id, record.attempt, wish.signal)
+        elif wish.kind == "requeue":
+            self.runs.requeue(record.job_id, record.attempt, wish.why_requeued)
         elif wish.kind in ("cancel", "kill"):
             self._inner.append(JobCancelled(record.job_id))
             if not self.runs.cancel(record.job_id):
@@ -386,7 +391,7 @@ class LiveSite:
             record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
             record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
             if outcome == "lost":
-                record.state, record.start_ms = "waiting", None
+                self.book.end_attempt(record)
                 self.book.note(job_id, "retried", reason)
                 again.append(self.book.job(record))
             else:

@@ -390,6 +390,12 @@ class SignalFragment(OfAttempt, frozen=True, tag="SignalFragment", gc=False):
     signal: SignalName
 
 
+class RequeueFragment(OfAttempt, frozen=True, tag="RequeueFragment", gc=False):
+    """Have the ranks of a fragment save what they have done and end; it is lost, so that the job runs again."""
+
+    reason: str  # in one line
+
+
 class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
     """The fragments of a job go on at another rate: what they send has other links, or more company there."""
 
@@ -446,6 +452,11 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
     job_ids: tuple[int, ...]
     origin: str = ""  # who asked, and with which request; it is told in the stories
     signal: SignalName | None = None  # which one, if it is to be sent one
+
+    @property
+    def why_requeued(self) -> str:
+        """Why a job is begun anew that somebody wants requeued, for its story."""
+        return "requeued by wish" + (f", by {self.origin}" if self.origin else "")
 
 
 class RunReady(msgspec.Struct, frozen=True, tag="RunReady"):
@@ -534,6 +545,7 @@ LiveSiteEvent = (
     | FragmentsMet
     | KillFragment
     | SignalFragment
+    | RequeueFragment
     | UserSubmitted
     | Wish
     | RunReady
@@ -548,7 +560,7 @@ LiveSiteEvent = (
 )
 """What a live site is told."""
 
-GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment
+GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment | RequeueFragment
 """What the grid tells a site."""
 
 SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | TakesUsers
@@ -579,6 +591,7 @@ class EndRun(msgspec.Struct, frozen=True, tag="EndRun", repr_omit_defaults=True)
     attempt: int
     reason: str
     at_once: bool = False  # whether its ranks get no time to end by themselves
+    saves: bool = False  # whether they are sent the signal at which they save what they have done, in place of TERM
 
 
 class OpenRun(msgspec.Struct, frozen=True, tag="OpenRun"):

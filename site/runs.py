@@ -187,6 +187,7 @@ class Run(msgspec.Struct):
     has_met: bool = False
     ending: str = ""  # why its machines were told to end it; empty if they were not
     at_once: bool = False  # whether they were to give it no time
+    saves: bool = False  # whether it was to save what it has done first
     # ``limit`` or ``cancelled`` if the site wanted it to end; ``lost`` if that was to begin it anew elsewhere.
     killed: str = ""
     why_killed: str = ""  # why, in one line
@@ -291,7 +292,7 @@ def repeated_orders(
                 yield ConfirmRun(machine, run.job_id, run.attempt)
             if run.ending:
                 # A machine that never heard of it makes a note that it is not to be started.
-                yield EndRun(machine, run.job_id, run.attempt, run.ending, run.at_once)
+                yield EndRun(machine, run.job_id, run.attempt, run.ending, run.at_once, run.saves)
             elif not piece.has_started and not piece.is_ready:
                 yield StartRun(machine, piece.launch, piece.slots)
             elif not piece.has_started and run.is_open:
@@ -354,6 +355,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         sites=described.sites,
         limit_ms=described.limit_ms,
         grace_ms=program.grace_ms,
+        checkpoint_signal=program.checkpoint_signal,
         output_limit_bytes=program.output_limit_bytes,
         # Of a packed array one rank has elements of its own, whatever became of another.
         end_on_failure=program.end_on_failure and elements is None,
@@ -507,6 +509,13 @@ class Runs:
             self._ends(job_id)
             self._end_pieces(run, reason, at_once=at_once)
 
+    def requeue(self, job_id: int, attempt: int, reason: str) -> None:
+        """Have the machines let a job save what it has done and end; then it is lost, and runs again."""
+        run = self._runs.get(job_id)
+        if run is not None and run.attempt == attempt and not (run.killed or run.ending):
+            run.killed, run.why_killed, run.saves = "lost", reason, True
+            self._end_pieces(run, reason)
+
     def pace(self, now_ms: int, job_id: int, *, runs: bool) -> None:
         """Have the machines let a job stand still, or go on, if that is not what they were told last.
 
@@ -532,7 +541,7 @@ class Runs:
             run.ending, run.at_once = run.ending or reason, at_once
             for machine, piece in run.pieces.items():
                 if not piece.is_over:
-                    self._book.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once))
+                    self._book.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once, run.saves))
 
     # -- what machines tell -------------------------------------------------------------------------------------------
 

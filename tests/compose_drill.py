@@ -119,11 +119,11 @@ class Drill:
         self.jobs.setdefault("grid", []).append(number)
         return number
 
-    def wait_running(self, service: str, number: int) -> None:
-        """Wait until a job runs."""
+    def wait_state(self, service: str, number: int, state: str) -> None:
+        """Wait until a job is in a state."""
         until(
-            f"job {number} of {service} runs",
-            lambda: self.grid.records(service, [number])[0].state == "running" or None,
+            f"job {number} of {service} is {state}",
+            lambda: self.grid.records(service, [number])[0].state == state or None,
         )
 
     def wait_all(self) -> None:
@@ -160,7 +160,7 @@ def drilled(grid: ComposeGrid, report: Report, name: str, folder: Path) -> Itera
     begin_s = time.monotonic()
     drill = Drill(grid, outcome.seed)
     try:
-        drill.wait_running("grid", drill.submit_split())
+        drill.wait_state("grid", drill.submit_split(), "running")
         drill.submit("grid", 6)
         for site in SITES:
             drill.submit(site, 1)

@@ -186,8 +186,9 @@ class ComposeGrid:
         return done.stdout
 
     def execute(self, service: str, *command: str) -> str:
-        """Return what a command prints that is run in a container, as its user."""
-        return docker("exec", self.container(service), *command)
+        """Return what a command prints that is run in a container, as the user of what it serves."""
+        user = "postgres" if service == "db" else "gridweave"
+        return docker("exec", "--user", user, self.container(service), *command)
 
     @staticmethod
     def wait(seconds: float) -> None:
@@ -236,6 +237,16 @@ class ComposeGrid:
             yield
         finally:
             docker("network", "connect", "--alias", end, network, container)
+
+    @contextlib.contextmanager
+    def paused(self, service: str) -> Iterator[None]:
+        """Have all processes of a container stand still, those of its jobs, too, and go on."""
+        container = self.container(service)
+        docker("pause", container)
+        try:
+            yield
+        finally:
+            docker("unpause", container)
 
     @contextlib.contextmanager
     def cut(self, site: str, direction: str) -> Iterator[None]:

@@ -33,6 +33,7 @@ from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, 
 
 OWN_FIRST = 10**12
 PAGE = 500
+TAKES = "takes jobs of anna, bert"
 
 
 class FakeBackend(Backend):
@@ -155,7 +156,8 @@ class FakeBackend(Backend):
     ) -> list[int]:
         """Cancel jobs that have not ended, hold those that wait, release those that are held, signal those that run."""
         self._check()
-        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "hold": ("waiting",), "release": ("held",)}
+        before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "requeue": ("running",)}
+        before |= {"hold": ("waiting",), "release": ("held",)}
         done = [job_id for job_id in job_ids if self._is_in(job_id, *before[kind])]
         for job_id in done:
             if kind in ("cancel", "kill"):
@@ -246,7 +248,7 @@ class FakeBackend(Backend):
         """Return how the sites are."""
         self._check()
         return [
-            SiteInfo(name=name, nodes=nodes, for_grid=nodes, free=nodes, draining=self.draining[name])
+            SiteInfo(name=name, nodes=nodes, for_grid=nodes, free=nodes, draining=self.draining[name], users=TAKES)
             for name, nodes in self.nodes.items()
         ]
 

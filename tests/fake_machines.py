@@ -260,7 +260,9 @@ class FakeRunner:
         """Return why there is no room for another piece."""
         return "its disk is full" if self.machine.is_full and trial else None
 
-    async def cancel(self, job_id: int, attempt: int, reason: str, *, at_once: bool = False) -> None:
+    async def cancel(
+        self, job_id: int, attempt: int, reason: str, *, at_once: bool = False, saves: bool = False
+    ) -> None:
         """End a piece, or keep it from starting."""
         key = job_id, attempt
         if key in self._forgotten:

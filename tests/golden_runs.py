@@ -40,7 +40,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.batch.stepped import job_messages
-from gridweave.scenarios.results.grid import COLUMNS
+from gridweave.scenarios.results.network import COLUMNS
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.workload.table import IntArray, Workload
@@ -499,7 +499,7 @@ def _catalogue(name: str, jobs: int, **changes: Any) -> str:
     run = run_scenario(
         name, overrides={"workload.jobs": jobs} | {key.replace("__", "."): changes[key] for key in changes}
     )
-    return _grid_schedule(run.result)
+    return _grid_schedule(run)
 
 
 def _printed(*arguments: str) -> str:

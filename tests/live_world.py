@@ -332,6 +332,9 @@ class LiveWorld:
         self.history.accepted(job_id)
         if self.with_wishes:
             await self._hold(node, job_id, request.hold)
+            while rng.random() < 0.3:
+                await asyncio.sleep(rng.exponential(3.0))
+                await self._until_answered(node, lambda: node.driver.wish("requeue", [job_id]))
         if rng.random() < 0.2:
             await asyncio.sleep(rng.exponential(3.0))
             self.history.cancelled(job_id)
@@ -417,12 +420,21 @@ class LiveWorld:
                 for key, fragment in machine.folder.items()
             )
         node = self.agents[machine.name]
-        if node.process.is_alive:
+        was_alive = node.process.is_alive
+        if was_alive:
             node.kill()
-            self.loop.call_later(self.rng.exponential(4.0), self._start, node)
         machine.crash(wiped=wiped)
-        if wiped and self.rng.random() < 0.5:
-            site.process.spawn(_harmless(site.driver.forget_machine(machine.name)))
+        if wiped and was_alive and self.rng.random() < 0.5:
+            site.process.spawn(_harmless(self._forget(site, node)))
+        elif was_alive:
+            self.loop.call_later(self.rng.exponential(4.0), self._start, node)
+
+    async def _forget(self, site: Node, node: Node) -> None:
+        """Be an operator: a machine that is said to be gone for good does not come back before that was heard."""
+        try:
+            await site.driver.forget_machine(node.name)
+        finally:
+            self.loop.call_later(self.rng.exponential(4.0), self._start, node)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 
@@ -14,7 +17,7 @@ import pytest
 
 import gridweave
 from gridweave.grid.kernels.overhead import stretched_ms
-from gridweave.jit import _ByName, _stamp, prepared
+from gridweave.jit import _KEPT_S, _STATES_KEPT, _ByName, _prune, _stamp, _use, prepared
 
 
 def test_code_that_was_found_before_is_not_taken_for_arrays_of_another_layout() -> None:
@@ -165,3 +168,93 @@ def test_where_nothing_can_be_written_compiled_code_is_kept_elsewhere(
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file"))
     assert _ByName.from_function(_stamp, "") is None
+
+
+DAY_S = 24 * 3600.0
+
+
+def kept_states(root: Path, ages_s: list[float]) -> list[Path]:
+    """Make folders of compiled code that were last used so long ago; the last of them before one said when."""
+    folders = [root / f"{number:016x}" for number in range(len(ages_s))]
+    for folder, age_s in zip(folders, ages_s, strict=True):
+        (folder / "gridweave.site.kernels.order").mkdir(parents=True)
+        (folder / "gridweave.site.kernels.order" / "sort.nbi").write_bytes(b"compiled")
+        (folder / "used").touch()
+        os.utime(folder / "used", (time.time() - age_s,) * 2)
+    (folders[-1] / "used").unlink()
+    os.utime(folders[-1], (time.time() - ages_s[-1],) * 2)
+    return folders
+
+
+def test_of_compiled_code_the_states_used_last_are_kept(tmp_path: Path) -> None:
+    """Ten states of the sources are kept, those used last; what is not such a state is left alone."""
+    others = [tmp_path / name for name in ("sort_0123456789abcdef0123456789abcdef01234567", "notes")]
+    for other in others:
+        other.mkdir()
+    folders = kept_states(tmp_path, [60.0 * (7 * number % 20) for number in range(20)])
+    _prune(tmp_path)
+    kept = {folder for number, folder in enumerate(folders) if 7 * number % 20 < _STATES_KEPT}
+    assert set(tmp_path.iterdir()) == kept | set(others)
+    assert len(kept) == 10
+
+
+def test_compiled_code_that_was_not_used_for_a_month_goes(tmp_path: Path) -> None:
+    """Of few states, too, one goes that was not used for thirty days."""
+    folders = kept_states(tmp_path, [DAY_S, 29 * DAY_S, 31 * DAY_S, 40 * DAY_S])
+    _prune(tmp_path)
+    assert sorted(tmp_path.iterdir()) == folders[:2]
+    assert _KEPT_S == 30 * DAY_S
+
+
+HOLD = "import sys; from pathlib import Path; from gridweave.jit import _use; _use(Path(sys.argv[1])); print(); input()"
+
+
+def test_compiled_code_that_a_process_uses_is_not_removed(tmp_path: Path) -> None:
+    """While another process lives that has begun to use a state, it stays, however old; afterwards it goes."""
+    (folder,) = kept_states(tmp_path, [40 * DAY_S])
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.utime(folder / "used", (0, 0))
+        _prune(tmp_path)
+        assert (folder / "gridweave.site.kernels.order" / "sort.nbi").exists()
+        process.stdin.close()
+    _prune(tmp_path)
+    assert not folder.exists()
+
+
+def test_several_processes_may_remove_compiled_code_at_once(tmp_path: Path) -> None:
+    """Whoever finds a state half removed, or gone, goes on with the next; together they remove all."""
+    kept_states(tmp_path, [31 * DAY_S] * 60)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(_prune, [tmp_path] * 6))
+    _prune(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_whoever_begins_to_use_a_state_that_is_being_removed_has_it_afterwards(tmp_path: Path) -> None:
+    """Who comes while a state is removed waits, and then holds a new folder, which nobody else can remove."""
+    (folder,) = kept_states(tmp_path, [0.0])
+    remover = os.open(folder / "used", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(remover, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(_use, folder)
+        (folder / "used").rename(tmp_path / "removed")
+        os.close(remover)
+        begun.result(timeout=60)
+    os.utime(folder / "used", (0, 0))
+    _prune(tmp_path)
+    assert folder.exists()
+
+
+def test_a_kernel_says_that_its_folder_is_in_use(tmp_path: Path) -> None:
+    """The first kernel of a process that is declared removes what is old, and says that its own folder is used."""
+    (old,) = kept_states(tmp_path, [40 * DAY_S])
+    code = "from gridweave.grid.kernels.overhead import stretched_ms; stretched_ms.part"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)})
+    (folder,) = tmp_path.iterdir()
+    assert folder != old
+    assert (folder / "used").stat().st_mtime > time.time() - DAY_S

@@ -152,6 +152,10 @@ class JobHandle:
         """Send its processes a signal, such as ``USR1``; return whether it ran."""
         return self.id in await self._client.signal([self.id], name)
 
+    async def requeue(self) -> bool:
+        """Have it save what it has done, end, and run again; return whether it ran, and may be begun anew."""
+        return self.id in await self._client.requeue([self.id])
+
     async def hold(self) -> bool:
         """Keep it from starting; return whether it waited, and now does not start."""
         return self.id in await self._client.hold([self.id])
@@ -614,7 +618,8 @@ class Client:
         Parameters
         ----------
         kind : str
-            ``cancel``, ``hold`` or ``release``: as the methods of these names; ``kill``: as `cancel`, at once.
+            ``cancel``, ``requeue``, ``hold`` or ``release``: as the methods of these names; ``kill``: as `cancel`, at
+            once.
         """
         wanted = list(job_ids)
         done: list[int] = []
@@ -638,6 +643,10 @@ class Client:
             body = api.SignalJobs(job_ids=wanted[start : start + api.MOST_LISTED], signal=name)
             done += (await self.transport.call("POST", "/v1/jobs/signal", api.Done, body=body)).job_ids
         return done
+
+    async def requeue(self, job_ids: Iterable[int]) -> list[int]:
+        """Have running jobs save what they have done, end, and run again, here or elsewhere; return those that will."""
+        return await self.wish("requeue", job_ids)
 
     async def hold(self, job_ids: Iterable[int]) -> list[int]:
         """Keep jobs from starting; return those that waited, and now do not start."""

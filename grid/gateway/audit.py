@@ -157,33 +157,48 @@ def _digest_of_last(handle: int) -> str:
     return hashlib.sha256(lines[-1]).hexdigest() if lines else _FIRST
 
 
-def broken_line(path: str | Path) -> int | None:
-    """Return the number (from 1) of the first line that does not follow from the one before; None: all do.
+def check_audit(path: str | Path) -> tuple[int, int]:
+    """Follow an audit log from its oldest file to its newest line; return the number of files, and of lines.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        One file; the first line of one that was rotated names the digest of the last line of the file before.
+        The newest file; those that were rotated are beside it.
 
     Raises
     ------
     InputError
-        If the file cannot be read.
+        If a file cannot be read, or a line does not follow from the one before: the first such line is named.
     """
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; name an audit log") from None
-    last: str | None = None
-    for number, line in enumerate(lines, 1):
+    numbers = [0, *(number for number in range(1, AUDITS_KEPT + 1) if Path(f"{path}.{number}").exists())]
+    if numbers != list(range(len(numbers))):
+        gone = next(number for number, there in enumerate(numbers) if number != there)
+        raise InputError(f"{path}.{gone}: is missing, and {path}.{numbers[-1]} is there")
+    # The first line of all follows from none; it may have left with the files that are not kept.
+    last = _FIRST if len(numbers) <= AUDITS_KEPT else None
+    n_lines = 0
+    for number in reversed(numbers):
+        name = f"{path}.{number}" if number else str(path)
         try:
-            before = msgspec.json.decode(line, type=dict[str, object]).get("before", "")
-        except msgspec.MsgspecError:
-            return number
-        if last is not None and before != last:
-            return number
-        last = hashlib.sha256(line).hexdigest()
-    return None
+            lines = Path(name).read_bytes().splitlines()
+        except OSError as error:
+            raise InputError(f"{name}: cannot be read: {error.strerror}; name an audit log") from None
+        for place, line in enumerate(lines, 1):
+            before = _before(line)
+            if before is None or last not in (None, before):
+                changed = "that one was changed, or one between them was taken out"
+                raise InputError(f"{name}: line {place} does not follow from the one before: {changed}")
+            last = hashlib.sha256(line).hexdigest()
+        n_lines += len(lines)
+    return len(numbers), n_lines
+
+
+def _before(line: bytes) -> str | None:
+    """Return which digest a line says that the one before it has."""
+    try:
+        return msgspec.json.decode(line, type=AuditEntry).before
+    except msgspec.MsgspecError:
+        return None
 
 
 class PrivateRotation(RotatingFileHandler):

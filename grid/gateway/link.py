@@ -16,6 +16,7 @@ from gridweave.grid.gateway.limits import Slots
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import read_body
 from gridweave.site.service.link import (
+    BEAT_PATH,
     BODY_FORM,
     CALL_PATH,
     LINK_PATH,
@@ -42,8 +43,8 @@ Answer = Callable[[str, str, str, bytes], Awaitable[bytes]]
 class LinkDoor:
     """Where the other ends of links knock.
 
-    `accepts` has by site what is expected of its other end; without `answer` nothing can be asked here. `heard_ms` is
-    when each end was heard last, in Unix time.
+    `accepts` has by site what is expected of its other end; without `answer` nothing can be asked here. `problem` says
+    of a site why this end does not reach it now, if it knows. `heard_ms` is when each end was heard last, in Unix time.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class LinkDoor:
         answer: Answer | None = None,
         *,
         wants_certificate: bool = False,
+        problem: Callable[[str], str] = lambda site: "",
     ) -> None:
-        self._accepts, self._take, self._answer = dict(accepts), take, answer
+        self._accepts, self._take, self._answer, self._problem = dict(accepts), take, answer, problem
         self._wants_certificate = wants_certificate
         self._slots = Slots(_MOST_AT_ONCE, "too-many-at-once", "requests of this link")
         self.heard_ms: dict[str, int] = {}
@@ -73,6 +75,8 @@ class LinkDoor:
         path, method = call.request.path, call.request.method
         if path == PACKET_PATH:
             found = _PACKET
+        elif path == BEAT_PATH:
+            found = _BEAT
         elif self._answer is not None and path.startswith(f"{CALL_PATH}/"):
             found = _CALL
         else:
@@ -92,6 +96,8 @@ class LinkDoor:
         with self._slots.one(site), call.parts.memory.holding() as take:
             data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, take)
             self.heard_ms[site] = time.time_ns() // 1_000_000
+            if call.route is _BEAT:
+                return web.Response(text=self._problem(site))
             if call.route is _PACKET:
                 problem = await self._take(site, data)
                 if problem is not None:
@@ -140,6 +146,7 @@ async def _never(call: GatewayCall) -> web.Response:
 
 
 _PACKET = route(f"POST {PACKET_PATH}", _never, None, name="link_packet")
+_BEAT = route(f"POST {BEAT_PATH}", _never, None, name="link_beat")
 _CALL = route(f"POST {CALL_PATH}/{{method}}", _never, None, name="link_call")
 
 

@@ -34,6 +34,11 @@ def _wishes() -> Iterable[HttpRoute]:
     wishes: tuple[tuple[WishKind, str, str], ...] = (
         ("cancel", "End a job, or keep it from starting", "End jobs, or keep them from starting"),
         ("kill", "End a job at once, without the time that it may take otherwise", "End jobs at once"),
+        (
+            "requeue",
+            "Have a running job save what it has done, end, and run again",
+            "Have running jobs save what they have done, end, and run again",
+        ),
         ("hold", "Keep a job from the queue", "Keep jobs from the queue"),
         (
             "release",

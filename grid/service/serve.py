@@ -209,9 +209,15 @@ class GridSide:
             password_file=service.password_file,
             maxima=service.maxima,
         )
-        door = LinkDoor(accepts, self.meta.packet, wants_certificate=settings.client_ca is not None)
+        door = LinkDoor(
+            accepts,
+            self.meta.packet,
+            wants_certificate=settings.client_ca is not None,
+            problem=lambda site: self.links[site].problem,
+        )
         self.backend = LiveBackend(calls)
         self.gateway = Gateway(self.backend, settings, link=door, links=self.links)
+        self._beats = [asyncio.create_task(link.beat()) for link in self.links.values()]
 
     async def ready(self, say: Say) -> None:
         """Return when the journal is open."""
@@ -220,6 +226,9 @@ class GridSide:
 
     async def stop(self) -> None:
         """Let go of the journal, and of all connections."""
+        for beat in self._beats:
+            beat.cancel()
+        await asyncio.gather(*self._beats, return_exceptions=True)
         await self.meta.stop()
         for link in self.links.values():
             await link.close()

@@ -143,7 +143,7 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
         kept = count_running(folder, "*")
         return _part(name, seen.well, process, f"{seen.detail}; {kept} parts of jobs run on this machine")
     detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
-    detail += f"; {site.launcher}" * bool(site.launcher)
+    detail += "".join(f"; {words}" for words in (site.launcher, info.users) if words)
     away = [machine.name for machine in info.machines if not machine.here]
     detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
     detail += "".join(f"; {machine.problem}" for machine in info.machines if machine.problem)

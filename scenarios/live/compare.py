@@ -9,7 +9,7 @@ import csv
 import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.scenarios.batch.grid import grid_result
-from gridweave.scenarios.results.grid import GridRun
-from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult, write_all, write_json
+from gridweave.scenarios.results.files import write_all, write_json
+from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
 from gridweave.scenarios.scenario.build import Built
+from gridweave.scenarios.scenario.run import with_names
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 from gridweave.site.job import JobRecord
 
@@ -48,7 +49,7 @@ class LiveRun:
 
     Attributes
     ----------
-    simulated, live : GridRun
+    simulated, live : SimulationResult
         Of the same jobs; all times are the scenario's.
     speed : float
         How many ms of the scenario passed in one.
@@ -66,8 +67,8 @@ class LiveRun:
         The live schedule is as simulated if its makespan differs by no more than such a part.
     """
 
-    simulated: GridRun
-    live: GridRun
+    simulated: SimulationResult
+    live: SimulationResult
     speed: float
     submitted_ms: IntArray
     outcomes: tuple[str, ...]
@@ -79,23 +80,23 @@ class LiveRun:
     @property
     def ran(self) -> BoolArray:
         """Which jobs ran in both, shape (n,)."""
-        both: BoolArray = (self.live.result.start_ms != NEVER) & (self.simulated.result.start_ms != NEVER)
+        both: BoolArray = (self.live.start_ms != NEVER) & (self.simulated.start_ms != NEVER)
         return both
 
     @property
     def start_differences_ms(self) -> IntArray:
         """How much later each job that ran was started live."""
-        return (self.live.result.start_ms - self.simulated.result.start_ms)[self.ran]
+        return (self.live.start_ms - self.simulated.start_ms)[self.ran]
 
     @property
     def end_differences_ms(self) -> IntArray:
         """How much later each job that ran ended live."""
-        return (self.live.result.end_ms - self.simulated.result.end_ms)[self.ran]
+        return (self.live.end_ms - self.simulated.end_ms)[self.ran]
 
     @property
     def elsewhere(self) -> BoolArray:
         """Which jobs were placed otherwise than in the simulation: on other sites, or in other parts, shape (n,)."""
-        one, other = self.simulated.result, self.live.result
+        one, other = self.simulated, self.live
         rows = range(len(one.workload))
         differ = [sorted(one.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
         return np.array(differ, np.bool_) & self.ran
@@ -103,12 +104,12 @@ class LiveRun:
     @property
     def late_ms(self) -> IntArray:
         """How much later each job was taken in than the scenario has it, shape (n,)."""
-        return self.submitted_ms - self.live.result.workload.submit_ms
+        return self.submitted_ms - self.live.workload.submit_ms
 
     @property
     def longer_ms(self) -> IntArray:
         """How much longer each job that ran held its nodes than its work takes where it was placed."""
-        result = self.live.result
+        result = self.live
         assert result.policy is not None, "a grid has a policy"
         stretch = functools.cache(result.policy.split_length_ms)
         fragments = np.maximum(result.n_fragments, 1).tolist()
@@ -118,7 +119,7 @@ class LiveRun:
     @property
     def behind(self) -> float:
         """By which part of their work jobs held their nodes longer than that, weighted by width."""
-        result, ran = self.live.result, self.ran
+        result, ran = self.live, self.ran
         held = float(((result.end_ms - result.start_ms)[ran] * result.workload.width[ran]).sum())
         more = float((self.longer_ms * result.workload.width[ran]).sum())
         return more / (held - more) if held > more else 0.0
@@ -162,7 +163,7 @@ class LiveRun:
 
     def metric_rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield metrics: name, simulated, live, and by how much the latter is more."""
-        simulated, live = (run.as_one().metrics().to_dict() for run in (self.simulated, self.live))
+        simulated, live = (run.metrics().to_dict() for run in (self.simulated, self.live))
         simulated["makespan_ms"], live["makespan_ms"] = _span_ms(self.simulated), _span_ms(self.live)
         for name in COMPARED:
             one, other = simulated[name], live[name]
@@ -198,8 +199,8 @@ class LiveRun:
         yield "jobs", f"{len(self.outcomes):,}"
         for outcome, count in sorted(Counter(self.outcomes).items()):
             yield f"of these {_OUTCOMES.get(outcome, outcome)}", f"{count:,}"
-        yield "on several sites, simulated", f"{int(self.simulated.result.multi_site.sum()):,}"
-        yield "on several sites, live", f"{int(self.live.result.multi_site.sum()):,}"
+        yield "on several sites, simulated", f"{int(self.simulated.multi_site.sum()):,}"
+        yield "on several sites, live", f"{int(self.live.multi_site.sum()):,}"
         yield "placed elsewhere than simulated", f"{int(self.elsewhere.sum()):,}"
         yield "took more than one attempt", f"{int((self.attempts > 1).sum()):,}"
 
@@ -243,7 +244,7 @@ class LiveRun:
         return files
 
     def _write_jobs(self, path: Path) -> None:
-        jobs, one, other = self.live.result.workload, self.simulated.result, self.live.result
+        jobs, one, other = self.live.workload, self.simulated, self.live
         columns: list[list[Any]] = [
             *(values.tolist() for values in (jobs.job_id, jobs.submit_ms, jobs.width, jobs.estimate_ms, jobs.run_ms)),
             *(one.start_ms.tolist(), one.end_ms.tolist(), self.simulated.sites_of_jobs(), one.n_fragments.tolist()),
@@ -266,11 +267,10 @@ _LABELS = {
 _OUTCOMES = {"limit": "ended at their limit"}
 
 
-def _span_ms(run: GridRun) -> int:
+def _span_ms(run: SimulationResult) -> int:
     """Return the time from the first submission to the last end."""
-    result = run.result
-    ran = result.start_ms != NEVER
-    return int(result.end_ms[ran].max()) - int(result.workload.submit_ms[0]) if ran.any() else 0
+    ran = run.start_ms != NEVER
+    return int(run.end_ms[ran].max()) - int(run.workload.submit_ms[0]) if ran.any() else 0
 
 
 def _lower(speed: float, behind: float) -> float:
@@ -282,7 +282,7 @@ def _lower(speed: float, behind: float) -> float:
 
 def live_run_of(
     built: Built,
-    simulated: GridRun,
+    simulated: SimulationResult,
     records: Sequence[JobRecord],
     *,
     speed: float,
@@ -294,7 +294,7 @@ def live_run_of(
     return LiveRun(
         simulated=simulated,
         # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
-        live=replace(simulated, result=_schedule_of(built, records), shared=True),
+        live=with_names(_schedule_of(built, records), built, shared=True),
         speed=speed,
         submitted_ms=np.array([record.submit_ms for record in records], np.int64),
         outcomes=tuple(record.outcome or record.state for record in records),

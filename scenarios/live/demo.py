@@ -27,7 +27,7 @@ from gridweave.grid.service.signals import ended_in_order, run_in_order, signals
 from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
 from gridweave.scenarios.live.play import Player
-from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.traces.load import find_trace
@@ -92,11 +92,11 @@ class Demo:
     built: Built
     source: str
 
-    def simulated(self) -> GridRun:
+    def simulated(self) -> SimulationResult:
         """Return what the simulation forecasts."""
         return run_built(self.built)
 
-    def compared(self, simulated: GridRun, records: Sequence[JobRecord]) -> LiveRun:
+    def compared(self, simulated: SimulationResult, records: Sequence[JobRecord]) -> LiveRun:
         """Return what became of the jobs, in the order of the workload, beside the forecast."""
         return live_run_of(self.built, simulated, records, speed=1.0)
 
@@ -181,13 +181,13 @@ def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
             child.wait()
 
 
-def end_forecast(child: subprocess.Popen[bytes]) -> GridRun:
+def end_forecast(child: subprocess.Popen[bytes]) -> SimulationResult:
     """Return what `forecast_begun` has begun."""
     assert child.stdout is not None
     answer = child.stdout.read()
     if child.wait():
         raise UnavailableError("the simulation of the demonstration failed; see above")
-    run: GridRun = pickle.loads(answer)
+    run: SimulationResult = pickle.loads(answer)
     return run
 
 

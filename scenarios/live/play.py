@@ -39,7 +39,6 @@ from gridweave.scenarios.live.plan import (
     short_limits,
     suitable_speed,
 )
-from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import Overrides
@@ -196,16 +195,16 @@ class _Task:
         """Tell what is going on before the first job."""
         self.tell(0, len(self.built.workload), what)
 
-    def simulated(self) -> GridRun:
+    def simulated(self) -> SimulationResult:
         """Return what the simulation says."""
         self.say("Simulating")
         return run_built(self.built)
 
-    def player(self, client: Client, simulated: GridRun) -> Player:
+    def player(self, client: Client, simulated: SimulationResult) -> Player:
         """Return who plays it."""
-        return Player(client, self.built, self.speed, patience_s(simulated.result, self.speed), self.tell)
+        return Player(client, self.built, self.speed, patience_s(simulated, self.speed), self.tell)
 
-    def compared(self, simulated: GridRun, player: Player, *, where: str, tolerance: float) -> LiveRun:
+    def compared(self, simulated: SimulationResult, player: Player, *, where: str, tolerance: float) -> LiveRun:
         """Return what was played beside what was simulated."""
         remarks = (*self.remarks, *player.remarks)
         return live_run_of(

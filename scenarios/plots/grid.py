@@ -21,7 +21,7 @@ from gridweave.scenarios.plots.parts import (
 )
 from gridweave.scenarios.plots.results import over_bins, span
 from gridweave.scenarios.plots.schedule import HEIGHT_IN, WIDTH_IN, Boxes, busiest_window, draw_queue, place_jobs
-from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.results.steps import step_functions
 from gridweave.scenarios.workload.table import IntArray
 
@@ -33,12 +33,11 @@ _SPLIT = ("#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#00
 _BORDER = "#5F7286"
 
 
-def plot_utilisation(run: GridRun) -> Figure:
+def plot_utilisation(run: SimulationResult) -> Figure:
     """Draw how busy each site was over time, the whole grid, and the waiting jobs, as means over bins of time."""
-    one = run.as_one()
-    begin_ms, until_ms = span(one)
+    begin_ms, until_ms = span(run)
     edges_ms, bin_name = nice_bins(begin_ms, until_ms, _BINS_AT_MOST)
-    time = TimeAxis.of(one.workload, begin_ms, until_ms)
+    time = TimeAxis.of(run.workload, begin_ms, until_ms)
     place = time.place(edges_ms)
     sites = len(run.site_names)
     figure = new_figure(10, 5.2 + 0.22 * min(sites, 24))
@@ -53,8 +52,8 @@ def plot_utilisation(run: GridRun) -> Figure:
     figure.colorbar(mesh, ax=upper, label="Busy nodes", format=PercentFormatter(decimals=0), pad=0.01)
     _name_sites(upper, run, np.arange(sites, dtype=np.float64))
     upper.invert_yaxis()
-    steps = step_functions(*one.schedule())
-    _draw_mean(middle, steps.time_ms, steps.busy, edges_ms, place, BLUE, scale=100 / one.nodes)
+    steps = step_functions(*run.schedule())
+    _draw_mean(middle, steps.time_ms, steps.busy, edges_ms, place, BLUE, scale=100 / run.nodes)
     percent_axis(middle, "Busy nodes,\nwhole grid")
     most = _draw_mean(lower, steps.time_ms, steps.waiting, edges_ms, place, VERMILLION, scale=1.0)
     count_axis(lower, "Waiting jobs", most, 4)
@@ -64,19 +63,18 @@ def plot_utilisation(run: GridRun) -> Figure:
     return figure
 
 
-def plot_schedule(run: GridRun) -> Figure:
+def plot_schedule(run: SimulationResult) -> Figure:
     """Draw the busiest time: jobs as rectangles over time and the nodes of each site, multi-site jobs in colour.
 
     All fragments of one job have one colour, and a colour comes again for another job. Node numbers come from replaying
     each site by itself, as in `gridweave.scenarios.plots.schedule`.
     """
-    one = run.as_one()
-    steps = step_functions(*one.schedule())
-    begin_ms, until_ms = busiest_window(one, steps)
-    time = TimeAxis.of(one.workload, begin_ms, until_ms)
+    steps = step_functions(*run.schedule())
+    begin_ms, until_ms = busiest_window(run, steps)
+    time = TimeAxis.of(run.workload, begin_ms, until_ms)
     figure = new_figure(WIDTH_IN, HEIGHT_IN)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(7, 1))
-    floors = np.concatenate(([0], np.cumsum(run.result.site_nodes)))
+    floors = np.concatenate(([0], np.cumsum(run.site_nodes)))
     several = _draw_jobs(upper, run, floors, time, begin_ms, until_ms)
     for floor in floors[1:-1]:
         upper.axhline(float(floor), color=BLACK, linewidth=1.0)
@@ -93,20 +91,20 @@ def plot_schedule(run: GridRun) -> Figure:
     return figure
 
 
-def _title(run: GridRun) -> str:
-    nodes, sites = run.result.nodes, len(run.site_names)
+def _title(run: SimulationResult) -> str:
+    nodes, sites = run.nodes, len(run.site_names)
     where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
     return f"{run.name}: {run.label}, {where}"
 
 
-def _name_sites(axes: Axes, run: GridRun, heights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+def _name_sites(axes: Axes, run: SimulationResult, heights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
     """Write the names of the sites at the left, but for those that would cover the name above."""
     apart = abs(float(np.diff(axes.get_ylim())[0])) / _NAMED_AT_MOST
     named: list[int] = []
     for site, height in enumerate(heights):
         if not named or height - heights[named[-1]] >= apart:
             named.append(site)
-    names = [f"{run.site_names[site]} ({run.result.site_nodes[site]:,})" for site in named]
+    names = [f"{run.site_names[site]} ({run.site_nodes[site]:,})" for site in named]
     axes.set_yticks(heights[named], names, fontsize="small")
     axes.tick_params(axis="y", length=0)
     axes.set_ylabel("Site (nodes)")
@@ -130,7 +128,9 @@ def _draw_mean(
     return float(mean.max())
 
 
-def _draw_jobs(axes: Axes, run: GridRun, floors: IntArray, time: TimeAxis, begin_ms: int, until_ms: int) -> int:
+def _draw_jobs(
+    axes: Axes, run: SimulationResult, floors: IntArray, time: TimeAxis, begin_ms: int, until_ms: int
+) -> int:
     """Draw what runs in the window at every site; return the number of multi-site jobs."""
     boxes = Boxes(axes, time, (begin_ms, until_ms), HEIGHT_IN * 72 * 0.75 / float(floors[-1]), _BORDER)
     colours = _colours(run, begin_ms, until_ms)
@@ -146,16 +146,15 @@ def _draw_jobs(axes: Axes, run: GridRun, floors: IntArray, time: TimeAxis, begin
     return len(colours)
 
 
-def _colours(run: GridRun, begin_ms: int, until_ms: int) -> dict[int, str]:
+def _colours(run: SimulationResult, begin_ms: int, until_ms: int) -> dict[int, str]:
     """Choose a colour for each multi-site job in the window: the one that the fewest jobs beside it have."""
-    result = run.result
-    rows = np.flatnonzero(result.multi_site & (result.start_ms < until_ms) & (result.end_ms > begin_ms))
-    rows = rows[np.argsort(result.start_ms[rows], kind="stable")]
+    rows = np.flatnonzero(run.multi_site & (run.start_ms < until_ms) & (run.end_ms > begin_ms))
+    rows = rows[np.argsort(run.start_ms[rows], kind="stable")]
     chosen = np.zeros(len(rows), np.int64)
     for number, row in enumerate(rows):
-        beside = chosen[:number][result.end_ms[rows[:number]] >= result.start_ms[row]]
+        beside = chosen[:number][run.end_ms[rows[:number]] >= run.start_ms[row]]
         # Of equally rare ones, the next in turn.
         taken = np.roll(np.bincount(beside, minlength=len(_SPLIT)), -number)
         chosen[number] = (int(np.argmin(taken)) + number) % len(_SPLIT)
-    ids = result.workload.job_id[rows].tolist()
+    ids = run.workload.job_id[rows].tolist()
     return {job_id: _SPLIT[colour] for job_id, colour in zip(ids, chosen.tolist(), strict=True)}

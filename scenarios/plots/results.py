@@ -78,7 +78,7 @@ def span(result: SimulationResult) -> tuple[int, int]:
 
 def title(result: SimulationResult) -> str:
     """Return the line above a plot of one result."""
-    return f"{result.workload.name} on {result.nodes:,} nodes: {result.label}"
+    return f"{result.workload.name} on {result.nodes:,} nodes: {result.title}"
 
 
 def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -> tuple[int, int]:

@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from gridweave.errors import OptionError
 from gridweave.scenarios.plots.parts import SERIES, FloatArray, TimeAxis, legend_below, new_figure, percent_axis, tidy
-from gridweave.scenarios.results.schedule import SimulationResult, Switches
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.uses import Switches
 
 _BINS = 60
 

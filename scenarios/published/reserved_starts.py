@@ -25,7 +25,6 @@ from gridweave.scenarios.published.report import (
 )
 from gridweave.scenarios.published.streit_grid import GridRuns
 from gridweave.scenarios.published.study import Study
-from gridweave.scenarios.results.grid import job_of_fragments
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import IntArray
 
@@ -177,7 +176,7 @@ def lateness_ms(result: SimulationResult) -> IntArray:
     overhead = result.policy.overheads[0]
     stretch_ms = np.where(result.multi_site, np.floor(jobs.estimate_ms * overhead).astype(np.int64), 0)
     end_ms = result.start_ms + jobs.estimate_ms + stretch_ms
-    job_of = job_of_fragments(result)
+    job_of = result.job_of_fragments()
     waited = np.flatnonzero((result.start_ms > jobs.submit_ms) & (jobs.width <= result.site_nodes.max()))
     late: IntArray = np.empty(len(waited), np.int64)
     for i, row in enumerate(waited):

@@ -1,21 +1,15 @@
-"""What a simulation returns: when each job ran, its metrics, and its files: jobs.csv, summary.json and plots."""
+"""What a simulation returns, of one site or of a grid: when and where each job ran, its metrics, plots and files."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import functools
-import io
 import math
-import os
-import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +18,7 @@ import numpy.typing as npt
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.results.files import Writer, plain_numbers, save_figure, write_all, write_jobs_csv, write_json
 from gridweave.scenarios.results.metrics import (
     Metrics,
     SharedMetrics,
@@ -31,6 +26,7 @@ from gridweave.scenarios.results.metrics import (
     compute_metrics,
     compute_shared,
 )
+from gridweave.scenarios.results.uses import NetworkUse, SharesNodes, SiteUse, Switches, WorldUse
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -52,254 +48,9 @@ JOBS_HEADER = (
     "fragments",
     "killed",
 )
+"""Of ``jobs.csv``; columns of disciplines and of a network follow."""
 
 PLOT_KINDS = ("utilisation", "waits", "schedule")
-
-ROWS_AT_ONCE = 65_536
-"""Of ``jobs.csv``: made and written in blocks, so that memory does not grow with their number."""
-
-_DPI = 150
-
-_Writer = Callable[[Path], None]
-
-
-class _Run(Protocol):
-    """What has a summary and plots."""
-
-    @property
-    def shared(self) -> bool: ...
-
-    def summary(self) -> dict[str, Any]: ...
-
-    def plot(self, kind: str) -> Figure: ...
-
-
-def write_result(result: SimulationResult, folder: Path, *, plots: bool = True) -> tuple[Path, ...]:
-    """Write the files of one result; see `SimulationResult.write`.
-
-    Parameters
-    ----------
-    result : SimulationResult
-        What to write.
-    folder : pathlib.Path
-        Where to.
-    plots : bool, optional
-        Whether to draw the plots.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be made or written to, or an option is not a plain value.
-    """
-    return write_all(folder, _files_of(result, plots=plots))
-
-
-def write_comparison(
-    results: Sequence[SimulationResult], folder: str | Path, *, plots: bool = True
-) -> tuple[Path, ...]:
-    """Write several results: each into a folder of its own, named by its label, and what sets them side by side.
-
-    Parameters
-    ----------
-    results : sequence of SimulationResult
-        At least one, with labels of their own.
-    folder : str or pathlib.Path
-        Where to; it is made if need be.
-    plots : bool, optional
-        Whether to draw the plots of each result and ``comparison.png``.
-
-    Returns
-    -------
-    tuple of pathlib.Path
-        The files: those of each result, ``comparison.json`` (label, folder, options and metrics of each, in the given
-        order) and ``comparison.png``. All are complete before the first gets its name.
-
-    Raises
-    ------
-    InputError
-        If there is no result, if two labels make the same folder, or as for `write_result`.
-    """
-    if not results:
-        raise InputError("there is no result to compare; give at least one")
-    names = [folder_name(result.label) for result in results]
-    for row, name in enumerate(names):
-        if name.casefold() in (other.casefold() for other in names[:row]):
-            raise InputError(f"two results would be written to the folder {name!r}; give them labels of their own")
-    files: dict[str, _Writer] = {}
-    for name, result in zip(names, results, strict=True):
-        files |= {f"{name}/{file}": writer for file, writer in _files_of(result, plots=plots).items()}
-    entries = [
-        {
-            "label": result.label,
-            "folder": name,
-            "site": result.site,
-            "nodes": result.nodes,
-            "workload": result.workload.name,
-            "options": dict(result.options),
-            "metrics": result.metrics().to_dict(),
-        }
-        for name, result in zip(names, results, strict=True)
-    ]
-    files["comparison.json"] = lambda path: write_json(path, {"results": entries})
-    if plots:
-        files["comparison.png"] = lambda path: save_figure(path, _plots().plot_comparison(results))
-    return write_all(Path(folder), files)
-
-
-def folder_name(label: str) -> str:
-    """Return a label as the name of a folder: what is no letter, digit, dot, plus or minus becomes a minus.
-
-    Parameters
-    ----------
-    label : str
-        For example "fcfs easy".
-
-    Returns
-    -------
-    str
-        For example "fcfs-easy".
-
-    Examples
-    --------
-    >>> folder_name("fcfs easy"), folder_name("../SJF (no backfilling)")
-    ('fcfs-easy', 'SJF-no-backfilling')
-    """
-    return re.sub(r"[^\w.+-]+", "-", label).strip("-.") or "result"
-
-
-def write_jobs_csv(result: SimulationResult, path: Path) -> None:
-    """Write one line per job of the workload, in its order, under the header `JOBS_HEADER`, with the result's columns.
-
-    Parameters
-    ----------
-    result : SimulationResult
-        What to write.
-    path : pathlib.Path
-        The file.
-
-    Notes
-    -----
-    Numbers of the header are whole; ``killed`` is 0 or 1. The name of the site is quoted where it holds a comma, a
-    quote or an end of line (RFC 4180). Lines end with a line feed. Rows are made in blocks, so memory does not grow
-    with their number.
-    """
-    header = (*JOBS_HEADER, *result.columns)
-    forms = {"site": _csv_field(result.site).replace("%", "%%")}
-    forms |= {name: "%d" if np.asarray(values).dtype.kind in "biu" else "%r" for name, values in result.columns.items()}
-    line = ",".join(forms.get(name, "%d") for name in header) + "\n"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(",".join(header) + "\n")
-        for first in range(0, len(result.workload), ROWS_AT_ONCE):
-            columns = result.job_columns(slice(first, first + ROWS_AT_ONCE))
-            numbers = [columns[name].tolist() for name in header if name != "site"]
-            file.write("".join(map(line.__mod__, zip(*numbers, strict=True))))
-
-
-def _csv_field(text: str) -> str:
-    """Return a text as a field of a CSV file, quoted if need be."""
-    written = io.StringIO()
-    csv.writer(written, lineterminator="\r\n").writerow([text])  # so that both kinds of line ends are quoted
-    return written.getvalue().removesuffix("\r\n")
-
-
-def files_of(run: _Run, write_jobs: _Writer, *, plots: bool) -> dict[str, _Writer]:
-    """Return the files of one run by name, each with the function that writes it."""
-    files: dict[str, _Writer] = {
-        "jobs.csv": write_jobs,
-        "summary.json": lambda path: write_json(path, run.summary()),
-    }
-    if plots:
-        kinds = [kind for kind in PLOT_KINDS if not (run.shared and kind == "schedule")]
-        files |= {f"{kind}.png": functools.partial(_save_plot, run, kind) for kind in kinds}
-    return files
-
-
-def _save_plot(run: _Run, kind: str, path: Path) -> None:
-    save_figure(path, run.plot(kind))
-
-
-def _files_of(result: SimulationResult, *, plots: bool) -> dict[str, _Writer]:
-    files = files_of(result, lambda path: write_jobs_csv(result, path), plots=plots)
-    if isinstance(result.own, Switches):
-        files["switches.csv"] = functools.partial(_write_switches, result.own)
-        if plots and result.ran.any():
-            files["policies.png"] = lambda path: _save_plot(result, "policies", path)
-    return files
-
-
-def _write_switches(switches: Switches, path: Path) -> None:
-    """Write one line per switch: when, and to which policy."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("when_ms", "policy"))
-        names = (switches.policies[number] for number in switches.switched_to.tolist())
-        writer.writerows(zip(switches.switched_ms.tolist(), names, strict=True))
-
-
-def write_all(folder: Path, files: dict[str, _Writer]) -> tuple[Path, ...]:
-    """Write all files beside their places, and give them their names when all are complete."""
-    try:
-        with _scratch_folder(folder) as scratch:
-            for name, writer in files.items():
-                (scratch / name).parent.mkdir(exist_ok=True)
-                writer(scratch / name)
-            for name in files:
-                (folder / name).parent.mkdir(exist_ok=True)
-                os.replace(scratch / name, folder / name)
-    except OSError as error:
-        where = error.filename2 or error.filename or folder
-        raise InputError(f"{where}: cannot be written: {error.strerror or error}") from None
-    return tuple(folder / name for name in files)
-
-
-@contextlib.contextmanager
-def _scratch_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder, with a hidden one in it that goes in any case; after an error, also the folder if it is new."""
-    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".gridweave-", dir=folder))
-    try:
-        yield scratch
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            for parent in new:
-                parent.rmdir()
-        raise
-    shutil.rmtree(scratch)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON with sorted keys: the same result gives the same bytes."""
-    try:
-        text = msgspec.json.encode(value, enc_hook=_plain, order="sorted")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path.name}: an option is not a plain value: {error}") from None
-    path.write_bytes(msgspec.json.format(text, indent=2) + b"\n")
-
-
-def _plain(value: Any) -> Any:
-    """Return a number of numpy's as one of Python's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{value!r} is a {type(value).__name__}")
-
-
-def plain_numbers(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """Return figures as JSON takes them: None for what is not defined."""
-    return {name: None if math.isnan(value) else value for name, value in figures.items()}
-
-
-def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG: the same figure gives the same bytes."""
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
-
-
-def _plots() -> Any:
-    from gridweave.scenarios.plots import results as plots
-
-    return plots
-
 
 CLASS_KINDS = ("width", "length", "month")
 NEVER = -1
@@ -322,64 +73,6 @@ class Placement(NamedTuple):
     fragments: npt.NDArray[np.void]
     first: IntArray
     parts: IntArray
-
-
-@runtime_checkable
-class SharesNodes(Protocol):
-    """What a discipline tells of a run whose nodes jobs shared.
-
-    Attributes
-    ----------
-    beside : numpy.ndarray of int64, shape (n,)
-        With how many jobs each job shared nodes when it started.
-    busy_node_ms : int
-        Node time in which at least one job was on a node.
-    """
-
-    beside: IntArray
-    busy_node_ms: int
-
-
-@runtime_checkable
-class Switches(Protocol):
-    """What a discipline tells of a run in which it switched from one of its policies to another.
-
-    Attributes
-    ----------
-    policies : tuple of str
-        The first was in force at the beginning.
-    switched_ms, switched_to : numpy.ndarray of int64, shape (switches,)
-        When it was switched, and to which of them.
-    """
-
-    policies: tuple[str, ...]
-    switched_ms: IntArray
-    switched_to: IntArray
-
-
-class WorldUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run in the simulated world took.
-
-    Attributes
-    ----------
-    messages : int
-        Sent between the sites and the meta-scheduler.
-    lost : int
-        Of these, those that did not arrive.
-    crashes, cuts : int
-        Failures of sites, and of their connections.
-    restarts : int
-        How often a job that worked was lost with a site and begun anew.
-    link_changes : int
-        Instants at which links of the network slowed, failed or came back.
-    """
-
-    messages: int
-    lost: int
-    crashes: int
-    cuts: int
-    restarts: int
-    link_changes: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -407,8 +100,8 @@ class SimulationResult(MadeAnew):
         What tables and plots call this result, for example "fcfs easy".
     options : mapping from str, optional
         Discipline, order, backfilling and so on, as plain values; they go into ``summary.json``.
-    site : str
-        Name of the site.
+    name : str
+        Of the site, or of the scenario that a grid is of.
     shared : bool
         Whether jobs may share nodes.
     shares_time : bool
@@ -432,6 +125,16 @@ class SimulationResult(MadeAnew):
     own : object, optional
         What a discipline tells of the run besides: its docs page says what. One that `SharesNodes` has metrics of that;
         one with `Switches` has a file and a plot of them.
+    site_names : tuple of str, optional
+        Of a grid whose sites tables, files and plots are to tell apart, as a scenario's; else it is shown as one.
+    home : numpy.ndarray of int64, shape (n,), optional
+        The site at which each job was submitted; where sites have names.
+    network : NetworkUse, optional
+        What the network between the sites did.
+    shown : tuple of str, optional
+        Metrics that tables of a grid show.
+    remarks : tuple of str, optional
+        What was done to the workload before, for people.
 
     Raises
     ------
@@ -448,7 +151,7 @@ class SimulationResult(MadeAnew):
     reservations: Sequence[ReservationAnswer] = ()
     label: str = "result"
     options: Mapping[str, Any] = field(default_factory=dict)
-    site: str = "site"
+    name: str = "site"
     shared: bool = False
     shares_time: bool = False
     cancelled: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -459,6 +162,11 @@ class SimulationResult(MadeAnew):
     own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None
     own: Any = None
+    site_names: tuple[str, ...] = ()
+    home: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    network: NetworkUse | None = None
+    shown: tuple[str, ...] = ("awrt_area_ms", "awwt_area_ms", "awrt_width_ms", "awwt_width_ms", "util")
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.workload)
@@ -484,6 +192,10 @@ class SimulationResult(MadeAnew):
             row = int(np.argmax(wrong))
             times = f"submitted {self.workload.submit_ms[row]}, start {self.start_ms[row]}, end {self.end_ms[row]} ms"
             raise InputError(f"{self.label}: job {self.workload.job_id[row]}: {times} are not in this order")
+        if self.site_names and len(self.site_names) != len(self.site_nodes):
+            raise InputError(f"{self.name}: {len(self.site_names)} names for {len(self.site_nodes)} sites")
+        if self.site_names and self.home.shape != (n,):
+            raise InputError(f"{self.name}: home has shape {self.home.shape}; give one site per job")
 
     def __repr__(self) -> str:
         return (
@@ -523,11 +235,39 @@ class SimulationResult(MadeAnew):
         several: BoolArray = self.n_fragments > 1
         return several
 
+    @property
+    def title(self) -> str:
+        """What plots call it: the label, for a scenario after its name."""
+        return f"{self.name}, {self.label}" if self.site_names else self.label
+
     def multi_site_area(self) -> float:
-        """Return the part of the squashed area (width x time run) that multi-site jobs have (Streit, Table 7.4)."""
+        """Return the part of the squashed area (width x time run) that multi-site jobs have (Streit, Table 7.4).
+
+        Returns
+        -------
+        float
+            NaN if no job ran.
+        """
         area = self.workload.width * (self.end_ms - self.start_ms).astype(np.float64)
         whole = float(area.sum())
-        return float(area[self.multi_site].sum()) / whole if whole else 0.0
+        return float(area[self.multi_site].sum()) / whole if whole else math.nan
+
+    def multi_site_summary(self) -> dict[str, Any]:
+        """Return what ``summary.json`` says of multi-site jobs, as plain values.
+
+        Returns
+        -------
+        dict
+            ``jobs``, ``share_of_jobs``, ``share_of_squashed_area`` (None if no job ran), and ``jobs_by_fragments``.
+        """
+        fragments, jobs = np.unique(self.n_fragments[self.n_fragments > 0], return_counts=True)
+        ran, several = int(jobs.sum()), int(self.multi_site.sum())
+        return {
+            "jobs": several,
+            "share_of_jobs": several / ran if ran else None,
+            "share_of_squashed_area": _plain(self.multi_site_area()),
+            "jobs_by_fragments": dict(zip(map(str, fragments.tolist()), jobs.tolist(), strict=True)),
+        }
 
     def fragments_of(self, row: int) -> list[tuple[int, int]]:
         """Return (site, width) of each fragment of the job in a row, in the order in which they were taken."""
@@ -536,6 +276,42 @@ class SimulationResult(MadeAnew):
         first = int(self.placement.first[row])
         taken = self.placement.fragments[first : first + int(self.placement.parts[row])]
         return [(int(fragment["site"]), int(fragment["width"])) for fragment in taken]
+
+    def job_of_fragments(self) -> IntArray:
+        """Return the row of the job that each fragment belongs to.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (all fragments,)
+        """
+        job_of = np.zeros(len(self.fragments), np.int64)
+        started = np.flatnonzero(self.n_fragments)
+        for number in range(int(self.n_fragments.max(initial=0))):
+            started = started[self.n_fragments[started] > number]
+            job_of[self.first_fragment[started] + number] = started
+        return job_of
+
+    def sites_of_jobs(self, rows: slice = slice(None)) -> list[str]:
+        """Return where jobs ran: ``alpha``, or ``alpha:64+beta:32`` with the nodes of each of several sites.
+
+        Parameters
+        ----------
+        rows : slice, optional
+            Rows of the workload; all if left out.
+
+        Returns
+        -------
+        list of str
+            Empty texts for jobs that never started.
+        """
+        texts = []
+        for row in range(*rows.indices(len(self.workload))):
+            taken = self.fragments_of(row)
+            if len(taken) == 1:
+                texts.append(self.site_names[taken[0][0]])
+            else:
+                texts.append("+".join(f"{self.site_names[site]}:{width}" for site, width in taken))
+        return texts
 
     def schedule(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         """Return submit, start and end times and widths of the jobs that were started.
@@ -600,6 +376,66 @@ class SimulationResult(MadeAnew):
             raise OptionError("kind", f"{kind!r} is not a way to class jobs; give one of {', '.join(CLASS_KINDS)}")
         return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes, shared=self.shared)
 
+    def site_result(self, site: int) -> SimulationResult:
+        """Return what ran at one site: jobs and fragments, with their widths there.
+
+        Parameters
+        ----------
+        site : int
+            Its number, from 0.
+
+        Returns
+        -------
+        SimulationResult
+            A fragment has the id of its job. Submitted to it is what ran there, wherever it came from.
+        """
+        fragments = np.flatnonzero(self.fragments["site"] == site)
+        rows = self.job_of_fragments()[fragments]
+        order = np.argsort(rows, kind="stable")
+        rows, fragments = rows[order], fragments[order]
+        workload = self.workload.take(rows).replace(width=self.fragments["width"][fragments])
+        return SimulationResult(
+            workload=workload,
+            nodes=int(self.site_nodes[site]),
+            start_ms=self.start_ms[rows],
+            end_ms=self.end_ms[rows],
+            killed=workload.overran,
+            label=self.label,
+            name=self.site_names[site] if self.site_names else self.name,
+            shared=self.shared,
+        )
+
+    def site_uses(self) -> list[SiteUse]:
+        """Return what became of each site.
+
+        Returns
+        -------
+        list of SiteUse
+            In the order of the sites, which have names.
+        """
+        ran = self.start_ms != NEVER
+        span_ms = float(self.end_ms[ran].max() - self.workload.submit_ms[ran].min()) if ran.any() else math.nan
+        length_ms = (self.end_ms - self.start_ms).astype(np.float64)
+        job_of, site_of, sites = self.job_of_fragments(), self.fragments["site"], len(self.site_names)
+        submitted = np.bincount(self.home, minlength=sites).tolist()
+        jobs = np.bincount(site_of, minlength=sites).tolist()
+        several = np.bincount(site_of[self.multi_site[job_of]], minlength=sites).tolist()
+        elsewhere = np.bincount(site_of[self.home[job_of] != site_of], minlength=sites).tolist()
+        area = np.bincount(site_of, length_ms[job_of] * self.fragments["width"], sites)
+        util = (area / (self.site_nodes * span_ms)).tolist()
+        return [
+            SiteUse(
+                name=name,
+                nodes=int(self.site_nodes[site]),
+                submitted=submitted[site],
+                jobs=jobs[site],
+                multi_site_jobs=several[site],
+                from_elsewhere=elsewhere[site],
+                util=util[site],
+            )
+            for site, name in enumerate(self.site_names)
+        ]
+
     def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
         """Return the columns of ``jobs.csv``.
 
@@ -610,22 +446,18 @@ class SimulationResult(MadeAnew):
 
         Returns
         -------
-        dict from str to numpy.ndarray of shape (k,), and for "site" to str
-            ``run_ms`` is how long the job ran, and ``fragments`` in how many pieces: 1, or 0 if it was never started.
+        dict from str to numpy.ndarray of shape (k,), and for "site" to str or list of str
+            ``run_ms`` is how long the job ran, the overhead of a split included; ``width`` is that of the whole job,
+            and ``fragments`` in how many it ran, 0 if it was never started. ``site`` is of each job where sites have
+            names. The result's columns follow.
         """
         jobs, start_ms, end_ms = self.workload, self.start_ms[rows], self.end_ms[rows]
-        return {
-            "job_id": jobs.job_id[rows],
-            "submit_ms": jobs.submit_ms[rows],
-            "start_ms": start_ms,
-            "end_ms": end_ms,
-            "width": jobs.width[rows],
-            "estimate_ms": jobs.estimate_ms[rows],
-            "run_ms": end_ms - start_ms,
-            "site": self.site,
-            "fragments": self.n_fragments[rows],
-            "killed": self.killed[rows],
-        } | {name: values[rows] for name, values in self.columns.items()}
+        values = (
+            *(jobs.job_id[rows], jobs.submit_ms[rows], start_ms, end_ms, jobs.width[rows], jobs.estimate_ms[rows]),
+            *(end_ms - start_ms, self.sites_of_jobs(rows) if self.site_names else self.name),
+            *(self.n_fragments[rows], self.killed[rows]),
+        )
+        return dict(zip(JOBS_HEADER, values, strict=True)) | {name: own[rows] for name, own in self.columns.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, one row per job of the workload, in its order.
@@ -633,14 +465,16 @@ class SimulationResult(MadeAnew):
         Returns
         -------
         pandas.DataFrame
-            The columns of ``jobs.csv`` (times in ms; ``killed`` as bool), then the optional columns of the workload.
+            The columns of ``jobs.csv`` (times in ms; ``killed`` as bool), then the optional columns of the workload,
+            and where sites have names ``home``, the one at which each job was submitted.
 
         Raises
         ------
         UnavailableError
             If pandas is not installed.
         """
-        return data_frame(self.job_columns() | dict(self.workload.columns))
+        home = {"home": np.array(self.site_names)[self.home]} if self.site_names else {}
+        return data_frame(self.job_columns() | dict(self.workload.columns) | home)
 
     def plot(self, kind: str = "utilisation", *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
         """Draw this result.
@@ -649,10 +483,11 @@ class SimulationResult(MadeAnew):
         ----------
         kind : {"utilisation", "waits", "schedule", "slices"}
             Utilisation and queue length over time; the distributions of waits and slowdowns; time by nodes, with the
-            jobs as rectangles; the same slice by slice, where nodes are shared in time.
+            jobs as rectangles; the same slice by slice, where nodes are shared in time. Where sites have names, the
+            first and the third are drawn site by site, and there is no fourth.
         start_ms, end_ms : int, optional
             The time to show, for "utilisation" (all if left out) and "schedule" (the busiest window that is still
-            readable if left out). The distributions are of all jobs and take no window.
+            readable if left out) of what is drawn as one. The distributions are of all jobs and take no window.
 
         Returns
         -------
@@ -664,28 +499,31 @@ class SimulationResult(MadeAnew):
         OptionError
             If there is no such kind, if the window is empty, or if there is a window for the distributions.
         """
-        from gridweave.scenarios.plots import results as plots
-        from gridweave.scenarios.plots import schedule as schedule_view
-
+        windowed = start_ms is not None or end_ms is not None
         if kind == "schedule" and self.shared:
             raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
-        if kind == "utilisation":
-            return plots.plot_utilisation(self, start_ms=start_ms, end_ms=end_ms)
-        if kind == "slices":
-            from gridweave.scenarios.plots.slices import plot_slices
-
-            return plot_slices(self, start_ms=start_ms, end_ms=end_ms)
-        if kind == "schedule":
-            return schedule_view.plot_schedule(self, start_ms=start_ms, end_ms=end_ms)
-        if kind == "policies":
-            from gridweave.scenarios.plots.tuning import plot_policies
-
-            return plot_policies(self)
-        if kind != "waits":
+        if kind not in PLOT_KINDS and (self.site_names or kind not in ("slices", "policies")):
             raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
-        if start_ms is not None or end_ms is not None:
-            raise OptionError("start_ms", "the distributions of waits are of all jobs; leave the window out")
-        return plots.plot_waits(self)
+        if windowed and (kind == "waits" or self.site_names):
+            why = "the distributions of waits are of all jobs" if kind == "waits" else "sites are drawn over all time"
+            raise OptionError("start_ms", f"{why}; leave the window out")
+        return self._drawn(kind, start_ms, end_ms)
+
+    def _drawn(self, kind: str, start_ms: int | None, end_ms: int | None) -> Figure:
+        from gridweave.scenarios.plots import grid, results, schedule, slices, tuning
+
+        if kind == "waits":
+            return results.plot_waits(self)
+        if kind == "policies":
+            return tuning.plot_policies(self)
+        if self.site_names:
+            return grid.plot_utilisation(self) if kind == "utilisation" else grid.plot_schedule(self)
+        draw = {
+            "utilisation": results.plot_utilisation,
+            "schedule": schedule.plot_schedule,
+            "slices": slices.plot_slices,
+        }
+        return draw[kind](self, start_ms=start_ms, end_ms=end_ms)
 
     def summary(self) -> dict[str, Any]:
         """Return what ``summary.json`` says, as plain values.
@@ -694,7 +532,9 @@ class SimulationResult(MadeAnew):
         -------
         dict
             Options, counts, metrics, and metrics per class. A metric that is not defined is None; a class that cannot
-            be made (months without a start date) is left out, and ``notes`` says why.
+            be made (months without a start date) is left out, and ``notes`` says why. Where sites have names, the
+            options are those of the scenario, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks``
+            come to them.
         """
         by_class: dict[str, dict[str, Metrics]] = {}
         notes = []
@@ -706,7 +546,6 @@ class SimulationResult(MadeAnew):
         run_ms = self.end_ms[self.ran] - self.start_ms[self.ran]
         return {
             "label": self.label,
-            "site": self.site,
             "nodes": self.nodes,
             "workload": {
                 "name": self.workload.name,
@@ -714,7 +553,6 @@ class SimulationResult(MadeAnew):
                 "start_unix_s": self.workload.start_unix_s,
                 "timezone": self.workload.timezone,
             },
-            "options": dict(self.options),
             "killed": int(np.count_nonzero(self.killed)),
             "never_started": int(np.count_nonzero(~self.ran)),
             **({"cancelled": int(self.cancelled.sum())} if "cancel_ms" in self.workload.columns else {}),
@@ -729,6 +567,21 @@ class SimulationResult(MadeAnew):
             "narrow_up_to_nodes": NARROW_UP_TO,
             "short_up_to_ms": float(np.median(run_ms)) if len(run_ms) else None,
             "notes": notes,
+            **(self._grid_summary() if self.site_names else {"site": self.name, "options": dict(self.options)}),
+        }
+
+    def _grid_summary(self) -> dict[str, Any]:
+        """Return what a summary says where sites have names, and only there."""
+        world = self.world
+        return {
+            "scenario": dict(self.options),
+            "remarks": list(self.remarks),
+            "world": None if world is None else {"messages": world.messages, "restarts": world.restarts},
+            "network": msgspec.to_builtins(self.network),
+            "sites": [
+                {name: _plain(getattr(use, name)) for name in SiteUse.__dataclass_fields__} for use in self.site_uses()
+            ],
+            "multi_site": self.multi_site_summary(),
         }
 
     def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
@@ -751,4 +604,34 @@ class SimulationResult(MadeAnew):
         InputError
             If the folder cannot be made or written to, or an option is not a plain value.
         """
-        return write_result(self, Path(folder), plots=plots)
+        return write_all(Path(folder), self.files(plots=plots))
+
+    def files(self, *, plots: bool = True) -> dict[str, Writer]:
+        """Return the files of this result by their names, each with the function that writes it."""
+        files: dict[str, Writer] = {
+            "jobs.csv": lambda path: write_jobs_csv(path, len(self.workload), self.job_columns),
+            "summary.json": lambda path: write_json(path, self.summary()),
+        }
+        kinds = [kind for kind in PLOT_KINDS if not (self.shared and kind == "schedule")] if plots else []
+        files |= {f"{kind}.png": functools.partial(self._save_plot, kind) for kind in kinds}
+        if isinstance(self.own, Switches):
+            files["switches.csv"] = functools.partial(_write_switches, self.own)
+            if plots and self.ran.any():
+                files["policies.png"] = functools.partial(self._save_plot, "policies")
+        return files
+
+    def _save_plot(self, kind: str, path: Path) -> None:
+        save_figure(path, self.plot(kind))
+
+
+def _write_switches(switches: Switches, path: Path) -> None:
+    """Write one line per switch: when, and to which policy."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("when_ms", "policy"))
+        names = (switches.policies[number] for number in switches.switched_to.tolist())
+        writer.writerows(zip(switches.switched_ms.tolist(), names, strict=True))
+
+
+def _plain(value: float | str) -> float | str | None:
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gridweave.errors import InputError
-from gridweave.scenarios.results.grid import GridRun, NetworkUse
+from gridweave.scenarios.results.files import plain_numbers
 from gridweave.scenarios.results.metrics import PARTS_OF_ONE, Metrics
-from gridweave.scenarios.results.schedule import SimulationResult, plain_numbers
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.results.uses import NetworkUse
 from gridweave.scenarios.workload.table import MS_PER_S
 
 ACROSS_AT_MOST = 4
@@ -189,7 +190,7 @@ _LABELS = {
 }
 
 
-def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
+def site_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
     """Yield what became of the sites.
 
     Yields
@@ -198,18 +199,17 @@ def site_rows(run: GridRun) -> Iterator[tuple[str, ...]]:
         One for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites runs at
         each of them, and is from elsewhere at all but its home; in the last row it is only a multi-site job.
     """
-    for use in run.site_uses():
+    for use in result.site_uses():
         counts = (use.nodes, use.submitted, use.jobs, use.from_elsewhere, use.multi_site_jobs)
         yield (use.name, *(f"{count:,}" for count in counts), _percent(use.util))
-    result = run.result
     single = np.flatnonzero(result.n_fragments == 1)
-    elsewhere = int(np.count_nonzero(result.fragments["site"][result.first_fragment[single]] != run.home[single]))
+    elsewhere = int(np.count_nonzero(result.fragments["site"][result.first_fragment[single]] != result.home[single]))
     ran = int(np.count_nonzero(result.n_fragments))
     counts = (result.nodes, len(result.workload), ran, elsewhere, int(result.multi_site.sum()))
-    yield ("whole grid", *(f"{count:,}" for count in counts), _percent(run.as_one().metrics().util))
+    yield ("whole grid", *(f"{count:,}" for count in counts), _percent(result.metrics().util))
 
 
-def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
+def metric_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
     """Yield the figures of the whole grid: those of multi-site jobs, then the metrics that the run is to show.
 
     Yields
@@ -217,16 +217,15 @@ def metric_rows(run: GridRun) -> Iterator[tuple[str, str, str]]:
     tuple of str
         Name, value, unit.
     """
-    result = run.result
     count, ran = int(result.multi_site.sum()), int(np.count_nonzero(result.n_fragments))
     yield "multi-site jobs", f"{count:,}", ""
     yield "multi-site jobs, of all jobs", f"{count / ran * 100:.2f}" if ran else "–", "%"
-    yield "multi-site jobs, of the squashed area", _percent(run.multi_site_area()).removesuffix("%"), "%"
+    yield "multi-site jobs, of the squashed area", _percent(result.multi_site_area()).removesuffix("%"), "%"
     if result.world is not None:
         yield "messages between sites and grid", f"{result.world.messages:,}", ""
         yield "jobs started again after a failure", f"{result.world.restarts:,}", ""
-    values = run.as_one().metrics().to_dict()
-    for name in run.shown:
+    values = result.metrics().to_dict()
+    for name in result.shown:
         yield _shown(name, values[name])
     yield from own_rows(result)
 

@@ -21,7 +21,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.tables import Problems
 from gridweave.netmodel.topology import named
 from gridweave.scenarios.generators.registry import generate, load_model
-from gridweave.scenarios.results.grid import policy_label
+from gridweave.scenarios.results.network import policy_label
 from gridweave.scenarios.scenario.read import (
     Draft,
     Overrides,

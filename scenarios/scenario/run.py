@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 
 from gridweave.scenarios.batch.grid import at_home, grid_result
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.network import network_use
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
 from gridweave.scenarios.scenario.read import Overrides
@@ -28,7 +30,7 @@ Progress = Callable[[int, int, str], None]
 
 def run_scenario(
     source: str | Path | Scenario, *, overrides: Overrides = (), progress: Progress | None = None
-) -> GridRun:
+) -> SimulationResult:
     """Run a scenario.
 
     Parameters
@@ -50,7 +52,7 @@ def run_scenario(
     Examples
     --------
     >>> run = run_scenario("two-sites", overrides={"workload.jobs": 200, "workload.transform": []})
-    >>> len(run.result.workload), run.site_names, run.label
+    >>> len(run.workload), run.site_names, run.label
     (200, ('north', 'south'), 'adaptive p=25%')
     """
     built = build_scenario(source, overrides)
@@ -62,7 +64,7 @@ def run_scenario(
     return run
 
 
-def run_built(built: Built) -> GridRun:
+def run_built(built: Built) -> SimulationResult:
     """Run a scenario that has been built."""
     if built.policy.mode == "local":
         result = _run_local(built)
@@ -71,17 +73,22 @@ def run_built(built: Built) -> GridRun:
     else:
         rng = rng_of(built.scenario, STREAM_SELECTION)
         result = simulate(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
-    return GridRun(
-        result=result,
-        site_names=built.site_names,
-        home=built.home,
-        name=built.scenario.header.name or "scenario",
-        options=msgspec.to_builtins(built.scenario),
-        shown=tuple(built.scenario.output.metrics),
-        remarks=built.remarks,
-        shared=built.shares_nodes,
-        net=built.net,
-    )
+    return with_names(result, built, network=None if built.net is None else network_use(result, built.net))
+
+
+def with_names(result: SimulationResult, built: Built, **more: Any) -> SimulationResult:
+    """Return the schedule of a scenario with the names that people know: of the scenario, its sites and its policy."""
+    names: dict[str, Any] = {
+        "site_names": built.site_names,
+        "home": built.home,
+        "name": built.scenario.header.name or "scenario",
+        "label": built.label,
+        "options": msgspec.to_builtins(built.scenario),
+        "shown": tuple(built.scenario.output.metrics),
+        "remarks": built.remarks,
+        "shared": built.shares_nodes,
+    }
+    return replace(result, **(names | more))
 
 
 def run_world(built: Built, *, check: bool = False) -> SimulationResult:

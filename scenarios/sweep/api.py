@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridweave.errors import OptionError, not_installed
-from gridweave.scenarios.results.schedule import save_figure, write_all, write_json
+from gridweave.scenarios.results.files import save_figure, write_all, write_json
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario

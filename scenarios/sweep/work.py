@@ -18,8 +18,8 @@ import platformdirs
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.grid.config.checks import grid_policy, site_policy
-from gridweave.scenarios.results.grid import GridRun
 from gridweave.scenarios.results.metrics import Metrics
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import contention_of, sites_of
 from gridweave.scenarios.scenario.run import run_built
@@ -75,11 +75,11 @@ def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
     return Outcome(None, problem, time.perf_counter() - began)
 
 
-def values_of(run: GridRun) -> Values:
+def values_of(run: SimulationResult) -> Values:
     """Return what is recorded of a run, by the names of `METRICS`; None for what is not defined."""
     several = run.multi_site_summary()
     values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
-    return dict(zip(MULTI_SITE, values, strict=True)) | run.as_one().metrics().to_dict()
+    return dict(zip(MULTI_SITE, values, strict=True)) | run.metrics().to_dict()
 
 
 # The last workloads of this process. Runs come ordered by their workload, and two of them may overlap.

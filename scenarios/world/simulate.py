@@ -16,7 +16,8 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, grid_result
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
-from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult, WorldUse
+from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
+from gridweave.scenarios.results.uses import WorldUse
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network, Routes
 from gridweave.scenarios.world.links import WorldLinks

@@ -168,7 +168,8 @@ class AgentDriver:
             if order.machine != self.name:
                 logger.error("an order for %s came to %s", order.machine, self.name)
             elif isinstance(order, EndRun):
-                await self.runner.cancel(order.job_id, order.attempt, order.reason, at_once=order.at_once)
+                how = {"at_once": order.at_once, "saves": order.saves}
+                await self.runner.cancel(order.job_id, order.attempt, order.reason, **how)
             elif isinstance(order, OpenRun):
                 await self.runner.open_gate(order.job_id, order.attempt)
             elif isinstance(order, KeepRun):

@@ -21,6 +21,7 @@ STATE = "state.msgpack"
 CANCEL = "cancel"
 PACE = "pace"
 CANCEL_NOW = "cancel-now"
+CANCEL_SAVE = "cancel-save"
 GATE = "gate-open"
 SIGNAL = "signal"
 HEARD = "heard"
@@ -176,7 +177,7 @@ def read_pace(folder: Path) -> Pace | None:
 
 
 def leave(folder: Path, sign: str) -> None:
-    """Leave an empty file as a sign: `GATE`, `HEARD` or `CANCEL_NOW`."""
+    """Leave an empty file as a sign: `GATE`, `HEARD`, `CANCEL_NOW` or `CANCEL_SAVE`."""
     (folder / sign).touch(mode=0o600)
 
 

@@ -27,6 +27,7 @@ from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
 from gridweave.site.machine.elements import ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     CANCEL_NOW,
+    CANCEL_SAVE,
     FULL,
     GATE,
     HEARD,
@@ -354,10 +355,13 @@ class Runner:
         state = self.state(job_id, attempt)
         return state is not None and state.at_gate
 
-    async def cancel(self, job_id: int, attempt: int, reason: str, *, at_once: bool = False) -> None:
+    async def cancel(
+        self, job_id: int, attempt: int, reason: str, *, at_once: bool = False, saves: bool = False
+    ) -> None:
         """End a piece, or keep one from starting that has not come yet; the first reason that is given stays.
 
-        Its ranks have the time to end by themselves that the job wishes, unless it is to be `at_once`.
+        Its ranks have the time to end by themselves that the job wishes, unless it is to be `at_once`. If it `saves`,
+        they are sent the job's checkpoint signal in place of TERM.
         """
         key = (job_id, attempt)
         folder = piece_folder(self.root, key)
@@ -377,6 +381,8 @@ class Runner:
         with contextlib.suppress(OSError):  # on a full disk the signal alone ends it, without the reason
             if at_once:
                 leave(folder, CANCEL_NOW)
+            if saves:
+                leave(folder, CANCEL_SAVE)
             write_cancel(folder, reason)
         self._signal_cancelled(piece)
 

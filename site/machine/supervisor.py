@@ -37,6 +37,7 @@ from gridweave.site.machine.elements import Packed, ended_elements
 from gridweave.site.machine.folders import (
     CALL,
     CANCEL_NOW,
+    CANCEL_SAVE,
     FULL,
     GATE,
     HEARD,
@@ -520,7 +521,7 @@ class Supervisor:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _end(self, outcome: Outcome, reason: str, *, at_once: bool = False) -> None:
-        """Have everything end: TERM, and KILL after the grace."""
+        """Have everything end: TERM, or the signal at which it saves what it has done, and KILL after the grace."""
         if self.outcome is None:
             self.outcome, self.reason = outcome, reason
         elif self.kill_at_s is not None and not at_once:
@@ -537,7 +538,8 @@ class Supervisor:
             self._kill(now_s)
             return
         self.kill_at_s = now_s + self.launch.grace_ms / 1000
-        self._signal(signal.SIGTERM)
+        saves = (self.folder / CANCEL_SAVE).exists()
+        self._signal(signal.Signals[f"SIG{self.launch.checkpoint_signal}"] if saves else signal.SIGTERM)
         with contextlib.suppress(OSError):
             self._write()
 

@@ -199,7 +199,8 @@ class SiteActor(DrivenActor["SiteDesk"]):
 
     def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
         """Return the turns, the orders that are repeated, and the look after the machines."""
-        return [desk.driver.run(), desk.driver.repeat_orders(), self._look_after_machines(desk)]
+        works = [desk.driver.run(), desk.driver.repeat_orders(), self._look_after_machines(desk)]
+        return works if self._uplink is None else [*works, self._uplink.beat()]
 
     async def _to_grid(self, peer: str, data: bytes) -> None:
         if self._uplink is not None:

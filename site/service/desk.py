@@ -108,13 +108,14 @@ class Desk(Generic[D]):
     ) -> list[int]:
         """Do what a user wants of jobs, when that is durable; return of which it was done.
 
-        To cancel, at once or not: those that had not ended. To get a signal: those that ran. To hold: those that are
+        To cancel, at once or not: those that had not ended. To get a signal: those that ran. To be requeued: those that
+        ran, and may be. To hold: those that are
         held now, or will be if they do not start before.
         To release: those that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
-        may = {"release": self._is_held, "signal": self._is_running}.get(kind, self._is_open)
-        known = [job_id for job_id in asked if may(job_id)]
+        may = {"release": self._is_held, "signal": self._is_running, "requeue": self._can_be_requeued}
+        known = [job_id for job_id in asked if may.get(kind, self._is_open)(job_id)]
         if known:
             await self.driver.wish(kind, known, origin=origin, signal=signal)
         if kind not in ("hold", "release"):
@@ -194,6 +195,10 @@ class Desk(Generic[D]):
         record = self.core.book.records.get(job_id)
         return record is not None and record.state == "running"
 
+    def _can_be_requeued(self, job_id: int) -> bool:
+        record = self.core.book.records.get(job_id)
+        return record is not None and record.can_be_requeued
+
     def _is_held(self, job_id: int) -> bool:
         return self.core.book.eligibility.is_wished(job_id)
 
@@ -270,6 +275,7 @@ class SiteDesk(Desk[SiteDriver]):
             policy=policy_label(settings.policy, settings.owner),
             paused=site.runs.paused(),
             uplink=None if self._uplink is None else self._uplink(),
+            users=site.runs.users.words,
         )
 
     async def about(self) -> list[SiteNames]:

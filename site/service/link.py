@@ -35,7 +35,7 @@ LINK_VERSION = "1"
 
 VERSION_HEADER, SITE_HEADER = "Gridweave-Link", "Gridweave-Site"
 LINK_PATH = "/v1/link"
-PACKET_PATH, CALL_PATH = f"{LINK_PATH}/packet", f"{LINK_PATH}/call"
+PACKET_PATH, CALL_PATH, BEAT_PATH = f"{LINK_PATH}/packet", f"{LINK_PATH}/call", f"{LINK_PATH}/beat"
 BODY_FORM = "application/msgpack"
 
 LEAST_SECRET = 32
@@ -46,6 +46,12 @@ _FIRST_WORD_S, _BYTES_PER_S = 5.0, 20_000
 """A packet counts as lost after the first, and what its bytes take on a very slow line."""
 
 _CONNECT_S, _IDLE_S = 3.0, 15.0
+BEAT_S = 1.5
+"""After so long without an answer the other end is asked whether it is there."""
+
+_BEAT_ANSWER_S = 2.0
+"""So long it has to say so: a cut of an idle link is known after 3.5 s."""
+
 _MOST_PACKETS, _MOST_CALLS = 4, 64
 """So many may be under way to one end; what is beyond waits for its turn, or is lost and comes again."""
 
@@ -133,7 +139,19 @@ class Link:
         self._packets = 0
         self._calls = asyncio.Semaphore(_MOST_CALLS)
         self._told_s, self._told = 0.0, ""
-        self.status = LinkStatus(end.site, end.url)
+        self._answered_s = 0.0
+        self._seen = LinkStatus(end.site, end.url)
+        self._way_back = ""
+
+    @property
+    def problem(self) -> str:
+        """What was wrong with the last request; empty: nothing."""
+        return self._seen.problem
+
+    @property
+    def status(self) -> LinkStatus:
+        """How the link is, with what the other end said of the way back."""
+        return msgspec.structs.replace(self._seen, problem=self._seen.problem or self._way_back)
 
     async def packet(self, data: bytes) -> None:
         """Carry a packet; UnavailableError: it is not known to have arrived."""
@@ -144,6 +162,19 @@ class Link:
             await self._post("packet", PACKET_PATH, data, _FIRST_WORD_S + len(data) / _BYTES_PER_S)
         finally:
             self._packets -= 1
+
+    async def beat(self) -> None:
+        """Ask the other end, while nothing else goes over the link, whether it is there and can reach this end."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if time.monotonic() - self._answered_s < BEAT_S and not self._way_back:
+                continue
+            with contextlib.suppress(UnavailableError):
+                why = (await self._post("beat", BEAT_PATH, b"", _BEAT_ANSWER_S)).decode(errors="replace")[:500]
+                way_back = why and f"{self.end.url} does not reach this end: {why}"
+                if way_back and not self._way_back:
+                    logger.warning("link of %s: %s", self.end.site, way_back)
+                self._way_back = way_back
 
     async def ask(self, machine: str, method: str, data: bytes, timeout_s: float = CALL_S) -> bytes:
         """Ask something at the desk of the other end, or of a machine there, as of a `Door`.
@@ -186,11 +217,11 @@ class Link:
             raise
         seconds = time.monotonic() - begin_s
         self.observe(what, seconds)
-        status = self.status
+        status = self._seen
         if status.problem:
             logger.warning("%s answers again", self.end.url)
-        self._told = ""
-        self.status = msgspec.structs.replace(
+        self._told, self._answered_s = "", time.monotonic()
+        self._seen = msgspec.structs.replace(
             status, answered=status.answered + 1, answered_ms=time.time_ns() // 1_000_000, seconds=seconds, problem=""
         )
         return answer
@@ -216,7 +247,7 @@ class Link:
     def _failed(self, what: str, why: str) -> None:
         """Count a request without an answer; each reason is told once, and then every minute."""
         self.observe(what, None)
-        self.status = msgspec.structs.replace(self.status, failed=self.status.failed + 1, problem=why)
+        self._seen = msgspec.structs.replace(self._seen, failed=self._seen.failed + 1, problem=why)
         now_s = time.monotonic()
         if why != self._told or now_s - self._told_s > _TOLD_EVERY_S:
             logger.warning("link of %s: %s", self.end.site, why if self.end.url in why else f"{self.end.url}: {why}")

@@ -7,8 +7,11 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -379,11 +382,10 @@ def one_at_a_time(what: str) -> Iterator[None]:
         Who waits for whom.
     """
     config: Any = numba.config
-    folder = Path(config.CACHE_DIR or _FOLDER) / _STAMP
+    folder = _kept_in(Path(config.CACHE_DIR or _FOLDER))
     handle = -1
     # Where nothing can be kept, each compiles for itself, and nobody need wait.
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / f"{what}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
     try:
@@ -431,7 +433,7 @@ class _Kernel:
         config: Any = numba.config
         chosen = config.CACHE_DIR  # set from the environment, when numba is imported
         try:
-            config.CACHE_DIR = str(Path(chosen) / _STAMP if chosen else _FOLDER / _STAMP)
+            config.CACHE_DIR = str(_kept_in(Path(chosen or _FOLDER)))
             declared = njit(**self._options, **options)(self.py_func)
             if declared is not self.py_func:
                 declared._cache = cache(self.py_func)
@@ -472,5 +474,62 @@ def _stamp(package: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+@functools.cache
+def _kept_in(root: Path) -> Path:
+    """Return the folder below a root for what these sources are compiled to; the first call says that it is in use."""
+    folder = root / _STAMP
+    # Where nothing can be kept, there is nothing to remove either.
+    with contextlib.suppress(OSError):
+        _use(folder)
+        _prune(root)
+    return folder
+
+
+def _use(folder: Path) -> None:
+    """Make a folder if need be, and hold it until this process ends: nobody removes what another process holds."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # removed between two of these steps
+            handle = os.open(folder / _USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            os.utime(handle)
+            if os.path.samestat(os.fstat(handle), os.stat(folder / _USED)):
+                return
+            os.close(handle)
+
+
+def _prune(root: Path) -> None:
+    """Remove what was compiled from other sources: all but what was used last, and what was not used for long."""
+    found = sorted(
+        ((_used_s(folder), folder) for folder in root.iterdir() if _IS_STAMP.fullmatch(folder.name)), reverse=True
+    )
+    for place, (used_s, folder) in enumerate(found):
+        if place >= _STATES_KEPT or used_s < time.time() - _KEPT_S:
+            with contextlib.suppress(OSError):  # in use, or somebody else is at it
+                _remove(folder)
+
+
+def _used_s(folder: Path) -> float:
+    """Return when a folder was last used, in seconds since 1970."""
+    for path in (folder / _USED, folder):
+        with contextlib.suppress(OSError):
+            return path.stat().st_mtime
+    return 0.0
+
+
+def _remove(folder: Path) -> None:
+    handle = os.open(folder / _USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+_STATES_KEPT = 10
+_KEPT_S = 30 * 24 * 3600.0
+_USED = "used"
+"""The file in a folder of compiled code that says when it was last used, and that is locked while it is."""
+_IS_STAMP = re.compile("[0-9a-f]{16}")
 _FOLDER = platformdirs.user_cache_path("gridweave") / "kernels"
 _STAMP = _stamp(Path(__file__).parent)

@@ -50,6 +50,13 @@ def test_tokens_are_made_listed_and_revoked(shell: Shell, tmp_path: Path) -> Non
     assert (status, token.split("_", 2)[2] in err) == (2, False)
     _, out, err = shell("token", "list", "--tokens", place)
     assert (out, "gridweave token create" in err) == ("", True)
+    status, out, err = shell("token", "audit", "--tokens", place)
+    assert (status, out) == (0, "")
+    assert "audit.log: 4 lines in 1 file, each follows from the one before" in err
+    log = tmp_path / "audit.log"
+    log.write_text(log.read_text().replace("token-revoke", "token-create"))
+    status, _, err = shell("token", "audit", log)
+    assert (status, f"{log}: line 4 does not follow from the one before" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,11 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
         "released: 1 3-4\n",
         "gridweave: 2 5-9: was not held, or there is no such job of yours\n",
     )
+    here.call(here.grid.start, 3)
+    assert shell("requeue", "3-4")[1:] == (
+        "requeued: 3\n",
+        "gridweave: 4: did not run, or may not be begun anew, or there is no such job of yours\n",
+    )
     here.call(here.grid.end, 5)
     assert shell("cancel", 1, 5)[1:] == (
         "cancelled: 1\n",

@@ -386,7 +386,7 @@ SLURM = """\
 #SBATCH --job-name "big sweep"
 #SBATCH -a1-3%2
 #SBATCH --export=NONE,COLOR=blue
-#SBATCH --no-requeue
+#SBATCH --requeue --signal=B:USR1@90
 # a comment
 
 echo "$SLURM_JOB_ID/$SLURM_ARRAY_JOB_ID/$SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT"
@@ -400,7 +400,8 @@ def test_lines_of_slurm(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
     assert shell("submit", "--key", "k", script(SLURM))[0] == 0
     first, *_ = requests = handed_in(here)
     assert [(request.nodes, request.limit_ms) for request in requests] == [(2, 131_400_000)] * 3
-    assert (first.name, first.program.if_lost, first.program.ranks) == ("big sweep", "fail", "first-node")
+    assert (first.name, first.program.if_lost, first.program.ranks) == ("big sweep", "requeue", "first-node")
+    assert (first.program.checkpoint_signal, first.program.grace_ms) == ("USR1", 90_000)
     assert first.array == ArrayPlace(name="big sweep-k", index=1, at_once=2)
     done = run_rank(requests[2], tmp_path / "rank")
     assert done.stdout == "7/big sweep-k/3 of 3\n2 2 big sweep 1-3 blue\n"

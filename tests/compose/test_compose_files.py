@@ -32,8 +32,16 @@ def names_of_metrics(text: str) -> set[str]:
     return set(re.findall(r"\bgridweave_[a-z_]+", text))
 
 
-READERS = {"db_password_of_db": 10_002, "scraper_of_prometheus": 65_534, "grafana_password": 472}
+GATEWAYS = ("grid", *SITES)
+READERS = {
+    "db_password_of_db": 10_002,
+    "grafana_password": 472,
+    **{f"{name}_scraper_of_prometheus": 65_534 for name in GATEWAYS},
+}
 """The users who read a secret, where it is not that of gridweave."""
+
+
+NEEDED_BY_A_LAUNCHER = {"SETUID", "SETGID", "SETPCAP", "CHOWN", "FOWNER", "KILL"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="secrets belong to users of containers: root alone can make them")
@@ -45,7 +53,7 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
     first = {path.name: path.read_text() for path in folder.iterdir()}
     assert set(first) == set(compose_file()["secrets"])
     assert all(len(text) == 64 for text in first.values())
-    assert len(set(first.values())) == len(first) - 2, "two are read by two users each"
+    assert len(set(first.values())) == len(first) - 5, "five are read by two users each"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o711
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o400 for path in folder.iterdir())
     assert {path.name: path.stat().st_uid for path in folder.iterdir()} == dict.fromkeys(first, 10_001) | READERS
@@ -64,13 +72,12 @@ def test_secrets_are_where_the_files_of_serve_look() -> None:
     assert [one["source"] for one in services["db"]["secrets"]] == ["db_password_of_db"]
 
 
-def test_no_two_gateways_have_an_operator_in_common() -> None:
-    """Each gateway's container has the operator's token of that gateway alone; who reads metrics has none."""
+def test_no_two_gateways_have_a_token_in_common() -> None:
+    """Each gateway's container has the tokens of that gateway alone; who reads metrics has no operator's."""
     services = compose_file()["services"]
-    operators = {
-        name: {one for one in services[name]["secrets"] if "operator" in str(one)} for name in ("grid", *SITES)
-    }
-    assert operators == {name: {f"{name}_operator"} for name in ("grid", *SITES)}
+    for kind in ("operator", "scraper"):
+        operators = {name: {one for one in services[name]["secrets"] if kind in str(one)} for name in GATEWAYS}
+        assert operators == {name: {f"{name}_{kind}"} for name in GATEWAYS}
     others = services.keys() - operators.keys()
     assert not [name for name in others if "operator" in str(services[name].get("secrets"))]
 
@@ -108,13 +115,15 @@ def test_sites_share_networks_with_the_grid_alone() -> None:
 
 
 def test_nothing_is_open_to_other_machines() -> None:
-    """Every port is bound to this machine alone, and nothing runs as root or may become it."""
+    """Every port is bound to this machine alone; no image's user is root, and root may do little in a site."""
     services = compose_file()["services"]
     for name, service in services.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
     for name in ("db", "grid", *SITES):
         assert services[name]["cap_drop"] == ["ALL"]
         assert services[name]["security_opt"] == ["no-new-privileges:true"]
+        assert services[name].get("user", "") == ("0:0" if name in SITES else "")
+        assert set(services[name].get("cap_add", [])) == (NEEDED_BY_A_LAUNCHER if name in SITES else set())
     stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
     for target in ("postgres", "gridweave"):
         (stage,) = [stage for stage in stages if stage.splitlines()[0].endswith(f" AS {target}")]
@@ -175,12 +184,13 @@ def test_prometheus_asks_every_gateway() -> None:
     """Prometheus asks the grid and all sites, with a secret that it is given, and shares a network with each."""
     yaml = pytest.importorskip("yaml")
     read = yaml.safe_load((DOCKER / "monitoring" / "prometheus.yml").read_text(encoding="utf-8"))
-    (job,) = read["scrape_configs"]
-    targets = [target for group in job["static_configs"] for target in group["targets"]]
-    assert targets == [f"{name}:8765" for name in ("grid", *SITES)]
     service = compose_file()["services"]["prometheus"]
-    given = [f"/run/secrets/{one['target']}" for one in service["secrets"]]
-    assert given == [job["authorization"]["credentials_file"]]
+    assert [one["target"] for one in service["secrets"]] == [f"{name}_scraper" for name in GATEWAYS]
+    for name, job in zip(GATEWAYS, read["scrape_configs"], strict=True):
+        (group,) = job["static_configs"]
+        side = "grid" if name == "grid" else "site"
+        assert (group["targets"], group["labels"]) == ([f"{name}:8765"], {"job": "gridweave", "side": side})
+        assert job["authorization"]["credentials_file"] == f"/run/secrets/{name}_scraper"
     assert set(service["networks"]) >= set(SITES)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_drill import Drill, Report, drilled
+from compose_drill import NOT_BEGUN, Drill, Report, drilled
 from compose_grid import ROOT, SERVICES, SITES, ComposeGrid, docker, until
 from gridweave import __version__
 
@@ -80,6 +80,35 @@ def test_interface_lost(grid: ComposeGrid, drill: StartDrill) -> None:
             own = one.submit_within("beta", 2)
             grid.wait(LONGER_THAN_A_LEASE_S)
             grid.wait_ended_within("beta", own)
+        until("the grid has beta again", lambda: site_is_known(grid, "beta", answers=True))
+
+
+def test_cut_of_an_idle_link(grid: ComposeGrid, report: Report) -> None:
+    """With nothing to say to each other, grid and site both know of a cut 5 s later (a question takes 3 s)."""
+    if report.is_spent:
+        pytest.skip(NOT_BEGUN)
+
+    def is_alone() -> bool:
+        with grid.client("beta") as client:
+            (site,) = client.sites()
+        return site.uplink is not None and bool(site.uplink.problem)
+
+    until("beta has the grid", lambda: not is_alone())
+    with grid.disconnected("beta", "grid"):
+        until("beta says that it is without the grid", is_alone, timeout_s=5.0)
+        until("the grid misses beta", lambda: site_is_known(grid, "beta", answers=False), timeout_s=3.0)
+    until("beta has the grid again", lambda: not is_alone())
+
+
+@pytest.mark.parametrize("state", ["starting", "running"])
+def test_paused(grid: ComposeGrid, drill: StartDrill, state: str) -> None:
+    """A site stands still right after it agreed to a start, or while a job on all sites runs: no part runs alone."""
+    with drill(f"beta is paused for 45 s, a job on all sites {state}") as one:
+        one.wait_state("grid", one.submit_split(), state)
+        with grid.paused("beta"):
+            until("the grid misses beta", lambda: site_is_known(grid, "beta", answers=False))
+            one.submit("alpha", 1)
+            grid.wait(LONGER_THAN_A_LEASE_S)
         until("the grid has beta again", lambda: site_is_known(grid, "beta", answers=True))
 
 

@@ -40,6 +40,7 @@ from gridweave.site.messages import (
     Quoted,
     Refused,
     ReleaseNodes,
+    RequeueFragment,
     Reserved,
     ReserveNodes,
     SignalFragment,
@@ -255,6 +256,9 @@ def test_a_job_on_two_sites_is_ending_until_all_of_it_is_over_and_both_are_told_
     assert (state(core)[0], core.book.records[1].starts) == ("running", 1)
     sent = told(do(core, 510, Wish("signal", (1,), signal="USR1")), SignalFragment)
     assert [(site, message.signal) for site, message in sent] == [(0, "USR1"), (1, "USR1")]
+    sent = told(do(core, 515, Wish("requeue", (1,), "anna")), RequeueFragment)
+    why = "requeued by wish, by anna"
+    assert [(site, message.reason) for site, message in sent] == [(0, why), (1, why)]
     do(core, 520, Wish("cancel", (1,)))
     assert state(core)[0] == "ending"
     assert not told(do(core, 530, Wish("signal", (1,), signal="USR1")), SignalFragment)
@@ -368,6 +372,7 @@ submissions = st.builds(lambda key, nodes: job(nodes, key=key), st.text(min_size
 anything = st.one_of(
     submissions,
     st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
+    st.builds(Wish, st.just("requeue"), st.tuples(jobs)),
     st.builds(FromLiveSite, st.integers(0, 1), answers),
 )
 

@@ -162,6 +162,20 @@ def test_node_hours_come_back_when_they_have_left_the_window() -> None:
     assert placed(do(again, 101 * HOUR_MS)) == [2]
 
 
+def test_node_hours_of_every_attempt_count() -> None:
+    """A job that is run again has used what its first attempt did, and may use its whole limit once more."""
+    core = grid(Maxima(each_user=Maximum(node_hours=20, window_hours=100)))
+    assert placed(do(core, 0, job("a", 8))) == [1]
+    do(core, 10, *says(Started(1, 1, 10)))
+    assert placed(do(core, HOUR_MS + 10, *says(Ended(1, 1, HOUR_MS + 10, "lost")))) == [1]
+    do(core, HOUR_MS + 10, job("b", 8))
+    found = core.forecast(HOUR_MS + 10, 2)
+    assert found is not None
+    assert found.reason.startswith(
+        "user 'anna' has 16 node-hours used or under way in 4d4h and may have 20: 4 too many"
+    )
+
+
 def test_other_maxima_count_for_those_who_wait() -> None:
     """A higher maximum lets in at once; a lower one takes nobody out, and keeps nobody for ever."""
     core = grid(Maxima(each_user=Maximum(running_nodes=2)))

@@ -34,7 +34,7 @@ def test_a_scenario_has_self_tuning_sites(tmp_path: Path) -> None:
     built = build_scenario(file)
     policy = DynPPolicy(decider="preferred", preferred="sjf", policies=("fcfs", "sjf", "ljf", "saf"), slackness_pct=1)
     assert built.site_policies[0] == policy
-    run = run_scenario(file).result
+    run = run_scenario(file)
     alone = simulate(built.workload, 32, policy)
     assert run.start_ms.tolist() == alone.start_ms.tolist()
     assert dict(run.own_metrics)["north.sjf_time_pct"] == alone.own_metrics["sjf_time_pct"] > 0
@@ -44,7 +44,7 @@ def test_a_self_tuning_site_beside_a_grid(tmp_path: Path) -> None:
     """In the simulated world, with the grid handing jobs to a single site at once, the schedule is that of the site."""
     file = tmp_path / "tuning.toml"
     file.write_text(FILE.replace("MODE", "sharing"))
-    run, built = run_scenario(file).result, build_scenario(file)
+    run, built = run_scenario(file), build_scenario(file)
     alone = simulate(built.workload, 32, built.site_policies[0])
     assert run.ran.all()
     assert run.start_ms.tolist() == alone.start_ms.tolist()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fake_backend import FakeBackend
+from fake_backend import TAKES, FakeBackend
 from gateway_parts import a_job, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import TokenLimits
@@ -59,6 +59,16 @@ async def test_a_job_beyond_the_limits_of_a_token_is_refused(
     assert problem["errors"][-1]["where"].endswith(where)
     assert "the token is for" in problem["detail"]
     assert not backend.records_by_id
+
+
+@pytest.mark.asyncio
+async def test_whose_jobs_a_site_takes_is_told_to_operators_alone(tmp_path: Path) -> None:
+    """A user sees how full the sites are, and not who else may use them."""
+    tokens = make_tokens(tmp_path / "t", anna="read", olga="operate")
+    async with serving(FakeBackend(), tokens=str(tmp_path / "t")) as grid:
+        told = [(await grid.ask("GET", "/v1/sites", token=tokens[user]))[1]["sites"] for user in ("anna", "olga")]
+    assert [[site["users"] for site in sites] for sites in told] == [["", ""], [TAKES, TAKES]]
+    assert [site["free"] for site in told[0]] == [4, 8]
 
 
 @pytest.mark.asyncio

@@ -246,6 +246,41 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
         assert state(core) == ("ended", "cancelled", 1)
 
 
+def test_a_job_saves_what_it_has_done_and_runs_again() -> None:
+    """Requeued, its machines are told to let it save, once; it runs again when all of it is over, and it is counted."""
+    core = site()
+    do(core, 0, own(4, checkpoint_signal="USR1"))
+    assert of(do(core, 1, Wish("requeue", (OWN,))), EndRun) == [], "it does not run yet"
+    do(core, 2, RunStarted("a", OWN, 1), RunStarted("b", OWN, 1))
+    commands = do(core, 3, Wish("requeue", (OWN,), "anna"))
+    why = "requeued by wish, by anna"
+    assert of(commands, EndRun) == [EndRun(agent, OWN, 1, why, saves=True) for agent in "ab"]
+    assert [(note.kind, note.detail) for note in of(commands, Noted)] == [("requeue", "by wish, by anna")]
+    assert of(do(core, 4, Wish("requeue", (OWN,))), EndRun) == []
+    assert [each.saves for each in core.runs.orders("b") if isinstance(each, EndRun)] == [True]
+    assert of(do(core, 5, ended("a", OWN, "cancelled")), StartRun) == [], "a part of it still runs"
+    starts = of(do(core, 6, ended("b", OWN, "cancelled")), StartRun)
+    assert [(each.launch.attempt, each.launch.starts, each.launch.checkpoint_signal) for each in starts] == [
+        (2, 1, "USR1"),
+        (2, 1, "USR1"),
+    ]
+
+
+def test_a_job_that_is_to_be_requeued_and_ends_otherwise_does_not_run_again() -> None:
+    """What had finished by itself has finished, what is cancelled meanwhile is, and what must not begin twice stays."""
+    core = site()
+    do(core, 0, own(1), own(1, key="cancelled"), own(1, key="once", if_lost="fail"))
+    do(core, 1, *(RunStarted(agent, OWN + number, 1) for number, agent in enumerate("aab")))
+    commands = do(core, 2, Wish("requeue", (OWN, OWN + 1, OWN + 2)), Wish("cancel", (OWN + 1,)))
+    assert {each.job_id for each in of(commands, EndRun)} == {OWN, OWN + 1}
+    do(core, 3, ended("a", OWN), ended("a", OWN + 1, "cancelled"))
+    assert [state(core, OWN + number) for number in range(3)] == [
+        ("ended", "finished", 1),
+        ("ended", "cancelled", 1),
+        ("running", "", 1),
+    ]
+
+
 def test_a_number_that_was_guessed_ends_nothing() -> None:
     """Of a job that was handed in at this instant nobody can know the number."""
     core = site()
@@ -593,6 +628,7 @@ anything = st.one_of(
     st.tuples(
         st.one_of(
             st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
+            st.builds(Wish, st.just("requeue"), st.tuples(jobs)),
             st.builds(Wish, st.just("hold"), st.tuples(jobs)),
             st.builds(Wish, st.just("release"), st.tuples(jobs)),
             st.builds(RunStarted, agents, jobs, attempts),

@@ -22,7 +22,7 @@ _LONG = {
     "d": "dependency", "D": "chdir", "H": "hold", "i": "input",
 }  # fmt: skip
 _FLAGS = ("hold", "requeue", "no-requeue")
-_SUPPORTED = (*(name for name in _LONG.values() if name != "hold"), "export", *_FLAGS)
+_SUPPORTED = (*(name for name in _LONG.values() if name != "hold"), "export", "signal", *_FLAGS)
 
 _HAS = {"after": "started", "afterany": "ended", "afterok": "finished", "afternotok": "failed"}
 
@@ -128,6 +128,9 @@ def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
             return SubmitOptions(hold=True) if option == "hold" else SubmitOptions(requeue=option == "requeue")
         case "dependency":
             return SubmitOptions(after=tuple(_dependencies(place, shown, value)))
+        case "signal":
+            # Who gets it (B:) and the jobs that a reservation ends (R) make no difference here.
+            return SubmitOptions(checkpoint_signal=value.removeprefix("R").removeprefix("B").removeprefix(":"))
         case "export":
             return _export(place, shown, value)
         case "job-name":

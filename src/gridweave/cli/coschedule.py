@@ -244,13 +244,12 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
 def _write(results: list[SimulationResult], out: str) -> int:
     """Write the jobs of each variant, and all figures."""
     import re
-    from functools import partial
     from pathlib import Path
 
-    from gridweave.scenarios.results.schedule import write_all, write_jobs_csv, write_json
+    from gridweave.scenarios.results.files import write_all, write_json
 
     files = {
-        f"jobs-{re.sub(r'[^A-Za-z0-9=._-]+', '-', result.label)}.csv": partial(write_jobs_csv, result)
+        f"jobs-{re.sub(r'[^A-Za-z0-9=._-]+', '-', result.label)}.csv": result.files(plots=False)["jobs.csv"]
         for result in results
     }
     summary = [_as_json(result) for result in results]

@@ -9,7 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -447,6 +447,7 @@ def cancel(
 
     Example: gridweave cancel 17 --signal USR1
     """
+    from gridweave.cli.submit_options import signal_named
     from gridweave.site.job import OPEN
 
     if now and signal is not None:
@@ -455,23 +456,20 @@ def cancel(
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     wanted = all_jobs or bool(user or name or states)
     kind: WishKind = "signal" if signal is not None else "kill" if now else "cancel"
-    sent = None if signal is None else _signal_named(signal)
+    sent = None if signal is None else signal_named("--signal", signal)
     _wish(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
 
 
-def _signal_named(text: str) -> SignalName:
-    """Return a signal by its name, with or without ``SIG``, or its number."""
-    from signal import Signals
+@at_grid
+def requeue(reach: Reach, job: Jobs) -> None:
+    """Have running jobs save what they have done, end, and run again, here or elsewhere.
 
-    from gridweave.site.job import SignalName
+    A job is sent its checkpoint signal (`gridweave submit --checkpoint-signal`) and has its time to end. Then it waits
+    as if it had been submitted now. Jobs with --no-requeue are left alone.
 
-    known = get_args(SignalName)
-    name = text.strip().upper().removeprefix("SIG")
-    if name.isdecimal():
-        name = next((one for one in known if Signals[f"SIG{one}"] == int(name)), name)
-    if name not in known:
-        raise OptionError("--signal", f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
-    return cast("SignalName", name)
+    Example: gridweave requeue 17
+    """
+    _wish("requeue", job, reach)
 
 
 @at_grid
@@ -496,6 +494,7 @@ _DONE = {
     "cancel": "cancelled",
     "kill": "cancelled at once",
     "signal": "sent the signal",
+    "requeue": "requeued",
     "hold": "held",
     "release": "released",
 }
@@ -503,6 +502,7 @@ _NOT_DONE = {
     "cancel": "had ended, or there is",
     "kill": "had ended, or there is",
     "signal": "did not run, or there is",
+    "requeue": "did not run, or may not be begun anew, or there is",
     "hold": "did not wait, or there is",
     "release": "was not held, or there is",
 }

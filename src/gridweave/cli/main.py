@@ -31,7 +31,7 @@ _JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
 _FILES: dict[str, tuple[tuple[str, str], ...]] = {
     _JOBS: (
         ("submit", "submit"),
-        ("job_commands", "jobs show explain cancel hold release logs usage"),
+        ("job_commands", "jobs show explain cancel requeue hold release logs usage"),
     ),
     _GRID: (
         ("up", "up down status"),

@@ -215,7 +215,7 @@ def _write(folder: Path, lines: list[OptimumLine]) -> None:
 
     from gridweave.scenarios.optimum.table import write_gaps, write_lines
     from gridweave.scenarios.plots.optimum import plot_gaps
-    from gridweave.scenarios.results.schedule import save_figure, write_all
+    from gridweave.scenarios.results.files import save_figure, write_all
 
     files: dict[str, Callable[[Path], None]] = {
         "optimum.csv": functools.partial(write_lines, lines),

@@ -141,7 +141,7 @@ def _write(folder: Path, reports: list[Report], bench: Bench) -> None:
     """Write the tables and figures; all are made before the first is written."""
     from gridweave.scenarios.published.registry import draw
     from gridweave.scenarios.published.report import csv_files
-    from gridweave.scenarios.results.schedule import save_figure, write_all
+    from gridweave.scenarios.results.files import save_figure, write_all
 
     files: dict[str, Callable[[Path], None]] = {}
     for report in reports:

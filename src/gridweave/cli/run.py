@@ -15,7 +15,7 @@ from gridweave.errors import OptionError, ScenarioError
 
 if TYPE_CHECKING:
     from gridweave.scenarios.live.compare import LiveRun
-    from gridweave.scenarios.results.grid import GridRun
+    from gridweave.scenarios.results.schedule import SimulationResult
 
 
 SPEED = 1000.0
@@ -61,7 +61,7 @@ def play_live(
     return done
 
 
-Done = TypeVar("Done", "GridRun", "LiveRun")
+Done = TypeVar("Done", "SimulationResult", "LiveRun")
 
 
 def tell(done: Done, show: Callable[[Done], None], *, out: str | None, plots: bool, as_json: bool) -> None:
@@ -152,7 +152,7 @@ def run_scenario(
             tell(_simulated(scenario, overrides or []), _print, out=out, plots=plots, as_json=as_json)
 
 
-def _simulated(scenario: str, overrides: list[str]) -> GridRun:
+def _simulated(scenario: str, overrides: list[str]) -> SimulationResult:
     from gridweave.scenarios.scenario import run
 
     with delayed_progress("Reading") as report:
@@ -173,11 +173,10 @@ def problems_as_lines() -> Iterator[None]:
         raise typer.Exit(error.exit_status) from None
 
 
-def _print(done: GridRun) -> None:
+def _print(done: SimulationResult) -> None:
     from gridweave.scenarios.results.tables import SITE_HEADINGS, metric_rows, network_rows, site_rows
 
     print_table(site_rows(done), headings=SITE_HEADINGS, title=f"{done.name}: {done.label}")
     print_table(metric_rows(done), headings=("whole grid", "", ""))
-    use = done.network_use()
-    if use is not None:
-        print_table(network_rows(use), headings=("network", "", ""))
+    if done.network is not None:
+        print_table(network_rows(done.network), headings=("network", "", ""))

@@ -420,7 +420,7 @@ def _reservation_row(answer: ReservationAnswer) -> tuple[str, ...]:
 def _as_json(result: SimulationResult) -> dict[str, object]:
     import msgspec
 
-    from gridweave.scenarios.results.schedule import plain_numbers
+    from gridweave.scenarios.results.files import plain_numbers
 
     return {
         "label": result.label,
@@ -433,13 +433,11 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
 
 
 def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
-    from pathlib import Path
-
-    from gridweave.scenarios.results.schedule import write_comparison, write_result
-
     if len(results) == 1:
-        return len(write_result(results[0], Path(out), plots=plots))
-    return len(write_comparison(results, Path(out), plots=plots))
+        return len(results[0].write(out, plots=plots))
+    from gridweave.scenarios.results.comparison import write_comparison
+
+    return len(write_comparison(results, out, plots=plots))
 
 
 def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:

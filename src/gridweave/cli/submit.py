@@ -127,7 +127,16 @@ _Ranks = Annotated[
     ),
 ]
 _Requeue = Annotated[
-    bool | None, typer.Option("--requeue/--no-requeue", help="Run the job again if a machine fails under it.")
+    bool | None,
+    typer.Option("--requeue/--no-requeue", help="Run the job again if a machine fails under it, or somebody wants it."),
+]
+_CheckpointSignal = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-signal",
+        metavar="SIGNAL[@SECONDS]",
+        help="At this signal the job saves what it has done and ends, within so long, to run again from there.",
+    ),
 ]
 _Priority = Annotated[float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")]
 _JobClass = Annotated[
@@ -174,6 +183,7 @@ def submit(
     pack_size: _PackSize = None,
     ranks: _Ranks = None,
     requeue: _Requeue = None,
+    checkpoint_signal: _CheckpointSignal = None,
     priority: _Priority = None,
     job_class: _JobClass = None,
     user: _User = None,

@@ -12,13 +12,15 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from signal import Signals
+from typing import Any, Literal, Self, cast, get_args
 
 import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.elements import MOST_ELEMENTS, ranges_of
-from gridweave.site.job import After, ArrayPlace, JobRequest, Program, Where
+from gridweave.site.job import After, ArrayPlace, JobRequest, Program, SignalName, Where
+from gridweave.site.launch import DEFAULT_GRACE_MS
 from gridweave.site.times import parse_time_ms
 
 MOST_BYTES = 100_000
@@ -189,6 +191,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     priority: float | None = None
     ranks: str | None = None
     requeue: bool | None = None
+    checkpoint_signal: str | None = None  # ``SIGNAL`` or ``SIGNAL@SECONDS``
     input: str | None = None
     output: str | None = None
     error: str | None = None
@@ -285,7 +288,40 @@ def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, 
         working_directory=chdir,
         ranks=ranks,
         if_lost="fail" if options.requeue is False else "requeue",
+        **_checkpoint(options),
     )
+
+
+def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
+    """Return at which signal a job saves what it has done, and how long it may take to save and end."""
+    text = options.checkpoint_signal
+    if text is None:
+        return {}
+    if options.requeue is False:
+        raise OptionError("--checkpoint-signal", "is for jobs that may run again; leave out --no-requeue")
+    name, is_given, seconds = text.partition("@")
+    if is_given and not (seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9):
+        right = "write SIGNAL@SECONDS, for example USR1@60"
+        raise OptionError("--checkpoint-signal", f"{text!r}: {seconds!r} is no number of seconds; {right}")
+    grace_ms = int(seconds) * 1000 if is_given else DEFAULT_GRACE_MS
+    return {"checkpoint_signal": signal_named("--checkpoint-signal", name), "grace_ms": grace_ms}
+
+
+def signal_named(option: str, text: str) -> SignalName:
+    """Return a signal by its name, with or without ``SIG``, or its number.
+
+    Examples
+    --------
+    >>> signal_named("--signal", "SIGUSR1"), signal_named("--signal", "10")
+    ('USR1', 'USR1')
+    """
+    known = get_args(SignalName)
+    name = text.strip().upper().removeprefix("SIG")
+    if name.isdecimal():
+        name = next((one for one in known if int(Signals[f"SIG{one}"]) == int(name)), name)
+    if name not in known:
+        raise OptionError(option, f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
+    return cast("SignalName", name)
 
 
 def _directory(options: SubmitOptions) -> str | None:

@@ -87,7 +87,7 @@ def _planned(
     over: str | None,
 ) -> tuple[SweepPlan, Path]:
     """Return the plan and its folder; what is wrong with the options and with the scenario is told all at once."""
-    from gridweave.scenarios.results.schedule import folder_name
+    from gridweave.scenarios.results.files import folder_name
     from gridweave.scenarios.sweep.api import check_metric
     from gridweave.scenarios.sweep.plan import make_plan, parse_seeds
 

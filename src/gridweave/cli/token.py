@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from gridweave.grid.client.client import Client
     from gridweave.grid.gateway.access import TokenStore
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens of a grid's gateway.")
+app = typer.Typer(
+    no_args_is_help=True, help="Create, list and revoke tokens of a grid's gateway, and check its audit log."
+)
 
 Place = Annotated[
     str | None,
@@ -149,6 +152,28 @@ def revoke(
         names = ", ".join(repr(_id(token_id))[:60] for token_id in unknown)
         raise InputError(f"no valid token has the id {names}; see: gridweave token list")
     say(f"revoked: {', '.join(_id(token_id) for token_id in token_ids)}")
+
+
+@app.command("audit")
+def audit(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The audit log. \\[default: the one beside the tokens]")
+    ] = None,
+    tokens: Place = None,
+    here: Here = None,
+) -> None:
+    """Check that no line of an audit log was changed or taken out, from its oldest file on.
+
+    Example: gridweave token audit /var/lib/gridweave/audit.log
+    """
+    from gridweave.grid.gateway.audit import audit_place, check_audit
+
+    place = str(file) if file is not None else audit_place(_place_here(here) if tokens is None else tokens, None)
+    if place is None:
+        raise OptionError("FILE", "is not given, and tokens in a database have no audit log beside them; name it")
+    n_files, n_lines = check_audit(place)
+    lines, files = (f"{n:,} {what}{'s' * (n != 1)}" for n, what in ((n_lines, "line"), (n_files, "file")))
+    say(f"{place}: {lines} in {files}, each follows from the one before")
 
 
 def _id(given: str) -> str:

@@ -22,6 +22,7 @@ BODIES: dict[str, Any] = {
     "/v1/jobs/hold": {"job_ids": []},
     "/v1/jobs/release": {"job_ids": []},
     "/v1/jobs/kill": {"job_ids": []},
+    "/v1/jobs/requeue": {"job_ids": []},
     "/v1/jobs/signal": {"job_ids": [], "signal": "USR1"},
     "/v1/quote": a_job(),
     "/v1/tokens": {"user": "carl", "scopes": ["read"]},

@@ -13,8 +13,8 @@ import pytest
 
 from fake_backend import FakeBackend
 from gateway_parts import a_job, make_tokens, serving
-from gridweave.errors import OptionError
-from gridweave.grid.gateway.audit import AuditEntry, AuditLog, PrivateRotation, broken_line
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.gateway.audit import AuditEntry, AuditLog, PrivateRotation, check_audit
 
 
 def entries(path: Path) -> list[AuditEntry]:
@@ -47,7 +47,7 @@ async def test_what_tokens_and_operators_do_is_written_down(tmp_path: Path) -> N
     assert found[0].token == tokens["anna"].split("_")[1]
     text = (tmp_path / "audit.log").read_text()
     assert not any(token.split("_", 2)[2] in text for token in tokens.values())
-    assert broken_line(tmp_path / "audit.log") is None
+    assert check_audit(tmp_path / "audit.log") == (1, 5)
 
 
 def test_a_line_that_was_changed_is_noticed(tmp_path: Path) -> None:
@@ -56,11 +56,12 @@ def test_a_line_that_was_changed_is_noticed(tmp_path: Path) -> None:
     for number in range(5):
         log.add(AuditEntry(time="t", what="drain", target=f"site{number}"))
     lines = (tmp_path / "a").read_bytes().splitlines(keepends=True)
-    assert broken_line(tmp_path / "a") is None
-    (tmp_path / "a").write_bytes(b"".join(lines).replace(b"site2", b"site9"))
-    assert broken_line(tmp_path / "a") == 4
-    (tmp_path / "a").write_bytes(b"".join(lines[:1] + lines[2:]))
-    assert broken_line(tmp_path / "a") == 2
+    assert check_audit(tmp_path / "a") == (1, 5)
+    changes = [(b"".join(lines).replace(b"site2", b"site9"), 4), (b"".join(lines[:1] + lines[2:]), 2)]
+    for changed, place in [*changes, (b"".join(lines[1:]), 1), (b"{}\n" + b"".join(lines), 1)]:
+        (tmp_path / "a").write_bytes(changed)
+        with pytest.raises(InputError, match=f"a: line {place} does not follow from the one before: that one was"):
+            check_audit(tmp_path / "a")
 
 
 def test_two_processes_add_and_rotate(tmp_path: Path) -> None:
@@ -71,9 +72,20 @@ def test_two_processes_add_and_rotate(tmp_path: Path) -> None:
     files = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:] or 0), reverse=True)
     assert len(files) > 3
     assert [one.target for path in files for one in entries(path)] == [str(number) for number in range(40)]
-    (tmp_path / "all").write_bytes(b"".join(path.read_bytes() for path in files))
-    assert broken_line(tmp_path / "all") is None
+    assert check_audit(tmp_path / "a") == (len(files), 40)
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_a_file_that_was_taken_out_is_noticed(tmp_path: Path) -> None:
+    """The chain goes through all files: one that is missing is named, and so is a log that is not there."""
+    log = AuditLog(tmp_path / "a", most_bytes=300)
+    for number in range(20):
+        log.add(AuditEntry(time="t", what="drain", target=str(number)))
+    (tmp_path / "a.2").unlink()
+    with pytest.raises(InputError, match=r"a\.2: is missing, and .*a\.\d+ is there"):
+        check_audit(tmp_path / "a")
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        check_audit(tmp_path / "b")
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

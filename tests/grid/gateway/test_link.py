@@ -102,6 +102,7 @@ async def test_a_packet_and_a_question(tmp_path: Path) -> None:
         assert side.taken == [("alpha", b"packet")]
         assert await post(gateway, "/v1/link/call/status", GOOD) == (200, b"alpha  status x")
         assert await post(gateway, "/v1/link/call/m0/part", GOOD) == (200, b"alpha m0 part x")
+        assert await post(gateway, "/v1/link/beat", GOOD, b"") == (200, b"")
 
 
 @pytest.mark.asyncio

@@ -411,7 +411,7 @@ async def test_every_route_answers_a_wrong_body_and_a_right_one() -> None:
     """Each route with a body refuses nothing at all, and there is none that this test does not know."""
     async with serving(FakeBackend()) as grid:
         paths = {route.path for route in ROUTES if route.body is not None}
-        wishes = {f"/v1/jobs/{wish}" for wish in ("cancel", "kill", "signal", "hold", "release")}
+        wishes = {f"/v1/jobs/{wish}" for wish in ("cancel", "kill", "signal", "requeue", "hold", "release")}
         assert paths == {*wishes, "/v1/jobs", "/v1/quote", "/v1/tokens", "/v1/tokens/short"}
         for path in sorted(paths):
             assert (await send(grid, "POST", path, b"null", **JSON))[0] == 422

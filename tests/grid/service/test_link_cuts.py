@@ -18,6 +18,8 @@ from gridweave.site.service.link import Link, LinkEnd
 from linked_grid import linked_grid, write_secret
 
 PATIENCE_S = 60.0
+ASKING_S = 3.0
+"""So long the grid waits for the answer of a site that is asked how it is."""
 LIMITED = GridPolicy(mode="multi-site", control="limited")
 
 
@@ -108,6 +110,29 @@ async def test_a_site_that_is_cut_off_goes_on(tmp_path: Path, how: str) -> None:
         grid.cut("alpha", "")
         assert (await in_state(grid.backend, job_id, "ended")).outcome == "finished"
         assert ran(tmp_path, "ran") == ["x"] * 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("down", "up"), [(True, True), (True, False), (False, True)])
+async def test_both_ends_know_of_the_cut_of_an_idle_link(tmp_path: Path, down: bool, up: bool) -> None:
+    """With no job anywhere, 5 s after a cut the grid and the site both say so; and after it that all is well again."""
+    async with linked_grid(tmp_path) as grid:
+        site = grid.sites["alpha"].backend
+
+        async def told() -> tuple[bool, bool]:
+            own, seen = (await site.sites())[0], (await grid.backend.sites())[0]
+            assert own.uplink is not None
+            return bool(own.uplink.problem), not seen.answers or bool(seen.uplink is None or seen.uplink.problem)
+
+        async def are(said: tuple[bool, bool]) -> bool:
+            return await told() == said
+
+        await until(lambda: are((False, False)))
+        grid.cut("alpha", "silent", down=down, up=up)
+        async with asyncio.timeout(5.0 + ASKING_S):
+            await until(lambda: are((True, True)))
+        grid.cut("alpha", "")
+        await until(lambda: are((False, False)))
 
 
 @pytest.mark.asyncio

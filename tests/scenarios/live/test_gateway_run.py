@@ -215,7 +215,7 @@ def test_on_real_sites(tmp_path: Path) -> None:
         with gridweave.SyncClient(grid.url) as client:
             records = list(client.jobs())
     assert set(done.outcomes) == {"finished"}
-    result = done.live.result
+    result = done.live
     assert result.multi_site.tolist() == [row == 2 for row in range(8)]
     assert [sum(nodes for _, nodes in result.fragments_of(row)) for row in range(8)] == result.workload.width.tolist()
     assert (done.longer_ms >= 0).all()
@@ -252,7 +252,7 @@ def test_own_users_and_others(tmp_path: Path) -> None:
     assert own.any()
     assert set(done.outcomes) == {"finished"}
     for row in np.flatnonzero(own).tolist():
-        assert done.live.result.fragments_of(row) == [(built.home[row], built.workload.width[row])]
+        assert done.live.fragments_of(row) == [(built.home[row], built.workload.width[row])]
     text = "\n".join(done.remarks)
     assert "others used the grid at the start: 1 node of south" in text
     assert "jobs of others were on the grid (1 submitted meanwhile" in text

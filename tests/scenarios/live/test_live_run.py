@@ -178,12 +178,11 @@ def test_other_bad_input(tmp_path: Path) -> None:
 def compared(built: Built, *, later_ms: int, longer_ms: int) -> LiveRun:
     """Return a run in which all jobs start so much later, and take so much longer, than in the simulation."""
     simulated = run_built(built)
-    result = simulated.result
-    moved = replace(result, start_ms=result.start_ms + later_ms, end_ms=result.end_ms + later_ms + longer_ms)
+    moved = replace(simulated, start_ms=simulated.start_ms + later_ms, end_ms=simulated.end_ms + later_ms + longer_ms)
     count = len(built.workload)
     return LiveRun(
         simulated=simulated,
-        live=replace(simulated, result=moved, shared=True),
+        live=replace(moved, shared=True),
         speed=SPEED,
         submitted_ms=built.workload.submit_ms + 100,
         outcomes=("limit", *["finished"] * (count - 1)),
@@ -200,7 +199,7 @@ def test_differences_are_told(tmp_path: Path) -> None:
     assert set(done.longer_ms.tolist()) == {1_000}
     assert set(done.late_ms.tolist()) == {100}
     assert not done.elsewhere.any()
-    span_ms = int(done.simulated.result.end_ms.max()) - int(done.live.result.workload.submit_ms[0])
+    span_ms = int(done.simulated.end_ms.max()) - int(done.live.workload.submit_ms[0])
     assert done.makespan_difference == pytest.approx(3_000 / span_ms)
     assert done.is_within_tolerance
     assert "yes" in done.verdict()
@@ -231,7 +230,7 @@ def test_files_of_a_run(tmp_path: Path) -> None:
 
 def legal(done: LiveRun) -> None:
     """Check that every job of a live run ended, on nodes that are there."""
-    result = done.live.result
+    result = done.live
     assert set(done.outcomes) <= {"finished", "limit"}
     assert (done.attempts >= 1).all()
     for row, width in enumerate(result.workload.width.tolist()):
@@ -251,7 +250,7 @@ def test_first_come_first_served_on_ray(ray_cluster: None, tmp_path: Path) -> No
     path = scenario_file(tmp_path, 'mode = "sharing"', 'backfill = "none"')
     done = run_on_ray(path, speed=SPEED)
     legal(done)
-    result = done.live.result
+    result = done.live
     site_of = result.fragments["site"][result.first_fragment]
     for site in (0, 1):
         starts = result.start_ms[site_of == site]
@@ -268,12 +267,11 @@ def test_splits_and_own_users_on_ray(ray_cluster: None, tmp_path: Path) -> None:
     built = build_scenario(path, {"workload.drop_wide": True, "workload.to_grid": 0.7})
     done = run_on_ray(path, overrides={"workload.drop_wide": True, "workload.to_grid": 0.7}, speed=SPEED)
     legal(done)
-    assert done.live.result.multi_site.any()
+    assert done.live.multi_site.any()
     own = ~built.to_grid
     assert own.any()
     assert all(
-        done.live.result.fragments_of(row) == [(built.home[row], built.workload.width[row])]
-        for row in np.flatnonzero(own)
+        done.live.fragments_of(row) == [(built.home[row], built.workload.width[row])] for row in np.flatnonzero(own)
     )
     assert (done.longer_ms[np.array(done.outcomes) == "finished"] >= 0).all()
 

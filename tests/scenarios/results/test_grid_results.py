@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from builders import GridCase, grid_cases, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.results.grid import GridRun
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.results.tables import SITE_HEADINGS, metric_rows, site_rows
 from gridweave.scenarios.workload.table import Workload
 
 HEADER = "job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed"
 
 
-def small_run(**changes: object) -> GridRun:
+def small_run(**changes: object) -> SimulationResult:
     """Run three jobs on two sites: one at each, then one on both, which takes 20% longer."""
     jobs = Workload(
         job_id=np.array([3, 5, 7]),
@@ -33,22 +34,22 @@ def small_run(**changes: object) -> GridRun:
         name="small",
     )
     result = simulate(jobs, [4, 6], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
-    fields = {"result": result, "site_names": ("alpha", "beta"), "home": np.array([0, 0, 1]), "name": "tiny"}
-    return GridRun(**{**fields, **changes})  # type: ignore[arg-type]
+    fields = {"site_names": ("alpha", "beta"), "home": np.array([0, 0, 1]), "name": "tiny"}
+    return dataclasses.replace(result, **{**fields, **changes})  # type: ignore[arg-type]
 
 
-def run_of(case: GridCase, mode: str = "multi-site") -> GridRun:
+def run_of(case: GridCase, mode: str = "multi-site") -> SimulationResult:
     """Run a random case."""
     jobs = to_workload(case.jobs)
     home = np.array([case.home[int(job_id)] for job_id in jobs.job_id], np.int64)
     result = simulate(jobs, case.nodes, GridPolicy(mode=mode, overhead=0.5), home=home)
-    return GridRun(result=result, site_names=tuple(f"s{n}" for n in range(len(case.nodes))), home=home)
+    return dataclasses.replace(result, site_names=tuple(f"s{n}" for n in range(len(case.nodes))), home=home)
 
 
 def test_where_jobs_ran_in_words() -> None:
     """A job on one site has its plain name; one on several has each with its nodes, in the order they were taken."""
     run = small_run()
-    assert run.result.start_ms.tolist() == [0, 0, 10_000]
+    assert run.start_ms.tolist() == [0, 0, 10_000]
     assert run.sites_of_jobs() == ["alpha", "beta", "alpha:4+beta:2"]
     assert run.sites_of_jobs(slice(2, 3)) == ["alpha:4+beta:2"]
 
@@ -66,17 +67,17 @@ def test_the_use_of_sites() -> None:
 def test_sites_add_up(case: GridCase) -> None:
     """Fragments at the sites add up to the widths of the jobs that ran, and their use to that of the grid."""
     run = run_of(case)
-    ran = np.flatnonzero(run.result.n_fragments)
-    width = dict.fromkeys(run.result.workload.job_id[ran].tolist(), 0)
+    ran = np.flatnonzero(run.n_fragments)
+    width = dict.fromkeys(run.workload.job_id[ran].tolist(), 0)
     for site in range(len(case.nodes)):
         here = run.site_result(site)
         assert here.metrics().jobs == len(here.workload)
         for job_id, nodes in zip(here.workload.job_id.tolist(), here.workload.width.tolist(), strict=True):
             width[job_id] += nodes
-    assert list(width.values()) == run.result.workload.width[ran].tolist()
+    assert list(width.values()) == run.workload.width[ran].tolist()
     if len(ran):
         used = sum(use.util * use.nodes for use in run.site_uses())
-        assert used / sum(case.nodes) == pytest.approx(run.result.metrics().util)
+        assert used / sum(case.nodes) == pytest.approx(run.metrics().util)
 
 
 def test_tables_for_people() -> None:
@@ -148,7 +149,7 @@ def test_plots_of_a_grid(mode: str) -> None:
     for workload in (jobs, jobs.take(np.zeros(3, np.bool_))):
         home = np.zeros(len(workload), np.int64)
         result = simulate(workload, [5, 3], GridPolicy(mode=mode), home=home)
-        run = GridRun(result=result, site_names=("alpha", "beta"), home=home, name="tiny")
+        run = dataclasses.replace(result, site_names=("alpha", "beta"), home=home, name="tiny")
         for kind in ("utilisation", "schedule"):
             figure = run.plot(kind)
             figure.canvas.draw()  # type: ignore[no-untyped-call]
@@ -174,7 +175,7 @@ def test_names_of_narrow_sites_do_not_cover_each_other() -> None:
     jobs = Workload([1], [0], [2], [60_000], [60_000])  # type: ignore[arg-type]
     result = simulate(jobs, nodes, GridPolicy(mode="sharing"))
     names = tuple(f"s{number}" for number in range(41))
-    run = GridRun(result=result, site_names=names, home=np.zeros(1, np.int64))
+    run = dataclasses.replace(result, site_names=names, home=np.zeros(1, np.int64))
     axes = run.plot("schedule").axes[0]
     assert np.diff(axes.get_yticks()).min() >= 240 / 40
     assert axes.get_yticklabels()[0].get_text() == "s0 (200)"

@@ -17,15 +17,11 @@ from matplotlib.figure import Figure
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.scenarios.plots import results as plots
-from gridweave.scenarios.results import schedule as result_files
+from gridweave.scenarios.results import files as result_files
+from gridweave.scenarios.results.comparison import write_comparison
+from gridweave.scenarios.results.files import folder_name
 from gridweave.scenarios.results.metrics import compute_metrics
-from gridweave.scenarios.results.schedule import (
-    JOBS_HEADER,
-    SimulationResult,
-    folder_name,
-    write_comparison,
-    write_jobs_csv,
-)
+from gridweave.scenarios.results.schedule import JOBS_HEADER, SimulationResult
 from gridweave.scenarios.workload.table import Workload
 
 HEADER_LINE = "job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed"
@@ -63,6 +59,11 @@ def dated(result: SimulationResult) -> SimulationResult:
     return dataclasses.replace(result, workload=workload)
 
 
+def write_jobs(result: SimulationResult, path: Path) -> None:
+    """Write the jobs.csv of a result, and nothing else."""
+    result.files()["jobs.csv"](path)
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """Read a CSV file into one dictionary per line."""
     with path.open(newline="", encoding="utf-8") as file:
@@ -71,7 +72,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_jobs_csv_has_the_header_and_one_line_per_job(tmp_path: Path) -> None:
     """The file is exactly what the format says, with -1 and no fragment for a job that was never started."""
-    write_jobs_csv(make_result(), tmp_path / "jobs.csv")
+    write_jobs(make_result(), tmp_path / "jobs.csv")
     assert (tmp_path / "jobs.csv").read_bytes().decode() == (
         HEADER_LINE + "\n"
         "3,0,0,10000,3,10000,10000,site,1,0\n"
@@ -85,7 +86,7 @@ def test_jobs_csv_has_the_header_and_one_line_per_job(tmp_path: Path) -> None:
 def test_site_names_come_back_from_csv(tmp_path_factory: pytest.TempPathFactory, site: str) -> None:
     """Whatever the site is called, with commas, quotes, percent signs or ends of line, a CSV reader gives it back."""
     path = tmp_path_factory.mktemp("csv") / "jobs.csv"
-    write_jobs_csv(make_result(site=site), path)
+    write_jobs(make_result(name=site), path)
     rows = read(path)
     assert [row["site"] for row in rows] == [site] * 4
     assert [row["killed"] for row in rows] == ["0", "0", "1", "0"]
@@ -93,10 +94,10 @@ def test_site_names_come_back_from_csv(tmp_path_factory: pytest.TempPathFactory,
 
 def test_jobs_csv_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one block ends and the next begins no line is lost or doubled."""
-    write_jobs_csv(make_result(), tmp_path / "whole.csv")
+    write_jobs(make_result(), tmp_path / "whole.csv")
     for rows in (1, 2, 3):
         monkeypatch.setattr(result_files, "ROWS_AT_ONCE", rows)
-        write_jobs_csv(make_result(), tmp_path / "blocks.csv")
+        write_jobs(make_result(), tmp_path / "blocks.csv")
         assert (tmp_path / "blocks.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
@@ -170,11 +171,11 @@ def test_result_keeps_its_own_arrays() -> None:
 
 def test_to_pandas_has_the_columns_of_the_csv(tmp_path: Path) -> None:
     """The frame holds what jobs.csv holds, and the optional columns of the workload."""
-    result = make_result(site="north")
+    result = make_result(name="north")
     frame = result.to_pandas()
     assert list(frame.columns) == [*JOBS_HEADER, "user"]
     assert frame["killed"].dtype == np.bool_
-    write_jobs_csv(result, tmp_path / "jobs.csv")
+    write_jobs(result, tmp_path / "jobs.csv")
     from_csv = pd.read_csv(tmp_path / "jobs.csv", dtype={"killed": bool})
     pd.testing.assert_frame_equal(frame[list(JOBS_HEADER)], from_csv)
 

@@ -42,7 +42,7 @@ def scenario(needs: str = 'needs = "lublin"', algorithm: str = "MCB8*/per/OPT=MI
 
 def test_a_fractional_site_of_a_scenario_plays_its_jobs(tmp_path: Path) -> None:
     """Its metrics are there under its name, and its columns."""
-    result = run_built(build_scenario(written(tmp_path, scenario()))).result
+    result = run_built(build_scenario(written(tmp_path, scenario())))
     assert (result.end_ms > 0).all()
     assert result.own_metrics["north.need_max_stretch"] >= 1
     assert set(result.columns) == {"preemptions", "migrations", "moved_nodes"}

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from gridweave.cli.main import app
 from gridweave.errors import InputError
 from gridweave.scenarios.published.network import overheads_of
-from gridweave.scenarios.results.grid import COLUMNS, GridRun, network_columns, policy_label
-from gridweave.scenarios.results.schedule import NEVER
+from gridweave.scenarios.results.network import COLUMNS, network_columns, policy_label
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import scenario_names
 from gridweave.scenarios.scenario.run import run_built, run_scenario, run_world
@@ -56,15 +56,14 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def run_of(path: Path, *overrides: str) -> GridRun:
+def run_of(path: Path, *overrides: str) -> SimulationResult:
     """Run the scenario with changes."""
     return run_scenario(path, overrides=overrides)
 
 
 def test_split_jobs_take_what_the_model_says(path: Path) -> None:
     """Every split job takes its run time by the factor of its placement, all others their run time."""
-    run = run_of(path)
-    result, net = run.result, run.net
+    result, net = run_of(path), build_scenario(path).net
     assert net is not None
     assert result.multi_site.any()
     from gridweave.netmodel.communication import Communication
@@ -72,7 +71,7 @@ def test_split_jobs_take_what_the_model_says(path: Path) -> None:
     ring = Communication(fraction=0.1, message_bytes=1e6, pattern="ring")
     columns = network_columns(result)
     for row in np.flatnonzero(result.start_ms != NEVER):
-        parts = {run.site_names[site]: width for site, width in result.fragments_of(row)}
+        parts = {result.site_names[site]: width for site, width in result.fragments_of(row)}
         factor = net.model.split_factor(ring, parts)
         assert columns["factor"][row] == pytest.approx(factor)
         took_ms, run_ms = int(result.end_ms[row] - result.start_ms[row]), int(result.workload.run_ms[row])
@@ -85,7 +84,7 @@ def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
     narrow = 'net.links=[{from="a", to="b", latency_ms=5, bandwidth="200 Mbps"}]'
     crowd = "workload.communication.pattern=all-to-all"
     run = run_of(path, "grid.contention=dynamic", "grid.data=blocking", narrow, crowd)
-    use, result = run.network_use(), run.result
+    use, result = run.network, run
     assert use is not None
     columns = network_columns(result)
     several = result.multi_site
@@ -100,9 +99,9 @@ def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
     assert use.mean_slowdown > 1
     assert (use.nodes, use.cables, use.changes) == (2, 1, 0)
     plain = run_of(path, "grid.mode=sharing", "grid.data=none", "workload.drop_wide=true")
-    assert plain.network_use() is None
+    assert plain.network is None
     with pytest.raises(InputError, match="without a network"):
-        network_columns(plain.result)
+        network_columns(plain)
 
 
 def test_the_label_tells_how_the_network_is_used(path: Path) -> None:
@@ -118,7 +117,7 @@ def test_files_have_what_the_network_did(path: Path, tmp_path: Path) -> None:
     run.write(tmp_path / "out", plots=False)
     with (tmp_path / "out" / "jobs.csv").open() as file:
         rows = list(csv.DictReader(file))
-    columns = network_columns(run.result)
+    columns = network_columns(run)
     for name in COLUMNS:
         assert [float(row[name]) for row in rows] == columns[name].tolist()
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -151,14 +150,14 @@ def test_links_by_chance_come_from_a_stream_of_their_own(path: Path) -> None:
     whole = build_scenario(path)
     assert whole.workload.width.tolist() == one.workload.width.tolist()
     assert whole.workload.columns["input_bytes"].tolist() == one.workload.columns["input_bytes"].tolist()
-    assert all(result.start_ms.min() >= 0 for result in [run_built(one).result])
+    assert all(result.start_ms.min() >= 0 for result in [run_built(one)])
 
 
 def test_a_slow_link_makes_later_splits_dearer(path: Path) -> None:
     """From the instant on at which the link slows, splits have the factors of the slow link."""
     middle_ms = int(np.median(build_scenario(path).workload.submit_ms))
     run = run_of(path, f'net.changes=[{{at_ms={middle_ms}, action="slow", link=["a", "b"], factor=0.01}}]')
-    result = run.result
+    result = run
     factor, late = network_columns(result)["factor"], result.start_ms >= middle_ms
     assert factor[result.multi_site & late].min() > factor[result.multi_site & ~late].max()
 
@@ -184,14 +183,14 @@ def test_the_geant_scenario_runs_on_the_network_that_ships() -> None:
 def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
     """Under limited control, with messages over the links, jobs are split by the same model, and all is reported."""
     run = run_of(path, "grid.control=limited", "grid.contention=dynamic", "grid.at=b")
-    result = run.result
+    result = run
     assert result.world is not None
     assert result.multi_site.any()
     assert result.world.messages > len(result.workload)
     columns = network_columns(result)
     assert columns["factor"][result.multi_site].min() > 1
     assert (columns["factor"][~result.multi_site] == 1).all()
-    use = run.network_use()
+    use = run.network
     assert use is not None
     assert use.mean_factor == pytest.approx(columns["factor"][result.multi_site].mean())
     run.write(tmp_path / "out", plots=False)
@@ -207,7 +206,7 @@ def test_both_drivers_give_one_schedule(path: Path) -> None:
     """A scenario with a network that both drivers can run has the same starts, ends and factors in both."""
     built = build_scenario(path, ["grid.contention=dynamic", "grid.data=prefetch", "workload.jobs=150"])
     assert not built.needs_world
-    batch, world = run_built(built).result, run_world(built, check=True)
+    batch, world = run_built(built), run_world(built, check=True)
     assert world.start_ms.tolist() == batch.start_ms.tolist()
     assert world.end_ms.tolist() == batch.end_ms.tolist()
     for name in COLUMNS:
@@ -220,7 +219,7 @@ def test_where_the_grid_is_decides_how_late_jobs_start(path: Path) -> None:
     sharing = "grid.mode=sharing", "workload.drop_wide=true", "workload.jobs=60", "workload.load=0.1", slow
     delays = {}
     for at in ("a", "b"):
-        result = run_of(path, *sharing, f"grid.at={at}").result
+        result = run_of(path, *sharing, f"grid.at={at}")
         wait_ms = result.start_ms - result.workload.submit_ms
         site = result.fragments["site"][result.first_fragment]
         delays[at] = [int(wait_ms[site == number].min()) for number in (0, 1) if (site == number).any()]

@@ -53,9 +53,9 @@ def scenario_of(widths: Sequence[int], folder: Path, sites: dict[str, int], **ta
 def test_the_same_seed_gives_the_same_run() -> None:
     """A run repeats to the last bit, and another seed gives another."""
     first, again, other = (run_scenario("two-sites", overrides=[*SMALL, f"scenario.seed={seed}"]) for seed in (1, 1, 2))
-    assert first.result.start_ms.tolist() == again.result.start_ms.tolist()
+    assert first.start_ms.tolist() == again.start_ms.tolist()
     assert first.sites_of_jobs() == again.sites_of_jobs()
-    assert first.result.workload.width.tolist() != other.result.workload.width.tolist()
+    assert first.workload.width.tolist() != other.workload.width.tolist()
 
 
 def test_streams_do_not_shift_each_other() -> None:
@@ -84,19 +84,19 @@ def test_a_run_is_the_grid_simulator(mode: str, selection: str) -> None:
     run = run_scenario("two-sites", overrides=changes)
     policy = GridPolicy(mode=mode, selection=selection, overhead=0.25, max_fragments=LIMITED_FRAGMENTS)
     rng = np.random.default_rng([1, 4])
-    expected = simulate(run.result.workload, [256, 128], policy, rng=rng)
-    assert run.result.start_ms.tolist() == expected.start_ms.tolist()
-    assert run.result.fragments.tolist() == expected.fragments.tolist()
+    expected = simulate(run.workload, [256, 128], policy, rng=rng)
+    assert run.start_ms.tolist() == expected.start_ms.tolist()
+    assert run.fragments.tolist() == expected.fragments.tolist()
 
 
 def test_local_runs_are_the_local_mode_of_the_grid_simulator() -> None:
     """Without disciplines of their own, sites under mode local do what simulate does."""
     run = run_scenario("two-sites", overrides=[*SMALL, "grid.mode=local", "grid.order=sjf"])
     policy = GridPolicy(mode="local", order="sjf")
-    expected = simulate(run.result.workload, [256, 128], policy, home=run.home)
-    assert run.result.start_ms.tolist() == expected.start_ms.tolist()
-    assert run.result.end_ms.tolist() == expected.end_ms.tolist()
-    assert [run.result.fragments_of(row) for row in range(20)] == [expected.fragments_of(row) for row in range(20)]
+    expected = simulate(run.workload, [256, 128], policy, home=run.home)
+    assert run.start_ms.tolist() == expected.start_ms.tolist()
+    assert run.end_ms.tolist() == expected.end_ms.tolist()
+    assert [run.fragments_of(row) for row in range(20)] == [expected.fragments_of(row) for row in range(20)]
 
 
 def test_local_sites_have_disciplines_of_their_own() -> None:
@@ -108,8 +108,8 @@ def test_local_sites_have_disciplines_of_their_own() -> None:
         (1, 128, {"discipline": "queue", "order": "fcfs", "backfill": "conservative"}),
     ):
         rows = np.flatnonzero(run.home == site)
-        expected = simulate(run.result.workload.take(rows), nodes, **options)  # type: ignore[arg-type]
-        assert run.result.start_ms[rows].tolist() == expected.start_ms.tolist()
+        expected = simulate(run.workload.take(rows), nodes, **options)  # type: ignore[arg-type]
+        assert run.start_ms[rows].tolist() == expected.start_ms.tolist()
 
 
 def test_round_robin_homes() -> None:
@@ -223,9 +223,9 @@ def test_shipped_scenarios_run_offline_in_every_mode(name: str, mode: str) -> No
     """The scenarios for newcomers run without a trace, in every mode, on the same jobs, and every job ends."""
     run = run_scenario(name, overrides=["workload.jobs=200", f"grid.mode={mode}"])
     adaptive = build_scenario(name, ["workload.jobs=200"])
-    assert run.result.workload.job_id.tolist() == adaptive.workload.job_id.tolist()
-    assert (run.result.end_ms > run.result.start_ms).all()
-    assert (run.result.start_ms >= run.result.workload.submit_ms).all()
+    assert run.workload.job_id.tolist() == adaptive.workload.job_id.tolist()
+    assert (run.end_ms > run.start_ms).all()
+    assert (run.start_ms >= run.workload.submit_ms).all()
 
 
 @settings(max_examples=15)
@@ -235,8 +235,8 @@ def test_chapter_7_local_and_sharing(machines: str, mode: str, seed: int) -> Non
     split = "workload.transform.split=site"
     changes = [f"sites={machines}", f"grid.mode={mode}", split, "workload.jobs=100", f"scenario.seed={seed}"]
     run = run_scenario("streit-7-syn", overrides=changes)
-    assert not run.result.multi_site.any()
-    assert run.result.n_fragments.tolist() == [1] * len(run.result.workload)
+    assert not run.multi_site.any()
+    assert run.n_fragments.tolist() == [1] * len(run.workload)
 
 
 @pytest.mark.trace
@@ -244,7 +244,7 @@ def test_extracts_of_chapter_7(trace_path: TracePath) -> None:
     """Each extract has 10,000 jobs, and more of them run multi-site the higher the overhead (Streit, Table 7.3)."""
     trace_path("CTC-SP2-1996-3.1-cln")
     for name in ("streit-7-10-20k", "streit-7-30-40k", "streit-7-60-70k"):
-        none, much = (run_scenario(name, overrides={"grid.overhead": p}).result for p in (0.0, 0.6))
+        none, much = (run_scenario(name, overrides={"grid.overhead": p}) for p in (0.0, 0.6))
         assert len(none.workload) == 10_000
         assert 0 < none.multi_site.sum() < much.multi_site.sum() < 1500
         assert none.multi_site_area() < much.multi_site_area()

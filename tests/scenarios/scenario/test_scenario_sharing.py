@@ -40,8 +40,8 @@ def test_the_resources_of_a_seed_do_not_depend_on_the_sites() -> None:
 def test_every_way_to_run_a_grid_takes_such_a_site(change: str, tmp_path: Path) -> None:
     """All jobs run under every level of control and by themselves, and the files are written but for the schedule."""
     run = run_scenario(NAME, overrides=[*SMALL, change, "workload.drop_wide=true"])
-    assert (run.result.end_ms > run.result.start_ms).all()
-    assert (run.result.world is not None) is (change != "grid.mode=local")
+    assert (run.end_ms > run.start_ms).all()
+    assert (run.world is not None) is (change != "grid.mode=local")
     names = {path.name for path in run.write(tmp_path / "out")}
     assert names == {"jobs.csv", "summary.json", "utilisation.png", "waits.png"}
     with pytest.raises(OptionError, match="cannot be drawn where jobs share nodes"):

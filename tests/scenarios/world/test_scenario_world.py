@@ -257,7 +257,7 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
     changes = ["grid.backfill=conservative", "grid.control=full"]
     built = build_scenario(good, changes)
     assert (built.needs_world, built.policy.backfill) == (True, "conservative")
-    assert run_scenario(good, overrides=changes).result.start_ms.min() >= 0
+    assert run_scenario(good, overrides=changes).start_ms.min() >= 0
     built = build_scenario(good, changes[:1])
     assert [policy.backfill for policy in built.site_policies] == ["conservative", "conservative"]
 
@@ -282,8 +282,8 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
 def test_the_world_is_simulated_where_it_must_be(change: str, needs_world: bool) -> None:
     """The batch driver runs what it knows, the simulated world the rest; mode local needs no grid at all."""
     changes = ["workload.jobs=40", "grid.mode=sharing", "workload.transform.split=64", change]
-    assert (run_scenario("two-sites", overrides=changes).result.world is not None) is needs_world
-    local = run_scenario("two-sites", overrides=[*changes, "grid.mode=local"]).result
+    assert (run_scenario("two-sites", overrides=changes).world is not None) is needs_world
+    local = run_scenario("two-sites", overrides=[*changes, "grid.mode=local"])
     assert not (local.world is not None)
 
 
@@ -321,8 +321,8 @@ def test_shipped_scenarios_run_at_every_level(name: str, control: str) -> None:
 def test_shipped_scenarios_run_the_same_jobs_without_a_grid(name: str) -> None:
     """Mode local runs the jobs that every level runs, so that they can be compared."""
     run = run_scenario(name, overrides=[*SMALL, "grid.mode=local"])
-    assert run.result.workload.job_id.tolist() == build_scenario(name, SMALL).workload.job_id.tolist()
-    assert (run.result.end_ms > run.result.start_ms).all()
+    assert run.workload.job_id.tolist() == build_scenario(name, SMALL).workload.job_id.tolist()
+    assert (run.end_ms > run.start_ms).all()
 
 
 # -- what comes out

@@ -111,6 +111,28 @@ async def test_a_piece_is_ended_at_once_though_it_was_given_time(machine: Machin
 
 
 @pytest.mark.asyncio
+async def test_a_job_saves_what_it_has_done_at_its_checkpoint_signal(machine: Machine, post: Post) -> None:
+    """A piece that is to save gets its signal in place of TERM, and its time; the next one finds what it saved."""
+    code = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+done = int(open("saved").read()) if os.path.exists("saved") else 0
+open(os.environ["POST"], "w").write(f"{os.getpid()}\\n")
+signal.sigwait([signal.SIGUSR1])
+open("saved", "w").write(str(done + 1))
+"""
+    async with machine.runner() as runner:
+        for attempt in (0, 1):
+            more = {"attempt": attempt, "checkpoint_signal": "USR1", "grace_ms": 60_000}
+            await runner.start(machine.launch(*machine.python(code), **more, environment={"POST": str(post.path)}))
+            os.close(await post.pid())
+            await runner.cancel(1, attempt, "moved", saves=True)
+            ended = await machine.ended(runner)
+            assert (ended.outcome, ended.reason, ended.ranks[0].exit_code) == ("cancelled", "moved", 0)
+    assert (machine.scratch / "saved").read_text() == "2"
+
+
+@pytest.mark.asyncio
 async def test_a_second_start_changes_nothing(machine: Machine) -> None:
     """However often a start is asked for, before, while and after it runs, and forgotten, the command runs once."""
     launch = machine.launch("sh", "-c", "echo ran >> ran")

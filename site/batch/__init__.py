@@ -1,0 +1,1 @@
+"""Sites whose nodes belong to a batch system (docs/batch-systems.md)."""

@@ -1,0 +1,243 @@
+"""A Slurm cluster by its commands: the plug for Slurm, called by whoever drives a site."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.site.batch.slurm.parse import (
+    OLDEST,
+    SINFO_FORMAT,
+    SQUEUE_FORMAT,
+    read_sinfo,
+    read_squeue,
+    read_version,
+    view_of,
+)
+from gridweave.site.batch.system import AllocationRequest, BatchView, check_request
+
+ALLOWED = (
+    "account",
+    "clusters",
+    "constraint",
+    "exclude",
+    "gres",
+    "licenses",
+    "mail-type",
+    "mail-user",
+    "mem",
+    "mem-per-cpu",
+    "nice",
+    "nodelist",
+    "partition",
+    "priority",
+    "qos",
+    "reservation",
+    "wckey",
+)
+"""Options of ``sbatch`` that may be passed on; all others would change what a job of gridweave is."""
+
+COMMAND_S = 30.0
+"""So long a command of Slurm may take; afterwards it is not known what it has done."""
+
+_NEEDED = ("sbatch", "squeue", "sinfo", "scancel")
+
+_AWAY = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "zero bytes",
+    "connection refused",
+    "connection reset",
+    "communication",
+    "temporarily",
+    "protocol authentication error",
+    "slurm backup controller",
+    "munge",
+)
+"""What a command says that did not reach the controller, or has heard no answer, in small letters."""
+
+_LIMIT = ("violates accounting/qos policy", "job submit limit", "queue is full", "maxsubmit")
+"""What ``sbatch`` says of a limit that others' ends may lift."""
+
+_OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
+
+
+class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which cluster, and as what jobs are submitted there.
+
+    Attributes
+    ----------
+    partition : str
+        Of which nodes are asked for.
+    account, qos : str
+        As Slurm knows them; empty: those that it gives to whoever submits.
+    conf : str
+        Path of the cluster's ``slurm.conf``; empty: where Slurm looks for it itself.
+    bin : str
+        Folder of Slurm's commands; empty: they are on the path.
+    options : tuple of str
+        Further options of ``sbatch`` for every job, each as ``name=value``; of `ALLOWED` alone.
+
+    Raises
+    ------
+    OptionError
+        If an option is none that may be passed on.
+
+    Examples
+    --------
+    >>> SlurmSettings(partition="main", options=("constraint=fast",)).options
+    ('constraint=fast',)
+    """
+
+    partition: str
+    account: str = ""
+    qos: str = ""
+    conf: str = ""
+    bin: str = ""
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.partition):
+            raise OptionError("partition", f"{self.partition!r} is the name of none; letters, digits, hyphens")
+        for option in self.options:
+            name = option.removeprefix("--").partition("=")[0]
+            if name not in ALLOWED:
+                raise OptionError(
+                    "options", f"{name!r} is no option of sbatch that is passed on; those are {', '.join(ALLOWED)}"
+                )
+
+
+class Slurm:
+    """A Slurm cluster, asked by its commands.
+
+    Parameters
+    ----------
+    settings : SlurmSettings
+    folder : pathlib.Path
+        Where allocations work and what their scripts print is kept; every node of the cluster sees it.
+    environment : mapping from str to str, optional
+        Of the commands, and so of what they submit; None: that of this process. What Slurm has put into it, as this may
+        itself run in a job, is left out.
+    """
+
+    def __init__(self, settings: SlurmSettings, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.settings, self._folder = settings, folder
+        given = os.environ if environment is None else environment
+        self._environment = {name: value for name, value in given.items() if not _OTHERS.match(name)}
+        self._environment |= {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+        if settings.conf:
+            self._environment["SLURM_CONF"] = settings.conf
+        self._path = settings.bin or self._environment.get("PATH", os.defpath)
+
+    async def check(self) -> None:
+        """Raise InputError if this cluster can never give nodes as it is set up.
+
+        UnavailableError if it does not answer, so that nothing is known.
+        """
+        for command in _NEEDED:
+            if shutil.which(command, path=self._path) is None:
+                right = "install Slurm's commands here, or name their folder (bin)"
+                raise InputError(f"there is no {command} on the path; {right}")
+        version = read_version(await self._run("sinfo", "--version"))
+        if version < OLDEST:
+            found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
+            raise InputError(f"this Slurm is {found}, which is too old; {oldest} is the oldest that is known to work")
+        await self.view("")
+        await self._submit(("--test-only", "--nodes=1", "--time=1", *self._common()), "#!/bin/sh\ntrue\n")
+
+    async def view(self, prefix: str) -> BatchView:
+        """Return what is seen now: one ``squeue`` and one ``sinfo`` for all."""
+        partition = f"--partition={self.settings.partition}"
+        queue = await self._run("squeue", "--noheader", "--all", "--states=all", partition, f"--format={SQUEUE_FORMAT}")
+        nodes = await self._run("sinfo", "--noheader", partition, f"--format={SINFO_FORMAT}")
+        return view_of(read_sinfo(nodes, self.settings.partition), read_squeue(queue), prefix)
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Ask for whole nodes; return the number of the job in Slurm.
+
+        Slurm never runs it a second time by itself: who asked for it decides that.
+        """
+        check_request(request)
+        said = await self._submit(
+            (
+                "--parsable",
+                f"--job-name={request.name}",
+                f"--nodes={request.nodes}",
+                "--ntasks-per-node=1",
+                "--exclusive",
+                "--no-requeue",
+                f"--time={-(-request.length_ms // 60_000)}",
+                f"--chdir={self._folder}",
+                f"--output={self._folder}/{request.name}.log",
+                *([f"--comment={request.comment}"] if request.comment else []),
+                *self._common(),
+                *(f"--{option.removeprefix('--')}" for option in request.options),
+            ),
+            request.script,
+        )
+        return said.strip().partition(";")[0]
+
+    async def cancel(self, numbers: tuple[str, ...]) -> None:
+        """Cancel jobs of Slurm by their numbers; those that are over are passed over."""
+        if numbers:
+            await self._run("scancel", "--quiet", *numbers)
+
+    def _common(self) -> list[str]:
+        settings = self.settings
+        named = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+        own = [f"--{name}={value}" for name, value in named.items() if value]
+        return [*own, *(f"--{option.removeprefix('--')}" for option in settings.options)]
+
+    async def _submit(self, options: tuple[str, ...], script: str) -> str:
+        status, out, err = await self._ask("sbatch", options, script)
+        if status == 0:
+            return out
+        said = _said(err)
+        if any(word in err.lower() for word in (*_AWAY, *_LIMIT)):
+            raise UnavailableError(f"Slurm takes no job now: {said}")
+        raise InputError(f"Slurm refuses the job: {said}")
+
+    async def _run(self, command: str, *arguments: str) -> str:
+        status, out, err = await self._ask(command, arguments)
+        if status != 0:
+            raise UnavailableError(f"{command} fails: {_said(err)}")
+        return out
+
+    async def _ask(self, command: str, arguments: tuple[str, ...], given: str = "") -> tuple[int, str, str]:
+        """Run a command; return its exit code and what it has printed."""
+        program = shutil.which(command, path=self._path)
+        if program is None:
+            raise UnavailableError(f"there is no {command} on the path")
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._environment,
+            cwd="/",
+        )
+        try:
+            async with asyncio.timeout(COMMAND_S):
+                out, err = await process.communicate(given.encode())
+        except TimeoutError:
+            raise UnavailableError(f"{command} has not answered for {COMMAND_S:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def _said(err: str) -> str:
+    """Return what a command of Slurm has said, in one line."""
+    lines = [re.sub(r"^\w+: (error: )?", "", line).strip() for line in err.splitlines()]
+    lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]
+    return "; ".join(lines) or "it says nothing"

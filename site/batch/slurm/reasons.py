@@ -1,0 +1,114 @@
+"""Slurm's words in plain ones: why a job waits, and how one ended."""
+
+from __future__ import annotations
+
+WAITING = {
+    "None": "Slurm has not looked at it yet",
+    "Priority": "other jobs in Slurm's queue have a higher priority",
+    "Resources": "Slurm has no nodes free for it now",
+    "Dependency": "Slurm holds it back until jobs that it depends on have ended",
+    "DependencyNeverSatisfied": "jobs that it depends on in Slurm have ended otherwise than they had to",
+    "BeginTime": "its begin time in Slurm has not come",
+    "JobHeldUser": "it is held in Slurm by the account that it was submitted as; scontrol release lets it go",
+    "JobHeldAdmin": "it is held by an administrator of Slurm",
+    "JobLaunchFailure": "Slurm could not start it on its nodes, and holds it",
+    "Reservation": "it waits for a reservation in Slurm to begin",
+    "ReservationDeleted": "its reservation in Slurm was removed",
+    "PartitionDown": "the partition is down: an administrator of Slurm has to open it",
+    "PartitionInactive": "the partition is inactive: an administrator of Slurm has to open it",
+    "PartitionNodeLimit": "it needs more nodes than the partition gives to a job, or than are up there",
+    "PartitionTimeLimit": "its time limit is above that of the partition",
+    "PartitionConfig": "the partition does not take such jobs as it is set up",
+    "NodeDown": "a node that it needs is down",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "BadConstraints": "no node of the cluster is what it asks for",
+    "Licenses": "licenses that it needs are taken",
+    "Cleaning": "Slurm still cleans up after its last run",
+    "Prolog": "the prolog of its nodes still runs",
+    "NodesFailed": "nodes failed while Slurm started it",
+    "FrontEndDown": "no front end of the cluster is up",
+    "InvalidAccount": "its account in Slurm is not valid",
+    "InvalidQOS": "its quality of service (QOS) in Slurm is not valid",
+    "AccountNotAllowed": "its account may not use the partition",
+    "QOSNotAllowed": "its quality of service (QOS) may not be used in the partition",
+    "AssociationJobLimit": "its account runs as many jobs as it may",
+    "AssocMaxJobsLimit": "its account runs as many jobs as it may",
+    "AssociationResourceLimit": "its account uses as much of the cluster as it may",
+    "AssociationTimeLimit": "its account has used up its time",
+    "QOSJobLimit": "its quality of service (QOS) runs as many jobs as it may",
+    "QOSResourceLimit": "its quality of service (QOS) uses as much of the cluster as it may",
+    "QOSTimeLimit": "its quality of service (QOS) has used up its time",
+    "JobArrayTaskLimit": "as many tasks of its array run as may",
+    "TimeLimit": "its time limit in Slurm is reached",
+    "SystemFailure": "Slurm itself, its files or its network failed",
+    "RaisedSignal:53(Real-time_signal_19)": "Slurm could not start it: the folder for its output cannot be written",
+    "launch_failed_requeued_held": "Slurm could not start it on its nodes, put it back, and holds it",
+    "job_requeued_in_held_state": "it was put back into Slurm's queue, and is held there",
+}
+"""What ``squeue`` gives as the reason of a waiting job, and what it means."""
+
+_LIMITS = {
+    "Assoc": "its account",
+    "QOS": "its quality of service (QOS)",
+}
+
+ENDED = {
+    "COMPLETED": "its nodes were given back",
+    "CANCELLED": "it was cancelled in Slurm",
+    "FAILED": "its script in Slurm failed",
+    "TIMEOUT": "it reached its time limit in Slurm",
+    "NODE_FAIL": "a node failed under it",
+    "PREEMPTED": "Slurm took its nodes for a job that goes first (preempted)",
+    "OUT_OF_MEMORY": "it used more memory than Slurm gave it",
+    "BOOT_FAIL": "its nodes did not boot",
+    "DEADLINE": "it could not end by its deadline in Slurm",
+    "REVOKED": "another cluster of Slurm's federation has it",
+    "REQUEUED": "Slurm put it back into its queue",
+    "SPECIAL_EXIT": "it was put back and held by Slurm, as its exit code says",
+}
+"""The states of a job in Slurm that are ends, and what they mean."""
+
+
+def why_waiting(reason: str) -> str:
+    """Return in plain words why a job waits in Slurm.
+
+    Parameters
+    ----------
+    reason : str
+        As ``squeue`` prints it.
+
+    Examples
+    --------
+    >>> why_waiting("Priority")
+    "other jobs in Slurm's queue have a higher priority"
+    >>> why_waiting("QOSMaxNodePerUserLimit")
+    'its quality of service (QOS) has a limit that is reached (QOSMaxNodePerUserLimit)'
+    >>> why_waiting("ReqNodeNotAvail, UnavailableNodes:n[3-4]")
+    'nodes that it needs are down, drained or reserved (n[3-4])'
+    >>> why_waiting("SomethingNew")
+    'Slurm gives the reason SomethingNew'
+    """
+    word, _, rest = reason.strip().strip("()").partition(",")
+    known = WAITING.get(word)
+    if known is not None:
+        nodes = rest.partition("UnavailableNodes:")[2].strip()
+        return f"{known} ({nodes})" if nodes else known
+    for start, whose in _LIMITS.items():
+        if word.startswith(start) and len(word) > len(start):
+            return f"{whose} has a limit that is reached ({word})"
+    return f"Slurm gives the reason {word}" if word else WAITING["None"]
+
+
+def why_ended(state: str) -> str | None:
+    """Return in plain words how a job ended in Slurm; None if its state is no end.
+
+    Examples
+    --------
+    >>> why_ended("NODE_FAIL")
+    'a node failed under it'
+    >>> why_ended("CANCELLED by 0")
+    'it was cancelled in Slurm'
+    >>> why_ended("RUNNING") is None
+    True
+    """
+    return ENDED.get(state.split(" ", maxsplit=1)[0].rstrip("+"))

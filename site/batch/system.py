@@ -1,0 +1,136 @@
+"""What a site asks of the batch system that its nodes belong to: the plug (docs/batch-systems.md).
+
+A batch system gives out nodes for a time. What a site gets of it at one time is an *allocation*: a job of the batch
+system under a name that the site has chosen, and that no other allocation ever has.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from gridweave.errors import OptionError
+
+AllocationState = Literal["waiting", "running", "ended"]
+
+
+class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that a site asks the batch system for, each for itself alone.
+
+    Attributes
+    ----------
+    name : str
+        Unique for ever: by it the allocation is found again, whatever became of the call that asked for it.
+    nodes : int
+        How many, >= 1.
+    length_ms : int
+        After so long the batch system takes them back.
+    script : str
+        What runs on the first of them; the nodes are given back when it ends.
+    comment : str
+        For people who look at the queue of the batch system: whose job it is for.
+    options : tuple of str
+        Options of the batch system's own, as they stand on its command line.
+    """
+
+    name: str
+    nodes: int
+    length_ms: int
+    script: str
+    comment: str = ""
+    options: tuple[str, ...] = ()
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batch system says of an allocation.
+
+    Attributes
+    ----------
+    name : str
+        As it was asked for.
+    number : str
+        What the batch system calls it; under it people find it there.
+    state : {"waiting", "running", "ended"}
+    start_ms : int, optional
+        When it starts, as the batch system expects now; when it has started. None: not known.
+    reason : str
+        Why it waits, or how it ended, in plain words; empty while it runs.
+    """
+
+    name: str
+    number: str
+    state: AllocationState
+    start_ms: int | None = None
+    reason: str = ""
+
+
+class BatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of the batch system at one time.
+
+    Attributes
+    ----------
+    nodes : int
+        Nodes that run jobs, or could.
+    idle : int
+        Those that nobody has.
+    longest_ms : int, optional
+        The longest time for which nodes are given; None: any.
+    allocations : tuple of Allocation
+        Those whose names begin as was asked. One that ended some minutes ago may be left out.
+    ends : tuple of (int, int)
+        Of all that runs, whoever it belongs to: when it ends at the latest, and how many nodes it has; by the end.
+    waiting : tuple of (int, int)
+        Of all that waits and has an expected start, whoever it belongs to: that start, and how many nodes it needs.
+    """
+
+    nodes: int
+    idle: int
+    longest_ms: int | None = None
+    allocations: tuple[Allocation, ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
+    waiting: tuple[tuple[int, int], ...] = ()
+
+
+class BatchSystem(Protocol):
+    """A batch system, as whoever drives a site calls it.
+
+    Every call may fail with `gridweave.errors.UnavailableError`: the batch system does not answer, and it is not known
+    whether it has done what was asked.
+    """
+
+    async def check(self) -> None:
+        """Raise InputError, in one line, if nothing can ever be had here as it is set up."""
+
+    async def view(self, prefix: str) -> BatchView:
+        """Return what is seen now, with the allocations whose names begin so; as few questions as there can be."""
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Ask for nodes; return the number of the allocation. InputError: the batch system will not have it."""
+
+    async def cancel(self, numbers: tuple[str, ...]) -> None:
+        """Give allocations back, or take what waits out of the queue; those that have ended are passed over."""
+
+
+def allocation_name_problem(name: str) -> str | None:
+    """Return what is wrong with the name of an allocation, in one line, or None.
+
+    Examples
+    --------
+    >>> allocation_name_problem("a|b")
+    "the name 'a|b' of an allocation must be letters, digits, hyphens, underscores and dots"
+    """
+    if name and all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in name):
+        return None
+    return f"the name {name!r} of an allocation must be letters, digits, hyphens, underscores and dots"
+
+
+def check_request(request: AllocationRequest) -> None:
+    """Raise OptionError if a request makes no sense to any batch system."""
+    problem = allocation_name_problem(request.name)
+    if problem is not None:
+        raise OptionError("name", problem)
+    if request.nodes < 1:
+        raise OptionError("nodes", f"is {request.nodes} of allocation {request.name}; at least 1")
+    if request.length_ms < 1:
+        raise OptionError("length_ms", f"is {request.length_ms} of allocation {request.name}; at least 1")

@@ -1,0 +1,111 @@
+"""A real Slurm cluster, asked by its commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.slurm.commands import Slurm, SlurmSettings
+from gridweave.site.batch.system import Allocation, AllocationRequest, BatchView
+from slurm_cluster import SlurmCluster, running_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """Return a cluster of three nodes that gives them for an hour at most."""
+    with running_cluster(tmp_path_factory.mktemp("slurm"), "one", 3, "60") as found:
+        yield found
+
+
+def slurm_of(cluster: SlurmCluster, **settings: object) -> Slurm:
+    """Return the plug for a cluster."""
+    values = {"partition": "main", "conf": str(cluster.conf)} | settings
+    return Slurm(SlurmSettings(**values), cluster.folder)  # type: ignore[arg-type]
+
+
+async def seen(slurm: Slurm, name: str, state: str) -> Allocation:
+    """Return an allocation as soon as it is in a state."""
+    async with asyncio.timeout(60):
+        while True:
+            found = {each.name: each for each in (await slurm.view("gw-")).allocations}
+            if name in found and found[name].state == state:
+                return found[name]
+            await asyncio.sleep(0.2)
+
+
+def asked(name: str, script: str, nodes: int = 1, **options: object) -> AllocationRequest:
+    """Return a request for nodes for a minute."""
+    values: dict[str, object] = {"length_ms": 60_000} | options
+    return AllocationRequest(name=name, nodes=nodes, script=f"#!/bin/sh\n{script}\n", **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_allocations_from_the_request_to_the_end(cluster: SlurmCluster) -> None:
+    """Nodes are asked for, had, waited for, given back and taken away, and each is found by its name."""
+    slurm = slurm_of(cluster)
+    await slurm.check()
+    before = await slurm.view("gw-")
+    assert (before.nodes, before.idle, before.longest_ms) == (3, 3, 3_600_000)
+    first = await slurm.submit(asked("gw-1", "sleep 600", 2, comment="gridweave: job 1 of anna"))
+    running = await seen(slurm, "gw-1", "running")
+    assert running.number == first
+    assert running.start_ms is not None
+    await slurm.submit(asked("gw-2", "true", 3))
+    waits = await seen(slurm, "gw-2", "waiting")
+    cluster.wait(lambda: "Resources" in cluster.run("squeue", "-h", "-o", "%r"), "a reason")
+    view: BatchView = await slurm.view("gw-")
+    waits = next(each for each in view.allocations if each.name == "gw-2")
+    assert waits.reason == "Slurm has no nodes free for it now (Resources)"
+    assert view.ends == ((running.start_ms + 60_000, 2),)
+    assert "anna" in cluster.run("squeue", "-h", "-o", "%k")
+    await slurm.cancel((first, "999999"))
+    assert (await seen(slurm, "gw-1", "ended")).reason == "it was cancelled in Slurm (CANCELLED)"
+    assert (await seen(slurm, "gw-2", "ended")).reason == "its nodes were given back (COMPLETED)"
+    await slurm.submit(asked("gw-3", "exit 3"))
+    assert (await seen(slurm, "gw-3", "ended")).reason == "its script in Slurm failed (FAILED)"
+
+
+@pytest.mark.asyncio
+async def test_what_slurm_will_not_have(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """One line says what was wrong; nobody waits for what can never be."""
+    with pytest.raises(InputError, match=r"partition 'gpu': this cluster has none of that name"):
+        await slurm_of(cluster, partition="gpu").check()
+    with pytest.raises(InputError, match=r"^there is no sbatch on the path; install Slurm's commands here, or name"):
+        await slurm_of(cluster, bin=str(tmp_path)).check()
+    with pytest.raises(InputError, match=r"^Slurm refuses the job: .*licen[cs]e"):
+        await slurm_of(cluster, options=("licenses=nope:1",)).check()
+    for command, prints in (("sbatch", ""), ("squeue", ""), ("scancel", ""), ("sinfo", "slurm 20.11.9")):
+        (tmp_path / command).write_text(f"#!/bin/sh\necho {prints}\n")
+        (tmp_path / command).chmod(0o755)
+    with pytest.raises(InputError, match=r"^this Slurm is 20\.11, which is too old; 22\.05 is the oldest"):
+        await slurm_of(cluster, bin=str(tmp_path)).check()
+
+
+@pytest.mark.asyncio
+async def test_a_controller_that_is_down_and_comes_back(cluster: SlurmCluster) -> None:
+    """Whoever asks hears that it is not to be had now; what waited there is found again by its name."""
+    slurm = slurm_of(cluster)
+    number = await slurm.submit(asked("gw-4", "sleep 600", 3))
+    await seen(slurm, "gw-4", "running")
+    # A controller that is killed forgets what it has not written down; what has become of that is a matter of the site.
+    cluster.wait(lambda: b"gw-4" in (cluster.folder / "state" / "job_state").read_bytes(), "the job on disk")
+    cluster.kill_controller()
+    impatient = slurm_of(cluster, conf=str(_impatient(cluster)))
+    with pytest.raises(UnavailableError, match=r"squeue fails: .*ontact"):
+        await impatient.view("gw-")
+    with pytest.raises(UnavailableError, match=r"Slurm takes no job now: .*ontact"):
+        await impatient.submit(asked("gw-5", "true"))
+    cluster.start_controller()
+    assert (await seen(slurm, "gw-4", "running")).number == number
+    await slurm.cancel((number,))
+
+
+def _impatient(cluster: SlurmCluster) -> Path:
+    """Return the same settings with a shorter wait for the controller."""
+    path = cluster.folder / "impatient.conf"
+    path.write_text(cluster.conf.read_text() + "MessageTimeout=2\n")
+    return path

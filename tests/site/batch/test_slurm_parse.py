@@ -1,0 +1,103 @@
+"""What Slurm's commands print is understood: recorded texts of several versions."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.site.batch.slurm.commands import SlurmSettings
+from gridweave.site.batch.slurm.parse import read_sinfo, read_span_ms, read_squeue, read_version, view_of
+from gridweave.site.batch.slurm.reasons import ENDED, WAITING, why_waiting
+from gridweave.site.batch.system import AllocationRequest, check_request
+
+# Recorded from 22.05.8: squeue -h -a -t all in our format, while a job of four nodes waits for two that are taken.
+SQUEUE_22_05 = """\
+1|COMPLETED|1795436563|1795436584|2|root|None|wrap
+2|COMPLETED|1795436584|1795436604|4|root|None|gw-x-1-1
+4|PENDING|1795436673|1795436733|4|root|Resources|gw-x-1-2
+5|PENDING|1795436700|1795436760|1|root|Priority|wrap
+3|RUNNING|1795436613|1795436673|2|root|None|wrap
+"""
+SINFO_22_05 = """\
+2|planned|infinite
+2|allocated|infinite
+"""
+# As newer versions print it: a reason with nodes, an array, a range of nodes, a user's name with a bar in it.
+SQUEUE_NEWER = """\
+71_[1-9]|PENDING|N/A|N/A|1-4|anna|Priority|sweep
+72|PENDING|N/A|N/A|2|bert|ReqNodeNotAvail, UnavailableNodes:n[3-4]|gw-x-7-1
+73|NODE_FAIL|1795436613|1795436673|2|bert|None|gw-x-8-1
+74|OUT_OF_MEMORY|1795436613|1795436673|1|bert|OutOfMemory|gw-x-9-1
+75|RUNNING|1795436613|NONE|1|bert|None|a|b
+"""
+SINFO_MIXED = """\
+3|idle|1-00:00:00
+1|down*|1-00:00:00
+2|mixed|1-00:00:00
+1|drained|1-00:00:00
+4|idle~|1-00:00:00
+1|idle*|1-00:00:00
+"""
+
+
+def test_a_view_of_a_cluster_at_work() -> None:
+    """Ours are told by their names, and the ends and expected starts are those of everybody."""
+    view = view_of(read_sinfo(SINFO_22_05, "main"), read_squeue(SQUEUE_22_05), "gw-x-")
+    assert (view.nodes, view.idle, view.longest_ms) == (4, 2, None)
+    over, waits = view.allocations
+    assert (over.name, over.number, over.state) == ("gw-x-1-1", "2", "ended")
+    assert (waits.state, waits.start_ms) == ("waiting", 1795436673000)
+    assert waits.reason == "Slurm has no nodes free for it now (Resources)"
+    assert view.ends == ((1795436673000, 2),)
+    assert view.waiting == ((1795436673000, 4), (1795436700000, 1))
+
+
+def test_ends_and_reasons_of_newer_versions() -> None:
+    """How a job ended and why one waits is said in plain words, with Slurm's own behind them."""
+    partition = read_sinfo(SINFO_MIXED, "main")
+    assert (partition.nodes, partition.idle, partition.longest_ms) == (9, 7, 86_400_000)
+    view = view_of(partition, read_squeue(SQUEUE_NEWER), "gw-x-")
+    said = {allocation.name: (allocation.state, allocation.reason) for allocation in view.allocations}
+    assert said == {
+        "gw-x-7-1": ("waiting", "nodes that it needs are down, drained or reserved (n[3-4]) (ReqNodeNotAvail)"),
+        "gw-x-8-1": ("ended", "a node failed under it (NODE_FAIL)"),
+        "gw-x-9-1": ("ended", "it used more memory than Slurm gave it (OUT_OF_MEMORY)"),
+    }
+    assert view.ends == ()
+
+
+def test_reasons_are_one_plain_line_each() -> None:
+    """No reason is empty, ends with a stop, or is Slurm's word alone; those that are not known are told as they are."""
+    for word, plain in (WAITING | ENDED).items():
+        assert re.fullmatch(r"[a-zA-Z][^\n]{9,}[^.\s]", plain), word
+        assert word not in plain
+    assert why_waiting("AssocGrpCpuLimit") == "its account has a limit that is reached (AssocGrpCpuLimit)"
+
+
+@pytest.mark.parametrize(("text", "span_ms"), [
+    ("30", 1_800_000), ("1:00", 60_000), ("2:03:04", 7_384_000), ("1-2", 93_600_000), ("1-02:03", 93_780_000),
+    ("3-00:00:01", 259_201_000), ("UNLIMITED", None), ("infinite", None), ("N/A", None), ("", None),
+])  # fmt: skip
+def test_time_limits_are_read(text: str, span_ms: int | None) -> None:
+    """Slurm's ways to write a span, as its manual lists them."""
+    assert read_span_ms(text) == span_ms
+
+
+@pytest.mark.parametrize(("read", "kind", "said"), [
+    (lambda: read_sinfo("", "gpu"), InputError, "partition 'gpu': this cluster has none of that name"),
+    (lambda: read_sinfo("x|idle|1:00", "gpu"), UnavailableError, "sinfo printed what is not understood: 'x|idle|1:00'"),
+    (lambda: read_squeue("slurm_load_jobs error"), UnavailableError, "squeue printed what is not understood"),
+    (lambda: read_version("bash: sinfo"), InputError, "which is no version of Slurm"),
+    (lambda: SlurmSettings(partition="a b"), OptionError, "partition: 'a b' is the name of none"),
+    (lambda: SlurmSettings(partition="p", options=("--wrap=rm",)), OptionError, "options: 'wrap' is no option"),
+    (lambda: check_request(AllocationRequest(name="a b", nodes=1, length_ms=1, script="")), OptionError, "'a b'"),
+    (lambda: check_request(AllocationRequest(name="a", nodes=0, length_ms=1, script="")), OptionError, "at least 1"),
+])  # fmt: skip
+def test_what_is_not_understood_is_said_in_one_line(read: object, kind: type[GridweaveError], said: str) -> None:
+    """One line, and the error tells whether it may pass."""
+    assert callable(read)
+    with pytest.raises(kind, match=re.escape(said)) as caught:
+        read()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,137 @@
+"""Real Slurm clusters of virtual nodes on this machine, for tests; several side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ports import unused_port
+
+MISSING = "a real Slurm is not at hand (Debian, as root: apt-get install slurm-wlm munge)"
+
+_CONF = """\
+ClusterName={name}
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=1,bf_interval=2,sched_min_interval=0
+ReturnToService=2
+SlurmdTimeout=10
+KillWait=2
+SwitchType=switch/none
+MpiDefault=none
+MailProg=/bin/true
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime={longest} State=UP
+"""
+
+
+class SlurmCluster:
+    """A cluster of nodes that are all this machine; its partition is called main."""
+
+    def __init__(self, folder: Path, name: str, nodes: int, longest: str = "INFINITE") -> None:
+        self.folder, self.name, self.nodes = folder, name, nodes
+        self.conf = folder / "slurm.conf"
+        port, *ports = [unused_port() for _ in range(nodes + 1)]
+        host = socket.gethostname().partition(".")[0]
+        lines = [
+            f"NodeName={name}{number + 1} NodeHostname={host} NodeAddr=127.0.0.1 Port={each} CPUs=2 State=UNKNOWN"
+            for number, each in enumerate(ports)
+        ]
+        for each in ("state", "spool"):
+            (folder / each).mkdir(parents=True)
+        self.conf.write_text(
+            _CONF.format(name=name, host=host, port=port, folder=folder, nodes="\n".join(lines), longest=longest)
+        )
+
+    def run(self, *command: str) -> str:
+        """Run a command of Slurm, and return what it prints."""
+        environment = os.environ | {"SLURM_CONF": str(self.conf)}
+        done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+
+    def up(self) -> None:
+        """Start all of it, and wait until every node is idle."""
+        self.start_controller()
+        for number in range(self.nodes):
+            self.start_node(number)
+        self.wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.nodes), "idle nodes")
+
+    def start_controller(self) -> None:
+        """Start the controller, or start it anew, and wait until it answers."""
+        self.run("/usr/sbin/slurmctld", "-f", str(self.conf))
+        self.wait(lambda: "is UP" in self.run("scontrol", "ping"), "the controller")
+
+    def start_node(self, number: int) -> None:
+        """Start the daemon of a node, counted from 0."""
+        self.run("/usr/sbin/slurmd", "-f", str(self.conf), "-N", f"{self.name}{number + 1}")
+
+    def kill_controller(self) -> None:
+        """Kill the controller as if its machine had failed."""
+        self._kill("slurmctld", signal.SIGKILL)
+
+    def kill_node(self, number: int) -> None:
+        """Kill the daemon of a node."""
+        self._kill(f"slurmd-{self.name}{number + 1}", signal.SIGKILL)
+
+    def down(self) -> None:
+        """End all of it."""
+        with contextlib.suppress(subprocess.SubprocessError):
+            self.run("scancel", "--partition=main")
+        for path in self.folder.glob("*.pid"):
+            self._kill(path.stem, signal.SIGTERM)
+
+    def wait(self, what: Callable[[], bool], called: str, within_s: float = 60.0) -> None:
+        """Wait until something holds."""
+        until = time.monotonic() + within_s
+        while time.monotonic() < until:
+            with contextlib.suppress(subprocess.SubprocessError):
+                if what():
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"{called}: not there within {within_s:.0f} s")
+
+    def _kill(self, daemon: str, number: signal.Signals) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int((self.folder / f"{daemon}.pid").read_text()), number)
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path, name: str, nodes: int, longest: str = "INFINITE") -> Iterator[SlurmCluster]:
+    """Yield a cluster that runs; skip where there is no Slurm."""
+    needed = [
+        shutil.which(each, path=f"{os.defpath}:/usr/sbin") for each in ("slurmctld", "slurmd", "sbatch", "munged")
+    ]
+    if None in needed or os.geteuid() != 0:
+        pytest.skip(MISSING)
+    if subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode != 0:
+        Path("/run/munge").mkdir(exist_ok=True)
+        shutil.chown("/run/munge", "munge", "munge")
+        subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged"], check=True)
+    cluster = SlurmCluster(folder, name, nodes, longest)
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()
