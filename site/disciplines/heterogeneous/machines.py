@@ -133,7 +133,7 @@ class Inventory:
             classes[sorted(self.out)] = len(self.classes)
             arrays = machine_arrays(classes.tolist(), self._members, teams)
             missing = len(self.classes) + 2 - len(arrays.first)
-            self._arrays[teams] = arrays._replace(first=np.append(arrays.first, [self.nodes] * missing))
+            self._arrays[teams] = arrays._replace(first=np.append(arrays.first, np.full(missing, self.nodes)))
         return self._arrays[teams]
 
     def name_of(self, team: Team) -> str:

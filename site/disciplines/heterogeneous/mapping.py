@@ -167,14 +167,14 @@ def _read(jobs: Jobs, machines: Machines, plan: Mapping) -> Mapped:
 def _desk(machines: Machines, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> Desk:
     widest = int(machines.team_width.max(initial=0))
     largest = int(np.diff(machines.cluster_first).max(initial=0))
-    plans = [
-        Mapping(
-            ready_ms.copy(), np.zeros(n_jobs, np.int64), np.full(n_jobs, UNMAPPED), np.zeros((n_jobs, widest), np.int64)
-        )
-        for _ in range(4)
-    ]
+    best, base, trial, other = (_empty_mapping(ready_ms, n_jobs, widest) for _ in range(4))
     scratch = Scratch(np.zeros(len(ready_ms), np.int64), *np.zeros((3, n_kinds), np.int64))
-    return Desk(*plans, scratch, np.zeros(largest, np.int64))
+    return Desk(best, base, trial, other, scratch, np.zeros(largest, np.int64))
+
+
+def _empty_mapping(ready_ms: IntArray, n_jobs: int, widest: int) -> Mapping:
+    end_ms, place = np.zeros(n_jobs, np.int64), np.full(n_jobs, UNMAPPED)
+    return Mapping(ready_ms.copy(), end_ms, place, np.zeros((n_jobs, widest), np.int64))
 
 
 def _bounds(counts: npt.NDArray[np.int64]) -> IntArray:

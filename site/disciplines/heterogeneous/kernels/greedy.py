@@ -146,7 +146,7 @@ def map_alone(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, r
     for kind in range(len(jobs.alone_ms)):
         scratch.next_row[kind] = _next_row(jobs, plan, kind, jobs.first[kind])
         _find_best(jobs, machines, plan, scratch, kind)
-    total = 0
+    total: Int = 0
     while True:
         kind = _next_kind(jobs, scratch, rule)
         if kind < 0:
@@ -163,11 +163,13 @@ def map_alone(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, r
 @kernel
 def _map_in_order(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
     """Map jobs in the order of their rows: to the machine that is ready first, or the first of the best class."""
-    total = 0
+    total: Int = 0
     for row in range(len(jobs.kind)):
         if plan.place[row] != UNMAPPED:
             continue
-        times, best, least = jobs.alone_ms[jobs.kind[row]], -1, NEVER_MS
+        times = jobs.alone_ms[jobs.kind[row]]
+        best: Int = -1
+        least: Int = NEVER_MS
         for c in range(len(times)):
             if times[c] == NEVER_MS:
                 continue
@@ -185,7 +187,7 @@ def _map_in_order(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratc
 def _is_before(machines: Machines, plan: Mapping, scratch: Scratch, one: Int, other: Int) -> bool:
     """Whether the first machine of a class is ready before that of another; the lower number at one instant."""
     a, b = scratch.heap[machines.first[one]], scratch.heap[machines.first[other]]
-    return plan.ready_ms[a] < plan.ready_ms[b] or (plan.ready_ms[a] == plan.ready_ms[b] and a < b)
+    return _goes_before(a, b, plan.ready_ms)
 
 
 @kernel_part
@@ -263,4 +265,5 @@ def _sink(heap: IntArray, first: Int, end: Int, place: Int, ready_ms: IntArray) 
 
 @kernel_part
 def _goes_before(one: Int, other: Int, ready_ms: IntArray) -> bool:
-    return ready_ms[one] < ready_ms[other] or (ready_ms[one] == ready_ms[other] and one < other)
+    before: bool = ready_ms[one] < ready_ms[other] or (ready_ms[one] == ready_ms[other] and one < other)
+    return before

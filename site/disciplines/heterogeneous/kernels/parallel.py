@@ -78,7 +78,7 @@ def map_jobs(jobs: Jobs, machines: Machines, desk: Desk, rule: Int, profit: Int)
         and delay times.
     """
     _copy(desk.best, desk.base)
-    forced = 0
+    forced: Int = 0
     for row in range(len(jobs.kind)):
         if not _runs_alone(jobs, jobs.kind[row]):
             team = _earliest_team(jobs, machines, desk, jobs.kind[row])
@@ -87,7 +87,7 @@ def map_jobs(jobs: Jobs, machines: Machines, desk: Desk, rule: Int, profit: Int)
     _copy(desk.base, desk.best)
     if rule < SJS:
         return forced + map_alone(jobs, machines, desk.best, desk.scratch, rule)
-    best = forced + _better_of_two(jobs, machines, desk)
+    best: Int = forced + _better_of_two(jobs, machines, desk)
     _copy(desk.trial, desk.best)
     while rule == PJS:
         kind, team = _most_profitable(jobs, machines, desk, profit)
@@ -169,7 +169,8 @@ def _first_row(jobs: Jobs, desk: Desk, kind: Int) -> Int:
     """Return the first job of a kind that has no place in the base; -1 if there is none."""
     for at in range(jobs.first[kind], jobs.first[kind + 1]):
         if desk.base.place[jobs.rows[at]] == UNMAPPED:
-            return jobs.rows[at]
+            row: Int = jobs.rows[at]
+            return row
     return -1
 
 
@@ -204,13 +205,14 @@ def _ready_ms(machines: Machines, desk: Desk, team: Int) -> Int:
             if ready_ms[one] < ready_ms[two] or (ready_ms[one] == ready_ms[two] and one < two):
                 best = other
         desk.reach[place], desk.reach[best] = desk.reach[best], desk.reach[place]
-    return ready_ms[desk.reach[width - 1]]
+    last_ms: Int = ready_ms[desk.reach[width - 1]]
+    return last_ms
 
 
 @kernel
 def _commit(jobs: Jobs, machines: Machines, desk: Desk, row: Int, team: Int) -> Int:
     """Give a job to a team in the base; return when it ends."""
-    end_ms = _ready_ms(machines, desk, team) + jobs.team_ms[jobs.kind[row], team]
+    end_ms: Int = _ready_ms(machines, desk, team) + jobs.team_ms[jobs.kind[row], team]
     for place in range(machines.team_width[team]):
         machine = desk.reach[place]
         desk.base.team[row, place] = machine
