@@ -7,16 +7,16 @@ import os
 
 from gridweave.errors import UnavailableError
 from gridweave.site.messages import ORDERS, Machine, MachineJoined, RunEnded, RunStarted, StartRun
-from gridweave.site.service.calls import Handles, NearActor, encode, endure, site_actor
+from gridweave.site.service.calls import HostLines, NearActor, encode, endure, site_actor
 
 
 class InstantMachine(NearActor):
     """A machine whose jobs end as soon as they have started."""
 
-    near_methods = ("order", "process")
+    near_methods = ("order", "process", "ready", "stop")
 
-    def __init__(self, site: str, machine: Machine, folder: str, namespace: str, virtual: bool, *_: object) -> None:
-        self._handles, self._site, self._name = Handles(namespace), site, machine.name
+    def __init__(self, site: str, machine: Machine, folder: str, virtual: bool, *_: object, calls: HostLines) -> None:
+        self._calls, self._site, self._name = calls, site, machine.name
         self._reports: list[object] = [MachineJoined(machine.name, "127.0.0.1")]
         self._news = asyncio.Event()
         self._news.set()
@@ -47,7 +47,7 @@ class InstantMachine(NearActor):
             while self._reports:
                 part = list(self._reports)
                 try:
-                    await self._handles.call(site_actor(self._site), "report", encode(part))
+                    await self._calls.call(site_actor(self._site), "report", encode(part))
                 except UnavailableError:
                     await asyncio.sleep(0.2)
                     continue

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.service.cluster import GridPlan, RunningGrid, SitePlan, start_grid
+from gridweave.grid.service.cluster import GridPlan, Kinds, RunningGrid, SitePlan, start_grid
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.service.agent_actor import NodeAgent
 from gridweave.site.service.calls import GRID_ACTOR, question, site_actor
@@ -48,7 +48,7 @@ def grid_of(sites: int, nodes: int, machine: type = NodeAgent) -> Iterator[Runni
                 policy=GridPolicy(mode="adaptive", overhead=0.25),
                 labelled=False,
             )
-            grid = start_grid(plan, machine=machine, timeout_s=300)
+            grid = start_grid(plan, kinds=Kinds(machine=machine), timeout_s=300)
             yield grid
             grid.stop()
         finally:
@@ -57,7 +57,7 @@ def grid_of(sites: int, nodes: int, machine: type = NodeAgent) -> Iterator[Runni
 
 def ended(grid: RunningGrid) -> int:
     """Return how many jobs have ended."""
-    return int(ray.get(grid.actors[GRID_ACTOR].ended_count.remote()))
+    return int(grid.call(GRID_ACTOR, "ended_count"))
 
 
 def submit_all(grid: RunningGrid, requests: list[JobRequest], name: str) -> float:
@@ -77,7 +77,7 @@ def wait_for(grid: RunningGrid, count: int) -> None:
 
 def memory_of(grid: RunningGrid, name: str) -> float:
     """Return the memory of an actor [MB]."""
-    process = psutil.Process(ray.get(grid.actors[name].process.remote()))
+    process = psutil.Process(grid.call(name, "process"))
     return float(process.memory_info().rss) / 1e6
 
 
@@ -105,7 +105,8 @@ def placement(table: Table) -> None:
 
 def drain(grid: RunningGrid, draining: bool) -> None:
     """Have no site take anything, so that jobs gather; or have all take them again."""
-    ray.get([grid.actors[site_actor(site.name)].ask.remote("drain", question(draining)) for site in grid.plan.sites])
+    for site in grid.plan.sites:
+        grid.call(site_actor(site.name), "ask", "drain", question(draining))
 
 
 def requests(rng: np.random.Generator, count: int) -> list[JobRequest]:

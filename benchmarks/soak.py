@@ -39,8 +39,8 @@ MOST_GROWTH = 1.10
 def processes(grid: RunningGrid) -> dict[str, psutil.Process]:
     """Return the processes of the actors and of the gateway, and what else Ray runs for them, by what they are."""
     found = {}
-    for name, actor in sorted(grid.actors.items()):
-        found[name] = psutil.Process(ray.get(actor.process.remote()))
+    for name in sorted(grid.actors):
+        found[name] = psutil.Process(grid.call(name, "process"))
     for process in psutil.Process().children(recursive=True):
         words = " ".join(process.cmdline())
         if process.name() in ("raylet", "gcs_server"):

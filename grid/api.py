@@ -18,6 +18,7 @@ from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
 from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414
 from gridweave.site.desk_messages import JobPage as JobPage  # noqa: PLC0414
+from gridweave.site.desk_messages import JobProgress as JobProgress  # noqa: PLC0414
 from gridweave.site.desk_messages import JobQuery as JobQuery  # noqa: PLC0414
 from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
@@ -184,6 +185,9 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         Whether it knows the links between its sites, from which the cost of a split follows then.
     margin_ms : int
         So much after its sites were asked a job on several of them starts.
+    start_ms, end_ms : int, optional
+        How long a job has its nodes until its processes run, and until the grid hears of their end, as its last jobs
+        had or ``[live]`` in GRID.toml says; None: no job has ended yet.
     """
 
     now_ms: int
@@ -198,6 +202,8 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     links: bool
     margin_ms: int
     head_reservation: str = "anywhere"
+    start_ms: int | None = None
+    end_ms: int | None = None
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):

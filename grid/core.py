@@ -199,12 +199,13 @@ class MetaCore:
         """Return when a job would start, and where, that were submitted now; nothing changes by that."""
         return self.quoter(now_ms, job, sensitivity, sends)()
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
 
-        The copy takes milliseconds. To play it forward can take a second, which may be another thread's.
+        The copy takes milliseconds. To play it forward can take a second, which may be another thread's. In that play
+        the grid hears of the ends of jobs ``end_ms`` later.
         """
-        return self._control.forecaster(max(now_ms, self._now_ms), job_id)
+        return self._control.forecaster(max(now_ms, self._now_ms), job_id, end_ms)
 
     def quoter(
         self,
@@ -213,11 +214,12 @@ class MetaCore:
         sensitivity: float = 1.0,
         sends: Sends | None = None,
         barred: tuple[int, ...] = (),
+        end_ms: int = 0,
     ) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends, barred)
+        return self._control.quoter(now_ms, job, sensitivity, sends, barred, end_ms)
 
     @property
     def state_type(self) -> Any:

@@ -44,7 +44,7 @@ from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
-from gridweave.site.launch import TakenUsers, total_usage
+from gridweave.site.launch import TakenUsers, both_ran, total_usage
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -73,6 +73,9 @@ from gridweave.site.messages import (
 )
 from gridweave.site.state import CoreState, with_parts
 
+MEASURED_JOBS = 31
+"""So many of the jobs that ended last tell what it takes to start processes, and to hear of their ends."""
+
 
 class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the live grid is made of; as long as its journal is used, it stays the same."""
@@ -85,6 +88,9 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = LEASE_MS
     alone_ms: int = ALONE_MS  # so long after it was opened a gate that is still closed stays so
     network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
+    # What processes take to start, and their ends to be heard; None: what the last jobs took. No decision hangs on it.
+    start_ms: int | None = None
+    end_ms: int | None = None
 
 
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
@@ -204,7 +210,8 @@ class LiveGrid:
             return None
         now_ms = max(now_ms, self._now_ms)
         kept = self.book.why_kept(job_id, now_ms)
-        found = None if kept or record.state not in ("waiting", "starting") else self.core.forecaster(now_ms, job_id)
+        is_ours = not kept and record.state in ("waiting", "starting")
+        found = self.core.forecaster(now_ms, job_id, self._end_ms()) if is_ours else None
         known = record_forecast(record, now_ms, kept)
         return (lambda: known) if found is None else self._with_refusals(found, record.request.user)
 
@@ -220,7 +227,7 @@ class LiveGrid:
                 sends = None if request.traffic is None else self._sends(request.traffic)
                 barred = self._barred(request.user)
                 if len(barred) < len(self._names):
-                    told = request.sensitivity, sends, tuple(barred)
+                    told = request.sensitivity, sends, tuple(barred), self._end_ms()
                     found = self.core.quoter(now_ms, self.book.next_job(request), *told)
                     return self._with_refusals(found, request.user)
                 state, refusal = "refused", self._no_site_takes(request.user, barred)
@@ -228,6 +235,27 @@ class LiveGrid:
                 refusal = str(error)
         known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
         return lambda: known
+
+    def around_ms(self) -> tuple[int, int] | None:
+        """Return how long jobs have their nodes before their processes run, and after these have ended.
+
+        That is what the settings say, or else the means of the jobs that ended last; None if nothing is known.
+        """
+        settings, times = self.settings, []
+        for record in self.book.last_ended(MEASURED_JOBS):
+            if record.outcome == "finished" and record.ran_ms and record.start_ms is not None and record.end_ms:
+                began_ms, ended_ms = record.ran_ms
+                times.append((max(0, began_ms - record.start_ms), max(0, record.end_ms - ended_ms)))
+        if not times and settings.start_ms is None and settings.end_ms is None:
+            return None
+        start_ms, end_ms = (sum(column) // len(column) for column in zip(*times or [(0, 0)], strict=True))
+        return (
+            start_ms if settings.start_ms is None else settings.start_ms,
+            end_ms if settings.end_ms is None else settings.end_ms,
+        )
+
+    def _end_ms(self) -> int:
+        return (self.around_ms() or (0, 0))[1]
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
@@ -398,7 +426,7 @@ class LiveGrid:
         record = self.book.records.get(report.job_id)
         if record is None or record.attempt != report.attempt or record.state in OVER:
             return
-        record.used = total_usage((record.used, report.used))
+        record.used, record.ran_ms = total_usage((record.used, report.used)), both_ran(record.ran_ms, report.ran_ms)
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
         record.machines += tuple(f"{self._names[site]}/{machine}" for machine in report.machines)
         record.reason = record.reason or report.reason
@@ -564,6 +592,7 @@ class LiveGrid:
                 self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
             record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
+            record.ran_ms = None
             self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
         record.places = tuple((self._names[place], nodes) for place, nodes in places)

@@ -243,6 +243,10 @@ class JobBook:
         self.out.append(Declined(key, reason))
         return True
 
+    def last_ended(self, count: int) -> list[JobRecord]:
+        """Return the records of the jobs that ended last, at most so many, in the order of their ends."""
+        return [self.records[job_id] for job_id in self._ended[-count:]]
+
     def refuse(self, record: JobRecord, reason: str) -> None:
         """Enter that a job which was taken in can never run."""
         self.note(record.job_id, "refused", reason)

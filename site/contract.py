@@ -18,6 +18,7 @@ from gridweave.site.job import Job, State, why_impossible
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
 from gridweave.site.messages import (
     Answer,
+    BatchSeen,
     CancelJob,
     ChangeRate,
     Command,
@@ -361,6 +362,8 @@ class ContractCore:
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
                 return self._asked_by_own_user(event)
+            case BatchSeen():
+                return (event,)
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):

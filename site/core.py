@@ -17,8 +17,10 @@ from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import (
+    AsksBatchSystem,
     ChangesRates,
     ChoosesNodes,
+    CountsWork,
     Discipline,
     EvictsJobs,
     KeepsFigures,
@@ -30,6 +32,7 @@ from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
     AcceptReservation,
+    BatchSeen,
     ChangeRate,
     CloseReservation,
     Command,
@@ -115,6 +118,7 @@ class SiteCore:
         self._rates = discipline if isinstance(discipline, ChangesRates) else None
         self._moves = discipline if isinstance(discipline, MovesJobs) else None
         self._evicts = discipline if isinstance(discipline, EvictsJobs) else None
+        self._asks = discipline if isinstance(discipline, AsksBatchSystem) else None
 
     @property
     def nodes(self) -> int:
@@ -130,6 +134,11 @@ class SiteCore:
     def figures(self) -> KeepsFigures | None:
         """The discipline, where it tells more of its jobs than when they ran."""
         return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+
+    @property
+    def asks(self) -> AsksBatchSystem | None:
+        """The discipline, where a batch system is asked for the nodes of each job."""
+        return self._asks
 
     @property
     def free(self) -> int:
@@ -200,7 +209,19 @@ class SiteCore:
             return self._cancel(event.job_id)
         if isinstance(event, ReservationRequested):
             return self._reserve(event)
+        if isinstance(event, BatchSeen):
+            return self._batch_seen(event)
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
+
+    def _batch_seen(self, event: BatchSeen) -> list[Command]:
+        """Take in how the batch system is, and refuse the jobs that it will not have."""
+        if self._asks is None:
+            return []
+        refused = self._asks.batch_seen(self._now_ms, event)
+        for job_id, _ in refused:
+            self._waiting.discard(job_id)
+            self._discipline.withdraw(self._now_ms, job_id)
+        return [RefuseJob(job_id, reason) for job_id, reason in refused]
 
     def check(self, now_ms: int, *events: object) -> None:
         """Raise InputError if `handle` would: time went backwards, or a job or a request has impossible numbers.
@@ -390,6 +411,13 @@ class SiteCore:
         For a planning site this is its plan; for a queue only the head has a promise, its shadow time.
         """
         return self._discipline.waiting()
+
+    def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
+        """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""
+        discipline = self._discipline
+        if isinstance(discipline, CountsWork):
+            for running in discipline.running():
+                yield running.job.job_id, *discipline.progress_of(now_ms, running.job.job_id)
 
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that are not over, by start and id."""

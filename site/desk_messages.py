@@ -109,6 +109,22 @@ class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class JobProgress(msgspec.Struct, frozen=True):
+    """How far a running job has come at a site whose limits count work, not time on the clock.
+
+    Attributes
+    ----------
+    speed : float
+        At which part of full speed it works now: 0 while it stands still.
+    worked_ms : int
+        How much it has done: so long it would have taken at full speed.
+    """
+
+    job_id: int
+    speed: float
+    worked_ms: int
+
+
 class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a site is.
 
@@ -126,6 +142,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
     paused : tuple of int
         Jobs that run there and stand still until their time slice comes.
+    progress : tuple of JobProgress
+        Of the jobs that run there, if limits count work.
     uplink : LinkStatus, optional
         How it reaches the grid, by its own word, if it does so over HTTP.
     users : str
@@ -143,6 +161,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[MachineInfo, ...] = ()
     policy: str = ""
     paused: tuple[int, ...] = ()
+    progress: tuple[JobProgress, ...] = ()
     uplink: LinkStatus | None = None
     users: str = ""
 
@@ -157,7 +176,7 @@ class SiteNames(msgspec.Struct, frozen=True):
 
 EventKind = Literal[
     "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
-    "refused", "delegated", "starting", "runs", "delayed", "left", "retried", "ended",
+    "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "retried", "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

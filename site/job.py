@@ -13,7 +13,16 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.elements import Element, Ranges, elements_problem, ranges_problem, without
-from gridweave.site.launch import DEFAULT_GRACE_MS, DEFAULT_OUTPUT_LIMIT_BYTES, Call, Launch, Rank, Used, launch_problem
+from gridweave.site.launch import (
+    DEFAULT_GRACE_MS,
+    DEFAULT_OUTPUT_LIMIT_BYTES,
+    Call,
+    Launch,
+    Ran,
+    Rank,
+    Used,
+    launch_problem,
+)
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
@@ -208,7 +217,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     if_lost : str
         What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
     checkpoint_signal : str
-        What its processes are sent when it is to save what it has done and end, to run again from there.
+        At which signal its processes save what they have done and end, to go on from there when it runs again; None: it
+        does not say that it can.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
     """
@@ -219,10 +229,15 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     working_directory: str | None = None
     ranks: Where = "each-node"
     if_lost: Literal["requeue", "fail"] = "requeue"
-    checkpoint_signal: SignalName = "TERM"
+    checkpoint_signal: SignalName | None = None
     end_on_failure: bool = True
     grace_ms: int = DEFAULT_GRACE_MS
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+
+    @property
+    def can_be_moved(self) -> bool:
+        """Whether it says that it saves what it has done, and goes on from there elsewhere."""
+        return self.checkpoint_signal is not None and self.if_lost == "requeue"
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,6 +363,7 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     machines: tuple[str, ...]  # the machines that have its output
     elements: tuple[Element, ...] = ()  # of a packed array: those that ended
     interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
+    ran_ms: Ran = None  # when the last of its processes began, and when the last ended
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
@@ -373,6 +389,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
         Of a packed array: those that have ended, of all attempts; known when an attempt has.
     interrupted : tuple of int
         The elements that a failed machine interrupted, or may have, once for each time; they run again.
+    ran_ms : (int, int), optional
+        Of its last attempt: when the last of its processes began, and when the last ended, by the clocks of machines.
     """
 
     job_id: int
@@ -391,6 +409,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     machines: tuple[str, ...] = ()
     elements: tuple[Element, ...] = ()
     interrupted: tuple[int, ...] = ()
+    ran_ms: Ran = None
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:
         """Return how the whole ended, and why: elements of earlier attempts that failed count as well."""

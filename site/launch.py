@@ -27,11 +27,15 @@ class Call(msgspec.Struct, frozen=True):
         ``module:function``; the function may be an attribute of an attribute (``module:Class.method``).
     args, kwargs
         Its arguments: whatever JSON can say.
+    each : bool
+        Whether it is called with each of `args` by itself, one after the other; the result is the list of what it
+        returned.
     """
 
     function: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
+    each: bool = False
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -311,6 +315,23 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
 
 
 PieceEvent = PieceReady | PieceStarted | PieceEnded
+
+
+Ran = tuple[int, int] | None
+"""From when to when all processes of something ran, by the clocks of machines."""
+
+
+def both_ran(one: Ran, other: Ran) -> Ran:
+    """Return when the last processes of two began, and when the last ended.
+
+    Examples
+    --------
+    >>> both_ran((10, 30), (20, 25)), both_ran(None, (20, 25))
+    ((20, 30), (20, 25))
+    """
+    if one is None or other is None:
+        return one or other
+    return max(one[0], other[0]), max(one[1], other[1])
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gridweave.errors import OptionError
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.explain import Forecast, record_forecast
@@ -41,6 +40,7 @@ from gridweave.site.messages import (
     LiveSiteCommand,
     LiveSiteEvent,
     MachineForgotten,
+    MoveJob,
     OpenFragment,
     Quoted,
     Refused,
@@ -108,9 +108,8 @@ class LiveSite:
     """
 
     def __init__(self, settings: SiteSettings) -> None:
-        if getattr(settings.policy, "moves_jobs", False):
-            raise OptionError("migration", "a live site moves no running job to other nodes; leave it out")
         self.settings = settings
+        self._moves_jobs = bool(getattr(settings.policy, "moves_jobs", False))
         self.core = ContractCore(
             settings.nodes,
             settings.policy,
@@ -147,6 +146,14 @@ class LiveSite:
         self.book.accept()
         return self.book.out
 
+    def request_of(self, job_id: int) -> JobRequest | None:
+        """Return what was asked for with a job that is here, an own user's or the grid's; None if it is not known."""
+        record = self.book.records.get(job_id)
+        if record is not None:
+            return record.request
+        expected = self._expected.get((job_id, self.core.attempt_of(job_id)))
+        return None if expected is None else expected.described.request
+
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
         return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
@@ -167,6 +174,7 @@ class LiveSite:
         """Return when a job would start that were handed in now, or delegated by the grid; nothing changes by that."""
         now_ms = max(now_ms, self._now_ms)
         reason = request_problem(request) if for_grid else self.book.refusal(request)
+        reason = reason or self._why_stuck(request)
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         if reason := self.runs.users.refusal(request.user):
@@ -217,7 +225,8 @@ class LiveSite:
         match event:
             case UserSubmitted():
                 user = event.request.user
-                job = self.book.submit(event, lambda job: self.runs.users.refusal(user) or self._why_never(job))
+                why_not = self.runs.users.refusal(user) or self._why_stuck(event.request)
+                job = self.book.submit(event, lambda job: why_not or self._why_never(job))
                 if job is not None:
                     self._inner.append(JobSubmitted(job))
             case Wish():
@@ -257,9 +266,18 @@ class LiveSite:
             self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
         elif (why := self.runs.users.refusal(expected.described.request.user)) and not expected.is_asked:
             self._answer(Refused(job_id, event.attempt, why, "user"))
+        elif (why := self._why_stuck(expected.described.request)) and not expected.is_asked:
+            self._answer(Refused(job_id, event.attempt, why))
         elif not expected.is_asked:
             expected.is_asked = True
             self._inner.append(event)
+
+    def _why_stuck(self, request: JobRequest) -> str | None:
+        """Return why a job cannot run where running jobs are moved, or None if it can, or none is."""
+        if not self._moves_jobs or request.program.can_be_moved:
+            return None
+        right = "submit it with the signal at which it saves what it has done (--checkpoint-signal USR1)"
+        return f"the site moves running jobs to other nodes, and this one does not say that it can be: {right}"
 
     def _why_never(self, job: Job) -> str | None:
         return why_impossible(job) or self.core.site.why_never(job)
@@ -297,6 +315,8 @@ class LiveSite:
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares nodes at a rate above 0 is slowed by nothing but the others.
                     self.runs.pace(self._now_ms, job_id, runs=rate > 0)
+                case MoveJob():
+                    self._move(command)
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
                     self.runs.kill(job_id, reason, at_once=at_once)
                 case OpenFragment(job_id=job_id):
@@ -313,7 +333,11 @@ class LiveSite:
         record = self.book.records.get(command.job_id)
         meeting, port = "", NO_PORT
         if record is not None:
-            described = self._describe(record)
+            record.attempt += 1
+            record.state, record.start_ms = "starting", self._now_ms
+            record.places = ((self.settings.name, record.request.nodes),)
+            self.book.eligibility.started(record.job_id, record.request)
+            described = self._describe(record, record.attempt)
         else:
             expected = self._expected[command.job_id, self.core.attempt_of(command.job_id)]
             described, meeting, port = expected.described, expected.meeting, expected.port
@@ -328,15 +352,22 @@ class LiveSite:
         self.book.note(command.job_id, "starting", f"on {run.where} of {self.settings.name}")
         self.runs.start(run)
 
-    def _describe(self, record: JobRecord) -> DescribeJob:
-        """Begin the next attempt of a job of the site's own; return what it runs, as of one of the grid."""
-        name, request = self.settings.name, record.request
-        record.attempt += 1
-        record.state, record.start_ms = "starting", self._now_ms
-        record.places = ((name, request.nodes),)
-        self.book.eligibility.started(record.job_id, record.request)
+    def _move(self, command: MoveJob) -> None:
+        """Have a job that was given other nodes go on there; one of the grid goes back to it, to be placed anew."""
+        record = self.book.records.get(command.job_id)
+        if record is None:
+            attempt = self.core.attempt_of(command.job_id)
+            self.runs.requeue(command.job_id, attempt, f"its nodes at {self.settings.name} are for others now")
+            return
+        start = StartJob(command.job_id, command.nodes, command.threads)
+        described = self._describe(record, record.attempt + 1)
+        self.runs.move(make_run(self.settings, start, described, self.core.site.threads_per_node, self._now_ms))
+
+    def _describe(self, record: JobRecord, attempt: int) -> DescribeJob:
+        """Return what an attempt of a job of the site's own runs, as of one of the grid."""
+        request = record.request
         size = 1 if request.program.ranks == "first-node" else request.nodes
-        told = record.attempt, request, request.limit_ms, 0, size, (name,), record.left(), record.starts
+        told = attempt, request, request.limit_ms, 0, size, (self.settings.name,), record.left(), record.starts
         return DescribeJob(record.job_id, *told)
 
     def _answer(self, answer: Answer) -> None:
@@ -374,7 +405,7 @@ class LiveSite:
             answer = msgspec.structs.replace(answer, outcome="unmet")
         key = answer.job_id, answer.attempt
         report = FragmentReport(
-            *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted
+            *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted, run.ran_ms
         )
         self.book.out.append(TellGrid(report))
         self.book.note_end(run.job_id, run.request, answer.outcome, reason, run.start_ms, run.width, run.used)
@@ -389,6 +420,7 @@ class LiveSite:
                 continue
             outcome, reason = run.outcome()
             record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
+            record.ran_ms = run.ran_ms
             record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
             if outcome == "lost":
                 self.book.end_attempt(record)

@@ -38,7 +38,7 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
-from gridweave.site.launch import ANYONE, Launch, Outcome, RankReport, TakenUsers, Used
+from gridweave.site.launch import ANYONE, Launch, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
@@ -92,7 +92,32 @@ class ReservationCancelled(msgspec.Struct, frozen=True, tag="ReservationCancelle
     reservation_id: int
 
 
-Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled
+AskState = Literal["waiting", "ready", "over", "refused", "cancelled"]
+
+
+class AskSeen(msgspec.Struct, frozen=True, gc=False):
+    """What has become of the nodes that a batch system was asked for on behalf of a job."""
+
+    job_id: int
+    ask: int  # how often it had been asked for this job before
+    # ``ready``: all nodes are there, and wait for the job; ``over``: they were given back, lost, or never came;
+    # ``refused``: the batch system will never give them; ``cancelled``: somebody cancelled that there.
+    state: AskState
+    start_ms: int | None = None  # when they are expected, as the batch system says
+    reason: str = ""
+
+
+class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
+    """The batch system that the nodes belong to has been looked at."""
+
+    nodes: int  # that run jobs, or could
+    longest_ms: int | None  # the longest time for which nodes are given; None: any
+    free: tuple[tuple[int, int], ...]  # from when on how many nodes nobody has, as is expected now; by the instant
+    asks: tuple[AskSeen, ...] = ()
+    problem: str = ""  # why it does not answer; empty if it does
+
+
+Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | BatchSeen
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
@@ -488,6 +513,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     has_run: bool = True  # whether it may have run; if not, it certainly has not
     elements: tuple[Element, ...] = ()  # of a packed array: those that ended
     interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
+    ran_ms: Ran = None  # from when to when its processes ran; None if none did, or nobody knows
 
 
 class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
@@ -557,6 +583,7 @@ LiveSiteEvent = (
     | MachineTakes
     | MachineForgotten
     | MaximaSet
+    | BatchSeen
 )
 """What a live site is told."""
 

@@ -6,6 +6,7 @@ to do now, and what follows from what they tell. No clock, no I/O: docs/live.md,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
@@ -15,7 +16,7 @@ from gridweave.site.book import JobBook
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName
-from gridweave.site.launch import ANYONE, Launch, Rank, TakenUsers, Used, total_usage
+from gridweave.site.launch import ANYONE, Launch, Ran, Rank, TakenUsers, Used, both_ran, total_usage
 from gridweave.site.messages import (
     LOCAL,
     ConfirmRun,
@@ -193,6 +194,13 @@ class Run(msgspec.Struct):
     why_killed: str = ""  # why, in one line
     port: Port = NO_PORT  # at which its ranks meet
     is_paused: bool | None = None  # as its machines were told; ``None`` if they were told nothing
+    next_run: Run | None = None  # where it goes on when it has saved what it has done and has ended here
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has ended here to go on elsewhere, and not by itself or by anybody's wish."""
+        found = {piece.end.outcome for piece in self.pieces.values() if piece.end is not None}
+        return self.next_run is not None and not self.killed and "cancelled" in found <= {"cancelled", "finished"}
 
     @property
     def is_gated(self) -> bool:
@@ -218,6 +226,11 @@ class Run(msgspec.Struct):
     def used(self) -> Used:
         """What all its machines used of it."""
         return total_usage(tuple(piece.end.used for piece in self.pieces.values() if piece.end is not None))
+
+    @property
+    def ran_ms(self) -> Ran:
+        """From when to when all its processes ran."""
+        return functools.reduce(both_ran, (piece.end.ran_ms for piece in self.pieces.values() if piece.end), None)
 
     @property
     def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:
@@ -355,7 +368,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         sites=described.sites,
         limit_ms=described.limit_ms,
         grace_ms=program.grace_ms,
-        checkpoint_signal=program.checkpoint_signal,
+        checkpoint_signal=program.checkpoint_signal or "TERM",
         output_limit_bytes=program.output_limit_bytes,
         # Of a packed array one rank has elements of its own, whatever became of another.
         end_on_failure=program.end_on_failure and elements is None,
@@ -446,6 +459,16 @@ class Runs:
         ranks = {each.rank: machine for machine, piece in run.pieces.items() for each in piece.launch.ranks}
         return ranks.get(rank, "")
 
+    def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
+        """Return the machines that may run a part of a job still, each with the attempt and its node of the job."""
+        run = self._runs.get(job_id)
+        pieces = {} if run is None else run.pieces
+        return [
+            (machine, 0 if run is None else run.attempt, piece.launch.ranks[0].node)
+            for machine, piece in pieces.items()
+            if not piece.is_over
+        ]
+
     def problem_of(self, machine: str) -> str:
         """Return why a machine can start nothing now; empty if it can, as far as it has said."""
         return self._full.get(machine, "")
@@ -515,6 +538,13 @@ class Runs:
         if run is not None and run.attempt == attempt and not (run.killed or run.ending):
             run.killed, run.why_killed, run.saves = "lost", reason, True
             self._end_pieces(run, reason)
+
+    def move(self, run: Run) -> None:
+        """Have a job go on as another run: it saves what it has done and ends, and then starts there."""
+        old = self._runs.get(run.job_id)
+        if old is not None and not old.killed and (not old.ending or old.next_run is not None):
+            old.next_run, old.saves = run, True
+            self._end_pieces(old, "it is moved to other nodes")
 
     def pace(self, now_ms: int, job_id: int, *, runs: bool) -> None:
         """Have the machines let a job stand still, or go on, if that is not what they were told last.
@@ -625,10 +655,26 @@ class Runs:
             self._end_pieces(run, f"its part on {event.machine} has ended: {event.outcome}")
         if not all(other.is_over for other in run.pieces.values()):
             return []
+        if run.next_run is not None and run.goes_on:
+            self._go_on(run, run.next_run)
+            return []
         del self._runs[event.job_id]
         self.ports.give(run.port)
         self.over[event.job_id] = run
         return [JobFinished(event.job_id)]
+
+    def _go_on(self, old: Run, new: Run) -> None:
+        """Have a job of the site's own users begin where it was moved to; for the core it has run all the while."""
+        self.ports.give(old.port)
+        new.port = self.ports.take(next(iter(new.pieces)))
+        new.meet(new.port.meeting)
+        record = self._book.records[new.job_id]
+        record.attempt, record.state = new.attempt, "starting"
+        self._book.note(new.job_id, "moved", f"to {new.where}")
+        self.start(new)
+        if old.is_paused:
+            new.is_paused = True
+            self._book.out += [PaceRun(machine, new.job_id, new.attempt, runs=False) for machine in new.pieces]
 
     def _delayed(self, event: RunDelayed) -> list[CoreEvent]:
         """Take note that a machine has no room; a site with no other starts nothing for the grid until one has."""

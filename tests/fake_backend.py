@@ -18,6 +18,7 @@ from gridweave.grid.api import (
     JobEvent,
     JobEvents,
     JobPage,
+    JobProgress,
     JobQuery,
     OutputPart,
     Queue,
@@ -55,6 +56,7 @@ class FakeBackend(Backend):
         self.told: list[JobEvent] = []
         self.written: dict[tuple[int, int, str], bytes] = {}
         self.draining: dict[str, bool] = {"north": False, "south": False}
+        self.progress: dict[str, list[JobProgress]] = {}
         self.nodes = {"north": 4, "south": 8}
         self.is_away = False
         self.open_gate = asyncio.Event()
@@ -248,7 +250,15 @@ class FakeBackend(Backend):
         """Return how the sites are."""
         self._check()
         return [
-            SiteInfo(name=name, nodes=nodes, for_grid=nodes, free=nodes, draining=self.draining[name], users=TAKES)
+            SiteInfo(
+                name=name,
+                nodes=nodes,
+                for_grid=nodes,
+                free=nodes,
+                draining=self.draining[name],
+                users=TAKES,
+                progress=tuple(self.progress.get(name, ())),
+            )
             for name, nodes in self.nodes.items()
         ]
 

@@ -50,3 +50,17 @@ def test_the_life_of_a_job_names_each_file_once() -> None:
     files = re.findall(r"`((?:[\w.-]+/)+[\w-]+\.py)`", page)
     assert len(files) == len(set(files)) < 25
     assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_the_page_on_security_names_tests_that_are_there() -> None:
+    """Each protection has a test, and each that is named is one."""
+    section = (ROOT / "docs/security.md").read_text().partition("## What is tested")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    assert not [row for row in rows if "`test_" not in row and not row.endswith("** | |")]
+    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"def (test_\w+)\(", written))
+    named = set(re.findall(r"`(test_\w+)`", "".join(rows)))
+    assert len(named) > 50
+    assert named <= there
+    attacks = int(re.findall(r"(\d+) attacks on the grid", section)[0])
+    assert attacks == written.partition("ATTACKS: dict[str, str] = {\n")[2].partition("\n}\n")[0].count('\n    "') + 1

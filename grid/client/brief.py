@@ -1,6 +1,6 @@
 """Asks a gateway with what Python has itself: for a command that asks one thing and is to answer at once.
 
-aiohttp alone takes a command longer to load than the grid takes to answer.
+aiohttp, and asyncio, take a command longer to load than the grid takes to answer.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import http.client
 import os
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from gridweave.grid.client.transport import (
@@ -22,11 +24,42 @@ from gridweave.grid.client.transport import (
     untrusted,
 )
 
+T = TypeVar("T")
+
+
+def run_brief(work: Coroutine[Any, Any, T]) -> T:
+    """Run what asks over a `BriefTransport` alone and so never waits for an event loop; return what it returns.
+
+    Raises
+    ------
+    RuntimeError
+        If it does wait for something.
+
+    Examples
+    --------
+    >>> async def work() -> int:
+    ...     return 3
+    >>> run_brief(work())
+    3
+    """
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise RuntimeError("this work waits for something: it needs an event loop, and a Transport")
+
+
+async def brief_sleep(pause_s: float) -> None:
+    """Wait, and let nothing else go on."""
+    time.sleep(pause_s)
+
 
 class BriefTransport(Transport):
     """The way to a gateway for one request at a time; while one is under way, nothing else in this process goes on.
 
-    Streams are as those of `Transport`.
+    It has no streams where there is no event loop (`run_brief`); else they are as those of `Transport`.
     """
 
     async def exchange(

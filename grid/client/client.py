@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import deque
 from collections.abc import (
@@ -42,6 +41,8 @@ from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, SignalNa
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
+    import asyncio
+
     import numpy as np
 
 HOUR = "1h"
@@ -93,6 +94,8 @@ class JobHandle:
         TimeoutError
             If it has not ended by then; it goes on.
         """
+        import asyncio  # a command that asks one thing does without (`gridweave.grid.client.brief`), here and below
+
         async with asyncio.timeout(timeout_s):
             record = await self._client.ended(self.id)
         self.state = record.state
@@ -217,10 +220,12 @@ class Results:
     Nothing is handed in before one of both is done, and each only once.
     """
 
-    def __init__(self, client: Client, items: Iterable[Any], plain: JobRequest, at_once: int) -> None:
-        if at_once < 1:
-            raise OptionError("at_once", f"is {at_once}; at least 1")
-        self._client, self._items, self._plain, self._at_once = client, iter(items), plain, at_once
+    def __init__(self, client: Client, items: Iterable[Any], plain: JobRequest, at_once: int, pack: int) -> None:
+        for option, value in (("at_once", at_once), ("pack", pack)):
+            if value < 1:
+                raise OptionError(option, f"is {value}; at least 1")
+        self._client, self._items, self._plain = client, iter(items), plain
+        self._at_once, self._pack = at_once, pack
         self._array, self._count = f"{plain.name}-{uuid.uuid4().hex[:8]}", 0
         self._is_begun = False
 
@@ -235,6 +240,8 @@ class Results:
             return [result async for result in results]
 
     async def _results(self) -> AsyncGenerator[Any, None]:
+        import asyncio
+
         if self._is_begun:
             raise InputError("these results were asked for already; call map again")
         self._is_begun = True
@@ -247,17 +254,22 @@ class Results:
                     continue
                 task = window.popleft()
                 del jobs[task]
-                yield task.result()
+                for result in task.result() if self._pack > 1 else (task.result(),):
+                    yield result
         finally:
             await self._abandon(window, jobs)
 
     async def _refill(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> int:
         """Hand in what there is room for, many at once where it can be; return how many."""
+        import asyncio
+
         under_way = sum(not task.done() for task in window)
         room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
         if under_way and room < max(1, self._at_once // 4):
             return 0
-        requests = [self._request(item) for item in islice(self._items, max(room, 0))]
+        requests: list[JobRequest] = []
+        while len(requests) < room and (items := tuple(islice(self._items, self._pack))):
+            requests.append(self._request(items))
         if requests:
             for job in await self._client.submit_many(requests):
                 task = asyncio.get_running_loop().create_task(job.result())
@@ -265,20 +277,25 @@ class Results:
                 jobs[task] = job
         return len(requests)
 
-    def _request(self, item: Any) -> JobRequest:
-        try:
-            msgspec.json.encode(item)
-        except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            raise InputError(f"item {self._count}: cannot be sent, JSON has nothing like it ({error})") from None
+    def _request(self, items: tuple[Any, ...]) -> JobRequest:
+        """Return the job for some items: one, or a pack."""
+        for number, item in enumerate(items, start=self._count):
+            try:
+                msgspec.json.encode(item)
+            except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+                raise InputError(f"item {number}: cannot be sent, JSON has nothing like it ({error})") from None
         program = self._plain.program
         assert program.call is not None, "what is mapped is a callable"
-        program = msgspec.structs.replace(program, call=Call(program.call.function, (item,)))
+        call = Call(program.call.function, items, each=self._pack > 1)
+        program = msgspec.structs.replace(program, call=call)
         place = ArrayPlace(name=self._array, index=self._count)
-        self._count += 1
+        self._count += len(items)
         return msgspec.structs.replace(self._plain, program=program, array=place)
 
     async def _abandon(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> None:
         """End the jobs that nobody waits for any more."""
+        import asyncio
+
         left = [jobs[task].id for task in window if not task.done()]
         for task in window:
             task.cancel()
@@ -342,7 +359,7 @@ class Client:
         grid: str | None = None,
         patience: Patience | None = None,
         rng: np.random.Generator | None = None,
-        sleep: Sleep = asyncio.sleep,
+        sleep: Sleep | None = None,
         connection: Connection | None = None,
         transport: type[Transport] = Transport,
     ) -> None:
@@ -518,11 +535,12 @@ class Client:
         nodes: int = 1,
         limit: Limit = HOUR,
         at_once: int = 100,
+        pack: int = 1,
         name: str = "",
         environment: Mapping[str, str] | None = None,
         working_directory: str | None = None,
     ) -> Results:
-        """Call a function with each of many items, a job for each.
+        """Call a function with each of many items: a job for each, or for so many of them.
 
         Parameters
         ----------
@@ -531,11 +549,14 @@ class Client:
         items : iterable
             Each is whatever JSON can say; it may be without end.
         nodes : int
-            For each call; the function is called on each of them, and the result is that of rank 0.
+            For each job; the function is called on each of them, and the result is that of rank 0.
         limit : str or datetime.timedelta
-            For each call.
+            For each job.
         at_once : int
             So many jobs are under way at most.
+        pack : int
+            So many items go into one job, which calls the function with one after the other, in one Python: for calls
+            that are shorter than the start of a job. If one raises, the job has failed, with all of its items.
         name : str
             Of the jobs, which are an array; that of the function if left out.
         environment, working_directory
@@ -556,7 +577,7 @@ class Client:
             environment=environment,
             working_directory=working_directory,
         )
-        return Results(self, items, checked(plain), at_once)
+        return Results(self, items, checked(plain), at_once, pack)
 
     # -- jobs
 

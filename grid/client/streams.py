@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -19,6 +18,9 @@ from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.api import JobEvent
 from gridweave.grid.client.transport import Transport, cut_errors
 from gridweave.site.job import OVER, OWN_IDS, JobRecord
+
+if TYPE_CHECKING:
+    import asyncio
 
 Stream = Literal["out", "err", "result"]
 """What a rank has written to standard output, to standard error, and what its callable has returned, as JSON."""
@@ -197,6 +199,8 @@ class EndWatch:
 
     async def ended(self, job_id: int) -> JobRecord:
         """Return the record of a job once it has ended."""
+        import asyncio  # a command that asks one thing does without, here and below
+
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._listen())
         news = asyncio.Event()
@@ -221,6 +225,8 @@ class EndWatch:
     async def close(self) -> None:
         """Wait for nothing any more."""
         if self._task is not None:
+            import asyncio
+
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None

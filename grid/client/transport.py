@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
+import functools
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -32,6 +33,8 @@ from gridweave.grid.client.configuration import Connection, followed, gateway_he
 from gridweave.version import __version__
 
 if TYPE_CHECKING:
+    import asyncio
+
     import aiohttp
     import numpy as np
 
@@ -68,10 +71,16 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 class Pauses:
     """The pauses between tries; chance is drawn from a fresh generator if none is given."""
 
-    def __init__(
-        self, patience: Patience, rng: np.random.Generator | None = None, sleep: Sleep = asyncio.sleep
-    ) -> None:
-        self.patience, self.sleep, self._rng = patience, sleep, rng
+    def __init__(self, patience: Patience, rng: np.random.Generator | None = None, sleep: Sleep | None = None) -> None:
+        self.patience, self._sleep, self._rng = patience, sleep, rng
+
+    async def sleep(self, pause_s: float) -> None:
+        """Wait."""
+        if self._sleep is None:
+            import asyncio  # only who has to wait, or asks several things, needs it
+
+            self._sleep = asyncio.sleep
+        await self._sleep(pause_s)
 
     def length_s(self, tries: int) -> float:
         """Return how long to wait after so many tries (from 1)."""
@@ -119,7 +128,7 @@ def cut_errors() -> tuple[type[BaseException], ...]:
     """Return how a request, or a stream, ends that another try may do better."""
     import aiohttp
 
-    return aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, ConnectionError
+    return aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError
 
 
 class GatewayAnswer(NamedTuple):
@@ -158,11 +167,18 @@ class Transport:
         self.headers = _headers(connection)
         self.trusted = _trusted(connection)
         self._sessions: dict[int, aiohttp.ClientSession] = {}
-        # Requests have connections in turn: of aiohttp's own pool who has just let one go gets it again, and some wait
-        # for as long as there are others.
-        self._turns = asyncio.Semaphore(_CONNECTIONS)
         # Of a grid that runs here: the process that was seen to listen at its address.
         self._gateway = gateway_here(connection)
+
+    @functools.cached_property
+    def _turns(self) -> asyncio.Semaphore:
+        """Gives requests connections in turn.
+
+        Of aiohttp's own pool who has just let one go gets it again, and some wait for as long as there are others.
+        """
+        import asyncio
+
+        return asyncio.Semaphore(_CONNECTIONS)
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
         """Return the session with so many connections at most (0: as many as there are), made when it is first used."""
@@ -247,8 +263,7 @@ class Transport:
 
     async def _again(self, once: Callable[[], Awaitable[T]]) -> T:
         """Do something until it succeeds, fails for good, or has taken too long."""
-        loop = asyncio.get_running_loop()
-        began_s, tries, slept_s, was_reached = loop.time(), 0, 0.0, False
+        began_s, tries, slept_s, was_reached = time.monotonic(), 0, 0.0, False
         while True:
             tries += 1
             try:
@@ -262,7 +277,7 @@ class Transport:
             # Whoever says when to come back is believed: it spreads its clients itself.
             pause_s = last.after_s or self.pauses.length_s(tries)
             # Pauses are counted as they were meant, whatever waits.
-            spent_s = max(loop.time() - began_s, slept_s) + pause_s
+            spent_s = max(time.monotonic() - began_s, slept_s) + pause_s
             most_s = self.patience.total_s if was_reached else min(self.patience.connect_s, self.patience.total_s)
             if spent_s > most_s:
                 raise last.error

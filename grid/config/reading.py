@@ -16,6 +16,7 @@ from gridweave.grid.config.checks import (
     check_alone,
     check_fragments,
     check_links,
+    check_live_only,
     check_sites,
     grid_decides_all,
     grid_policy,
@@ -31,6 +32,7 @@ from gridweave.grid.config.tables import (
     LauncherTable,
     LiveGridTable,
     LiveSiteTable,
+    LiveTimesTable,
     ServedGrid,
     ServedSite,
 )
@@ -65,6 +67,11 @@ class ReadGrid:
     def grid(self) -> LiveGridTable:
         """The table ``[grid]``; a site that is served alone has a part of it."""
         return _grid_of(self.file)
+
+    @property
+    def live(self) -> LiveTimesTable:
+        """The table ``[live]``; a site that is served alone has none."""
+        return LiveTimesTable() if isinstance(self.file, ServedSite) else self.file.live
 
     @property
     def folder(self) -> str:
@@ -217,6 +224,7 @@ def _read(
         _check_own_site(file, report)
     else:
         net = file.net
+        check_live_only(sites, grid.control, report)
         _check_net(file, sites, report)
         for number, site in enumerate(file.sites):
             if isinstance(site, FarSiteTable):
@@ -245,6 +253,9 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
             report.add(("sites", number, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
         if isinstance(site, LiveSiteTable):
             _check_launcher(site.launcher, ("sites", number, "launcher"), report)
+            if site.discipline == "slurm" and site.launcher.kind == "user":
+                said = "is 'user', and nodes of Slurm run jobs as the account of the site alone; give 'self'"
+                report.add(("sites", number, "launcher", "kind"), said)
 
 
 def _check_launcher(table: LauncherTable, key: KeyPath, report: FileReport) -> None:

@@ -261,6 +261,14 @@ class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
     journal_password_file: str | None = None  # of the password of the journal's database
 
 
+class LiveTimesTable(Table, frozen=True, kw_only=True):
+    """The table ``[live]``: what processes take, for forecasts; what is left out, the last jobs tell."""
+
+    # As for `gridweave.grid.live.GridSettings`.
+    start_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
+    end_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
+
+
 class ProbesTable(Table, frozen=True, kw_only=True):
     """The table ``[probes]``: without it the ways between sites are not measured."""
 
@@ -328,6 +336,7 @@ Refused = dict[tuple[str, str], str]
 """Keys that count elsewhere, and what to say of them."""
 
 _SIMULATED = "counts only in simulation; leave it out"
+_MARGIN = "is not known here, but as grid.margin_ms"
 _SERVED = "is not known in GRID.toml, but in the files of gridweave serve; leave it out"
 _NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "contention", "at")}
 
@@ -341,6 +350,7 @@ class GridFile(Table, frozen=True, kw_only=True):
         ("gateway", "operator_token_file"): _SERVED,
         ("gateway", "scraper_token_file"): _SERVED,
         ("ray", "address"): "is not known in GRID.toml; give --address to gridweave up",
+        ("live", "margin_ms"): _MARGIN,
     }
     replaced: ClassVar[dict[str, Any]] = {"sites": []}
 
@@ -350,6 +360,7 @@ class GridFile(Table, frozen=True, kw_only=True):
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
     net: NetTable | None = None  # the links between the sites, from which the overhead of a split follows
     probes: ProbesTable | None = None
+    live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
     maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)
@@ -359,7 +370,8 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     """A whole file of the grid's side."""
 
     refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "rendezvous_ms"): "is not a key of the grid's side; it belongs in the file of each site"
+        ("grid", "rendezvous_ms"): "is not a key of the grid's side; it belongs in the file of each site",
+        ("live", "margin_ms"): _MARGIN,
     }
     replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
 
@@ -368,6 +380,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     name: SiteName = "default"
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
     net: NetTable | None = None
+    live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
     maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of the grid
 

@@ -140,11 +140,22 @@ class Control(ABC):
         """Return when `run` is to be called though nothing is heard."""
 
     @abstractmethod
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
-        """Return what works out when a job starts, and why not sooner; None if it is not known."""
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
+        """Return what works out when a job starts, and why not sooner; None if it is not known.
+
+        The grid hears of ends so much later. What sites said counts as they said it.
+        """
 
     @abstractmethod
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None,
+        barred: Barred = (),
+        end_ms: int = 0,
+    ) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
 
     @property

@@ -13,6 +13,7 @@ from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptCh
 from gridweave.grid.control.common import Barred, Control, ControlOptions, ControlState
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.queue import GridQueue, QueueState
+from gridweave.grid.explain.delegated import apart_forecast
 from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
@@ -133,21 +134,30 @@ class FullControl(Control):
         """The sites that are not asked for now: since when, and until when at most."""
         return {site: (until_ms - self._retry_ms, until_ms) for site, (_, until_ms) in self._closed.items()}
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
         if self._is_apart(job_id):
-            return self._those_apart().forecaster(now_ms, job_id)
+            forecaster = self._those_apart().forecaster(now_ms, job_id)
+            return forecaster and partial(apart_forecast, forecaster)
         if job_id not in self._number:
             return None
         if job_id in self._attempts.attempts:
             return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], self._names)
-        return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names)
+        return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names, end_ms)
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None,
+        barred: Barred = (),
+        end_ms: int = 0,
+    ) -> Forecaster:
         """Return what works out when a job would start that were submitted now."""
         if barred:
-            return self._those_apart().quoter(now_ms, job, sensitivity, sends, barred)
-        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, self._names)
+            return partial(apart_forecast, self._those_apart().quoter(now_ms, job, sensitivity, sends, barred))
+        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, self._names, end_ms)
 
     def _knows(self, job_id: int) -> bool:
         return job_id in self._number or self._is_apart(job_id)

@@ -390,7 +390,7 @@ class LimitedControl(DelegatingControl):
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
         return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
@@ -402,7 +402,15 @@ class LimitedControl(DelegatingControl):
             found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None,
+        barred: Barred = (),
+        end_ms: int = 0,
+    ) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked."""
         found = unasked_quote(now_ms, job, self._nodes, self.why_never(job, barred), self._names)
         return lambda: found

@@ -127,7 +127,7 @@ class NoControl(DelegatingControl):
         self._area[site] += sent.job.width * sent.job.estimate_ms
         return [ToSite(site, EnqueueJob(sent.job, sent.number, int(NEVER_MS)))]
 
-    def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
+    def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out where a job was sent, and what was sent there beside it; None if it is not known."""
         sent = self._jobs.get(job_id)
         if sent is None:
@@ -137,7 +137,15 @@ class NoControl(DelegatingControl):
         found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None, barred: Barred = ()) -> Forecaster:
+    def quoter(
+        self,
+        now_ms: int,
+        job: Job,
+        sensitivity: float,
+        sends: Sends | None,
+        barred: Barred = (),
+        end_ms: int = 0,
+    ) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
         found = unasked_quote(
             now_ms, job, self._nodes, self.why_never(job, barred), self._names, self._loads(set(barred))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
-from gridweave.site.explain import Forecast, SiteReason, nodes_text
+from gridweave.site.explain import Forecast, Forecaster, SiteReason, nodes_text
 from gridweave.site.job import Job
 from gridweave.site.times import rough_span_text, when_text
 
@@ -38,6 +38,13 @@ def delegated_forecast(
         meant = "" if start_ms is None else f", which meant to start it {when_text(start_ms, now_ms)}"
         reason = f"it waits in the queue of {name}{meant}"
     return msgspec.structs.replace(known, reason=reason)
+
+
+def apart_forecast(forecaster: Forecaster) -> Forecast:
+    """Return how it stands with a job that is delegated though the grid queue has others."""
+    found = forecaster()
+    said = f"some sites do not take its user, so it is delegated; {found.reason}"
+    return msgspec.structs.replace(found, reason=said)
 
 
 def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str]) -> SiteReason:

@@ -1,7 +1,8 @@
 """When a job of the grid queue starts: a copy of the meta-scheduler is played forward, and decides as it would.
 
-In that play every running job ends at its expected end, the sites grant what they are asked for at once, and nobody
-else comes (docs/explain.md). Whatever decides is what decides in earnest: nothing of it is written a second time here.
+In that play every running job ends at its expected end, of which the grid hears ``end_ms`` later, the sites grant what
+they are asked for at once, and nobody else comes (docs/explain.md). Whatever decides is what decides in earnest:
+nothing of it is written a second time here.
 """
 
 from __future__ import annotations
@@ -90,16 +91,16 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
 
 
 def waiting_forecast(
-    control: Copy, now_ms: int, job_id: int, names: Sequence[str], *, most_steps: int = MOST_STEPS
+    control: Copy, now_ms: int, job_id: int, names: Sequence[str], end_ms: int = 0, *, most_steps: int = MOST_STEPS
 ) -> Forecast:
     """Return when a waiting job starts, by playing a control that is used up by it."""
-    _expect_ends(control.queue, now_ms)
+    _expect_ends(control.queue, now_ms, end_ms)
     standing = Standing(control.queue, control.policy, control.closed, now_ms, job_id, names)
     firm = _firmly_reserved(control, now_ms, job_id)
     if firm is not None:
         return standing.placed(*firm)
     reserved = control.queue.reserved(job_id)
-    found = _play(control, standing, now_ms, most_steps)
+    found = _play(control, standing, now_ms, end_ms, most_steps)
     if found is None and reserved is not None:
         start_ms, placement = reserved
         return standing.placed(start_ms, placement.fragments, placement.length_ms, is_reserved_only=True)
@@ -113,23 +114,27 @@ def quoted_forecast(
     sensitivity: float,
     sends: Sends | None,
     names: Sequence[str],
+    end_ms: int = 0,
 ) -> Forecast:
     """Return when a job would start that were submitted now; the control is used up by that."""
     for command in control.submit(now_ms, job, sensitivity, sends):
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
-    _expect_ends(control.queue, now_ms)
+    _expect_ends(control.queue, now_ms, end_ms)
     standing = Standing(control.queue, control.policy, control.closed, now_ms, job.job_id, names, is_quote=True)
-    _carry_out(control, now_ms, control.run(now_ms))
+    _carry_out(control, now_ms, end_ms, control.run(now_ms))
     placed = control.attempts.get(job.job_id)
     if placed is not None:
         return standing.placed_at_once(placed.start_ms, placed.fragments, placed.length_ms)
-    return _play(control, standing, now_ms, MOST_STEPS) or standing.unplaced(is_too_far=True)
+    return _play(control, standing, now_ms, end_ms, MOST_STEPS) or standing.unplaced(is_too_far=True)
 
 
-def _expect_ends(queue: GridQueue, now_ms: int) -> None:
-    """Expect jobs that are past their end to end soon, as the plan of the grid does."""
+def _expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
+    """Expect to hear of ends when they are heard of; of jobs that are past that soon, as the plan of the grid does."""
     queue.expect_late(now_ms)
+    if end_ms:
+        for job_id, ends_ms in [(running.job.job_id, running.end_ms) for running in queue.running]:
+            queue.expect_end(now_ms, job_id, ends_ms + end_ms)
     overdue = [running.job.job_id for running in queue.running if running.end_ms <= now_ms]
     for job_id in overdue:
         queue.expect_end(now_ms, job_id, now_ms + OVERDUE_MS)
@@ -148,11 +153,12 @@ def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Frag
     return agreed_ms, placement.fragments, placement.length_ms
 
 
-def _play(control: Copy, standing: Standing, now_ms: int, most_steps: int) -> Forecast | None:
+def _play(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_steps: int) -> Forecast | None:
     """Play a copy forward until a job is placed; return None if that is not reached within the steps allowed."""
     for attempt in list(control.attempts.values()):
         for site in sorted(attempt.missing):
-            _carry_out(control, now_ms, control.answered(now_ms, site, Reserved(attempt.job.job_id, attempt.number)))
+            granted = control.answered(now_ms, site, Reserved(attempt.job.job_id, attempt.number))
+            _carry_out(control, now_ms, end_ms, granted)
     reserved = 0
     for _ in range(most_steps):
         placed = control.attempts.get(standing.job_id)
@@ -168,7 +174,7 @@ def _play(control: Copy, standing: Standing, now_ms: int, most_steps: int) -> Fo
                 break
         now_ms = max(next_ms, now_ms + 1)
         _end_jobs(control, now_ms)
-        _carry_out(control, now_ms, control.run(now_ms))
+        _carry_out(control, now_ms, end_ms, control.run(now_ms))
     return None
 
 
@@ -180,10 +186,13 @@ def _end_jobs(control: Copy, now_ms: int) -> None:
                 control.answered(now_ms, site, Ended(job_id, attempt.number, now_ms, "finished"))
 
 
-def _carry_out(control: Copy, now_ms: int, commands: Sequence[GridCommand]) -> None:
+def _carry_out(control: Copy, now_ms: int, end_ms: int, commands: Sequence[GridCommand]) -> None:
     """Have the sites grant at once what they are asked for on several of them."""
     for command in commands:
         if isinstance(command, ToSite) and isinstance(command.request, ReserveNodes):
             request = command.request
+            if end_ms:
+                attempt = control.attempts[request.job_id]
+                control.queue.expect_end(now_ms, request.job_id, attempt.start_ms + attempt.length_ms + end_ms)
             if request.start_ms is not None:
                 control.answered(now_ms, command.site, Reserved(request.job_id, request.attempt))

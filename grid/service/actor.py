@@ -1,8 +1,7 @@
-"""The meta-scheduler as an actor on Ray."""
+"""The meta-scheduler as an actor."""
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Probed
 from gridweave.site.service.actor import DrivenActor
-from gridweave.site.service.calls import GRID_ACTOR, Calls, Handles, encode, journal_place, site_actor
+from gridweave.site.service.calls import GRID_ACTOR, Calls, encode, journal_place, site_actor
 from gridweave.site.service.clock import Clock
 
 if TYPE_CHECKING:
@@ -21,26 +20,25 @@ if TYPE_CHECKING:
 class MetaActor(DrivenActor["GridDesk"]):
     """The meta-scheduler as an actor: a thin shell around its `GridDriver`.
 
-    It reaches its sites by `calls`; those of actors on Ray, if left out. `machines` are those of each site, in site
-    order.
+    It reaches its sites by `calls`. `machines` are those of each site, in site order.
     """
+
+    near_methods = (*DrivenActor.near_methods, "probed", "measured", "ended_count")
 
     def __init__(
         self,
         settings: GridSettings,
         journal: str,
         clock: Clock,
-        namespace: str,
         machines: tuple[tuple[str, ...], ...] = (),
         *,
-        calls: Calls | None = None,
+        calls: Calls,
         password_file: str = "",
         maxima: Maxima = NO_MAXIMA,
     ) -> None:
-        self._calls: Calls = Handles(namespace) if calls is None else calls
+        self._calls = calls
         self._password_file, self._maxima = password_file, maxima
-        # Ray hands over arrays that cannot be written to, which to compiled code are of other types.
-        self._settings, self._machines = copy.deepcopy(settings), machines
+        self._settings, self._machines = settings, machines
         self._journal, self._clock = journal, clock
         super().__init__(GRID_ACTOR)
 

@@ -262,12 +262,13 @@ class LiveBackend:
         site = _site_of_rank(record, rank)
         where = job_id, record.attempt, rank
         problem = None
-        for machine in await self._machines_with(record, site, rank):
-            actor = agent_actor(site, machine)
+        machines = await self._machines_with(record, site, rank)
+        # What a machine that is gone has left, its site may be able to read.
+        for actor in [*(agent_actor(site, machine) for machine in machines), site_actor(site)]:
             try:
                 read = await self._ask(actor, "part", OutputRead, *where, stream, offset, limit)
             except UnavailableError as error:
-                problem = error
+                problem = problem or error
                 continue
             if read.is_here:
                 at_end = offset + len(read.data) >= read.size

@@ -1,16 +1,20 @@
 """A whole grid on a Ray cluster: which actors there are, and where.
 
-The actors of a grid on the Ray cluster that this process is connected to: found by their names, and ended.
+The actors of a grid on the Ray cluster that this process is connected to, each at the host of its machine: found by
+their names, and ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -26,7 +30,11 @@ from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
 from gridweave.netmodel.model import NetworkModel
+from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.service.actor import BatchSiteActor
+from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.contract import ALONE_MS
+from gridweave.site.disciplines.batch.entry import SlurmTable
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
@@ -42,13 +50,19 @@ from gridweave.site.service.calls import (
     MACHINE_LABEL,
     NAMESPACE,
     SITE_LABEL,
+    NearActor,
     actor_options,
     agent_actor,
     encode,
+    find_host,
+    hosts_of,
     site_actor,
 )
 from gridweave.site.service.clock import Clock
+from gridweave.site.service.host import Host, packed
 from gridweave.site.service.probes.probing import ProbePlan
+
+logger = logging.getLogger("gridweave.live")
 
 START_S = 60.0
 """So long an actor may take to answer."""
@@ -70,18 +84,18 @@ def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def find_actors(namespace: str, sites: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return the actors of a grid that are there, by their names, in the order of `actor_names`."""
+    """Return the host of each actor of a grid that is there, by the names of the actors, ordered as `actor_names`."""
     import ray
 
     found = {}
     for name in actor_names(sites):
         with contextlib.suppress(ValueError, ray.exceptions.RayError):
-            found[name] = ray.get_actor(name, namespace=namespace)
+            found[name] = find_host(name, namespace)
     return found
 
 
 def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-    """End actors, and what they run, unless that is to go on: the machines first, then the others.
+    """End actors, by their hosts, and what they run, unless that is to go on: the machines first, then the others.
 
     What does not answer in time is ended all the same: its journal is whole at every instant.
     """
@@ -91,16 +105,19 @@ def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: 
     others = [name for name in sorted(actors) if name not in machines]
     for names, arguments in ((machines, (end_jobs,)), (others, ())):
         with contextlib.suppress(ray.exceptions.RayError):
-            answers = [actors[name].stop.remote(*arguments) for name in names]
+            answers = [actors[name].call.remote(name, "stop", arguments) for name in names]
             if answers:
                 ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
-        for name in names:
-            ray.kill(actors[name])
+    for host in actors.values():
+        ray.kill(host)
 
 
 FIRST_PORT = 20_000
 PORTS_EACH = 200
 """So many ports for the ranks of jobs to meet at are kept for each machine of the grid, from the first on."""
+
+PORTS_OF_A_NODE = 4
+"""So many of them a node of a batch system has."""
 
 COMPILE_S = 600.0
 """So long the first start may take: kernels are compiled, once on a machine."""
@@ -127,6 +144,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
     owner: OwnerPolicy = OwnerPolicy()
     journal: str = ""  # URL of its journal; empty: a file in its folder
     rules: MachineRules = ANY_JOBS  # whose jobs its machines start, as whom
+    batch: BatchPlan | None = None  # the batch system that its nodes belong to, if they belong to one
 
     def __post_init__(self) -> None:
         if not 1 <= self.machines <= self.nodes:
@@ -142,6 +160,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = NAMESPACE  # of its actors
     # Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
     labelled: bool = True
+    together: bool = False  # whether all of it is on one machine, at one host: that of the meta-scheduler
     journal: str = ""  # URL of the meta-scheduler's journal; empty: a file in the folder
     # As for `GridSettings`.
     seed: int = 0
@@ -149,6 +168,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
     maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
     probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
     # As for `SiteSettings`.
@@ -171,6 +192,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             retry_ms=self.retry_ms,
             lease_ms=self.lease_ms,
             network=self.network,
+            start_ms=self.start_ms,
+            end_ms=self.end_ms,
         )
 
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
@@ -193,33 +216,59 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class RunningActors:
-    """Actors that run on Ray, of a grid or of a site alone; those in `made` did not run before."""
+class Spot(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a host is: on a Ray node with these labels, on the machine with this IP address; empty: on any."""
 
-    def __init__(self, namespace: str) -> None:
-        self.namespace = namespace
+    labels: dict[str, str] = {}
+    ip: str = ""
+
+
+class RunningActors:
+    """Actors that run at hosts on Ray, of a grid or of a site alone; those in `made` did not run before.
+
+    `actors` are their hosts, by the names of the actors. If they are `together`, there is one host for all of them.
+    """
+
+    def __init__(self, namespace: str, *, together: bool = False) -> None:
+        self.namespace, self._together = namespace, together
         self.actors: dict[str, Any] = {}
         self.made: set[str] = set()
+        self._spots: dict[str, Spot] = {}
+        self._hosted: dict[str, dict[str, bytes]] = {}
 
-    def make(
-        self,
-        kind: type[Any],
-        name: str,
-        labels: dict[str, str],
-        *arguments: object,
-        on_host: str = "",
-        **options: Any,
-    ) -> None:
-        """Make an actor, or find it if it runs; ``on_host``: on the machine with this IP address, if any is named."""
+    def add(self, kind: type[NearActor], name: str, spot: Spot, *arguments: object, **options: object) -> None:
+        """Have an actor in what `make` makes; the first at a host says where that is."""
+        own, of_all = hosts_of(name)
+        host = of_all if self._together else own
+        self._spots.setdefault(host, spot)
+        self._hosted.setdefault(host, {})[name] = packed(kind, arguments, options)
+
+    def make(self) -> None:
+        """Make the hosts of all actors that were added, or find those that run."""
+        import ray
+
+        for host, hosted in self._hosted.items():
+            handle: Any
+            try:
+                handle = ray.get_actor(host, self.namespace)
+            except ValueError:
+                spot = self._spots[host]
+                how = actor_options(host, self.namespace, spot.labels, spot.ip)
+                maker = ray.remote(Host).options(get_if_exists=True, **how)
+                handle = maker.remote(host, self.namespace, hosted, sys.path)
+                self.made |= set(hosted)
+            self.actors |= dict.fromkeys(hosted, handle)
+        self._hosted = {}
+
+    def call(self, actor: str, method: str, *arguments: object, timeout_s: float = START_S) -> Any:
+        """Call a method of an actor; UnavailableError: there is no answer."""
         import ray
 
         try:
-            self.actors[name] = ray.get_actor(name, self.namespace)
-        except ValueError:
-            how = actor_options(name, self.namespace, labels, on_host)
-            maker = ray.remote(kind).options(get_if_exists=True, **how)
-            self.actors[name] = maker.remote(*arguments, **options)
-            self.made.add(name)
+            return ray.get(self.actors[actor].call.remote(actor, method, arguments), timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            told = getattr(error, "cause", None) or type(error).__name__
+            raise UnavailableError(f"actor {actor} does not answer: {told}") from error
 
     def wait_for(self, names: Sequence[str], timeout_s: float, tell: TellMissing | None = None) -> None:
         """Wait until actors can be called; if one cannot, end those that were made here.
@@ -229,7 +278,7 @@ class RunningActors:
         import ray
 
         until = time.monotonic() + timeout_s
-        waiting = {name: self.actors[name].ready.remote() for name in names}
+        waiting = {name: self._ready(name) for name in names}
         while waiting:
             if tell is not None:
                 ready, _ = ray.wait(list(waiting.values()), timeout=min(_TELL_EVERY_S, timeout_s))
@@ -241,14 +290,17 @@ class RunningActors:
             try:
                 ray.get(reference, timeout=max(0.0, until - time.monotonic()))
                 del waiting[name]
-            except ray.exceptions.ActorUnavailableError as error:
-                # Its node, or it itself, was killed just now: Ray is about to start it anew.
+            except (ray.exceptions.ActorUnavailableError, UnavailableError) as error:
+                # Its node, its host or it itself was killed just now, and is about to be started anew.
                 if time.monotonic() > until:
                     self._give_up(name, timeout_s, error)
                 time.sleep(_AGAIN_S)
-                waiting[name] = self.actors[name].ready.remote()
+                waiting[name] = self._ready(name)
             except (ray.exceptions.RayError, TimeoutError) as error:
                 self._give_up(name, timeout_s, error)
+
+    def _ready(self, name: str) -> Any:
+        return self.actors[name].call.remote(name, "ready", ())
 
     def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
         """End what was made; what ran before is not ours to end."""
@@ -276,7 +328,7 @@ class RunningGrid(RunningActors):
     """A grid that runs on Ray; made by `start_grid`."""
 
     def __init__(self, plan: GridPlan) -> None:
-        super().__init__(plan.namespace)
+        super().__init__(plan.namespace, together=plan.together)
         self.plan = plan
 
     def submit(
@@ -286,54 +338,60 @@ class RunningGrid(RunningActors):
 
         UnavailableError if there was no answer; the same keys may be handed in again.
         """
-        import ray
-
-        actor = self.actors[GRID_ACTOR if site is None else site_actor(site)]
+        actor = GRID_ACTOR if site is None else site_actor(site)
         try:
-            data = ray.get(actor.submit.remote(encode(list(requests))), timeout=START_S)
-        except ray.exceptions.RayError as error:
-            raise UnavailableError(
-                f"the grid does not answer: {type(error).__name__}; submit the same again"
-            ) from error
+            data = self.call(actor, "submit", encode(list(requests)))
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; submit the same again") from error
         return msgspec.msgpack.decode(data, type=list[Answer])
 
-    def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return what the grid knows of jobs."""
-        import ray
-
-        data = ray.get(self.actors[GRID_ACTOR].records.remote(list(job_ids)), timeout=START_S)
-        return msgspec.msgpack.decode(data, type=list[JobRecord])
+    def records(self, job_ids: Sequence[int], *, site: str | None = None) -> list[JobRecord]:
+        """Return what the grid, or a site, knows of jobs."""
+        actor = GRID_ACTOR if site is None else site_actor(site)
+        return msgspec.msgpack.decode(self.call(actor, "records", list(job_ids)), type=list[JobRecord])
 
 
-def start_grid(plan: GridPlan, *, timeout_s: float = START_S, machine: type[Any] = NodeAgent) -> RunningGrid:
+class Kinds(NamedTuple):
+    """The classes of actors; others than these are for tests and measurements."""
+
+    grid: type[NearActor] = MetaActor
+    site: type[NearActor] = SiteActor
+    machine: type[NearActor] = NodeAgent
+
+
+USUAL = Kinds()
+
+
+def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USUAL) -> RunningGrid:
     """Start the actors of a grid on the Ray cluster that this process is connected to; those that run stay.
 
     UnavailableError if one is not ready in time: no node has its label, or its journal is not to be had.
     """
-    grid = make_grid(plan, machine=machine)
+    grid = make_grid(plan, kinds=kinds)
     grid.wait(timeout_s)
     return grid
 
 
-def make_grid(plan: GridPlan, *, machine: type[Any] = NodeAgent) -> RunningGrid:
+def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it."""
     grid = RunningGrid(plan)
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
-    what = (plan.settings(), journal, Clock(), plan.namespace, machines)
-    grid.make(MetaActor, GRID_ACTOR, plan.grid_labels, *what, on_host=plan.grid_host, maxima=plan.maxima)
+    what = (plan.settings(), journal, Clock(), machines)
+    grid.add(kinds.grid, GRID_ACTOR, Spot(labels=plan.grid_labels, ip=plan.grid_host), *what, maxima=plan.maxima)
     place = Place(folder=plan.folder, labelled=plan.labelled)
     for number, site in enumerate(plan.sites):
-        make_site(
+        add_site(
             grid,
             site,
             plan.site_settings(number),
             place,
-            machine=machine,
+            kinds=kinds,
             probing=plan.probing(number),
             maxima=plan.maxima,
         )
+    grid.make()
     return grid
 
 
@@ -346,40 +404,65 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""  # by which name other sites reach a machine; empty: that which Ray has
 
 
-def make_site(
+def add_site(
     found: RunningActors,
     site: SitePlan,
     settings: SiteSettings,
     place: Place,
     *,
-    machine: type[Any] = NodeAgent,
+    kinds: Kinds = USUAL,
     probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]] = (None, ()),
     **options: Any,
 ) -> None:
-    """Make the actors of a site: those of its machines, and its own, with the options of `SiteActor`."""
+    """Add the actors of a site: those of its machines, and its own, with the options of `SiteActor`."""
     folder = Path(place.folder) / site.name
-    for each in settings.machines:
+    if site.batch is not None:
+        check_batch_system(site.name, site.batch)
+    for each in settings.machines if site.batch is None else ():
         probes = probing if each is settings.machines[0] else (None, ())
-        what = (site.name, each, str(folder / each.name), found.namespace, site.virtual, *probes, Clock())
-        labels = _labels(place.labelled, site, each.name)
+        what = (site.name, each, str(folder / each.name), site.virtual, *probes, Clock())
         named: dict[str, Any] = {"host": place.host} if place.host else {}
         if site.rules != ANY_JOBS:
             named["rules"] = site.rules
-        found.make(machine, agent_actor(site.name, each.name), labels, *what, **named)
+        found.add(
+            kinds.machine, agent_actor(site.name, each.name), _spot(place.labelled, site, each.name), *what, **named
+        )
     journal = site.journal or str(folder / "site.journal")
-    labels = _labels(place.labelled, site, settings.machines[0].name)
-    found.make(SiteActor, site_actor(site.name), labels, settings, journal, Clock(), found.namespace, **options)
+    spot = _spot(place.labelled, site, settings.machines[0].name)
+    kind = kinds.site
+    if site.batch is not None:
+        kind, options = BatchSiteActor, options | {"batch": site.batch}
+    found.add(kind, site_actor(site.name), spot, settings, journal, Clock(), **options)
 
 
-def _labels(labelled: bool, site: SitePlan, machine: str) -> dict[str, str]:
+def check_batch_system(site: str, batch: BatchPlan) -> None:
+    """Raise InputError, in one line, if the batch system of a site can give it nothing; one that is away may come."""
+    try:
+        asyncio.run(Slurm(batch.slurm, Path(batch.folder)).check())
+    except InputError as error:
+        raise InputError(f"site {site}: {error}") from None
+    except UnavailableError as error:
+        logger.warning("site %s: %s", site, error)
+
+
+def _spot(labelled: bool, site: SitePlan, machine: str) -> Spot:
     if not labelled:
-        return {}
+        return Spot()
     labels = {SITE_LABEL: site.name}
-    return labels | {MACHINE_LABEL: machine} if site.machines > 1 else labels
+    return Spot(labels=labels | {MACHINE_LABEL: machine} if site.machines > 1 else labels)
 
 
 def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
-    """Return the machines of a site, each with its nodes and ports of its own."""
+    """Return the machines of a site, each with its nodes and ports of its own.
+
+    Where the nodes belong to a batch system, each is the place of one node, whichever the batch system gives.
+    """
+    if site.batch is not None:
+        room = PORTS_EACH // PORTS_OF_A_NODE
+        firsts = [first_port + PORTS_OF_A_NODE * (number % room) for number in range(site.nodes)]
+        return tuple(
+            Machine(name=f"n{number}", nodes=1, ports=(low, low + PORTS_OF_A_NODE)) for number, low in enumerate(firsts)
+        )
     machines = []
     for machine in range(site.machines):
         nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
@@ -403,6 +486,8 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         maxima=read.file.maxima,
         probes=_probes(read, secret),
         first_port=first_port,
+        start_ms=read.live.start_ms,
+        end_ms=read.live.end_ms,
         **{name: getattr(table, name) for name in times},
     )
 
@@ -417,6 +502,23 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         policy=site_policy(site, grid),
         owner=owner_policy(site),
         journal=site.journal,
+        rules=machine_rules(site.launcher),
+        batch=batch_plan(site),
+    )
+
+
+def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
+    """Return which batch system a site has, and how it is asked; None if its nodes are its own."""
+    table: SlurmTable | None = site.options.get("slurm")
+    if table is None:
+        return None
+    return BatchPlan(
+        slurm=table.settings,
+        folder=str(Path(table.folder) / site.name),
+        host=table.host,
+        python=table.python,
+        poll_s=table.poll_s,
+        lease_s=table.lease_s,
         rules=machine_rules(site.launcher),
     )
 

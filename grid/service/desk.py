@@ -79,6 +79,7 @@ class GridDesk(Desk[GridDriver]):
         """Return how the grid schedules."""
         settings = self.driver.settings
         policy = settings.policy
+        start_ms, end_ms = self.driver.grid.around_ms() or (None, None)
         return Scheduling(
             now_ms=self.driver.clock.now_ms(),
             mode=policy.mode,
@@ -92,4 +93,6 @@ class GridDesk(Desk[GridDriver]):
             links=settings.network is not None,
             margin_ms=settings.margin_ms,
             head_reservation=policy.head_reservation,
+            start_ms=start_ms,
+            end_ms=end_ms,
         )

@@ -57,6 +57,7 @@ from gridweave.grid.service.state import (
     write_private,
     write_state,
 )
+from gridweave.site.machine.folders import check_way
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import GRID_LABEL, NAMESPACE, SITE_LABEL
 
@@ -206,6 +207,8 @@ class _Work:
         make_private(self._folder / LOGS)
         runs_as_others = any(site.launcher.kind == "user" for site in self._wanted.read.sites)
         make_private(Path(self.done.state.folder), passable=runs_as_others)
+        if runs_as_others and self.done.state.own_ray:
+            check_way(Path(self.done.state.folder) / "jobs")
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
         self._change(parts=self._parts())
         self._lap("read")
@@ -234,7 +237,7 @@ class _Work:
         self._gateway(self._folder / RAY_TOKEN)
         plan = self._plan(ray.labelled)
         # A site's node may go: the grid is to stay. Without the head there is nothing left to schedule for.
-        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS)
+        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS, together=not self._wanted.ray_machines)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")

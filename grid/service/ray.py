@@ -133,7 +133,8 @@ def watch_ray(lost: Callable[[], None]) -> None:
 
 def join_problem(where: str, error: Exception) -> UnavailableError:
     """Return the error for a cluster that cannot be joined or started, in one line."""
-    told = " ".join(str(error).split()) or type(error).__name__
+    causes = [error] if error.__cause__ is None else [error, error.__cause__]
+    told = ": ".join(" ".join(str(each).split()) or type(each).__name__ for each in causes)
     return UnavailableError(f"--address: Ray cannot be used on {where}: {told}")
 
 
@@ -316,8 +317,15 @@ class OwnRay:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
-        """Connect this process to it."""
-        with _environment_of_this(token_environment(self._folder / RAY_TOKEN)), connected(self.address) as ray:
+        """Connect this process to it; on a busy machine its head may be asked again."""
+        until = time.monotonic() + _JOIN_S
+
+        def again() -> bool:
+            time.sleep(_LOOK_EVERY_S)
+            return self.process(HEAD) is not None and time.monotonic() < until
+
+        token = token_environment(self._folder / RAY_TOKEN)
+        with _environment_of_this(token), connected(self.address, again=again) as ray:
             yield ray
 
     def wait(self) -> None:
@@ -494,21 +502,35 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     raise UnavailableError(f"{host}: no port is free there")
 
 
+def join(where: str, **options: Any) -> None:
+    """Connect this process to Ray, or start one with it, quietly; UnavailableError says where that failed."""
+    ray: Any = importlib.import_module("ray")
+    with quietly():
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        except RAY_ERRORS as error:
+            raise join_problem(where, error) from None
+
+
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """Connect this process to a Ray cluster, quietly."""
+def connected(address: str, *, again: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+    """Connect this process to a Ray cluster, quietly; ``again`` says whether to try once more after a failure."""
     try:
         with quietly():
             import ray
     except ImportError:
         raise not_installed("ray") from None
     try:
-        with quietly(), muted(), postponed():
-            try:
-                own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-            except RAY_ERRORS as error:
-                raise join_problem(address, error) from None
+        own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
+        is_there = False
+        while not is_there:
+            with muted(), postponed():
+                try:
+                    join(address, address=address, **own)
+                    is_there = True
+                except UnavailableError:
+                    if not again():
+                        raise
         yield ray
     finally:
         with quietly(), postponed():

@@ -203,7 +203,6 @@ class GridSide:
             service.settings,
             service.journal,
             Clock(),
-            "",
             tuple(site.machines for site in service.sites),
             calls=calls,
             password_file=service.password_file,
@@ -405,7 +404,7 @@ def _on_cluster(service: SiteService, settings: GatewaySettings, say: Say, keep_
 
 def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActors:
     """Make the actors of the site, or find those that run, and wait for them."""
-    from gridweave.grid.service.cluster import Place, RunningActors, make_site
+    from gridweave.grid.service.cluster import Place, RunningActors, add_site
 
     plan: SitePlan = service.plan
     found = RunningActors(service.namespace)
@@ -415,7 +414,8 @@ def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActor
         "password_file": service.password_file,
         "maxima": service.maxima,
     }
-    make_site(found, plan, service.settings, place, **options)
+    add_site(found, plan, service.settings, place, **options)
+    found.make()
     say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
     found.wait()
     return found

@@ -5,11 +5,10 @@ What the gateway cannot tell because it is down is seen from the processes: whoe
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -82,7 +81,7 @@ def look(name: str) -> LocalStatus:
     kept = count_running(Path(state.folder))
     if not state.alive:
         return LocalStatus(name=name, up=False, folder=state.folder, kept=kept)
-    said = asyncio.run(_ask(state))
+    said = _ask(state)
     queue = said.queue or Queue()
     counts = {key: getattr(queue, key) if said.queue else None for key in _COUNTED}
     return LocalStatus(
@@ -96,24 +95,26 @@ def look(name: str) -> LocalStatus:
     )
 
 
-async def _ask(state: LocalGridState) -> _Said:
-    """Ask the gateway for the sites and the queue at the same time: one may answer when the other does not."""
+def _ask(state: LocalGridState) -> _Said:
+    """Ask the gateway for the sites and the queue: it may know the one and not the other."""
+    from gridweave.grid.client.brief import BriefTransport, run_brief
     from gridweave.grid.client.client import Client
     from gridweave.grid.client.transport import Patience
 
-    if not state.has_gateway:
-        return _Said(problem="it does not run")
-    once = Patience(total_s=0.0, connect_s=0.0, try_s=ASK_S)
-    async with Client(state.url, token=state.token, ca=state.cert or None, patience=once) as grid:
-        sites, queue = await asyncio.gather(grid.sites(), grid.queue(1), return_exceptions=True)
-    for answer in (sites, queue):
-        if isinstance(answer, BaseException) and not isinstance(answer, GridweaveError):
-            raise answer
-    return _Said(
-        sites=[] if isinstance(sites, BaseException) else sites,
-        queue=None if isinstance(queue, BaseException) else queue,
-        problem=str(sites) if isinstance(sites, BaseException) else "",
-    )
+    async def ask() -> _Said:
+        once = Patience(total_s=0.0, connect_s=0.0, try_s=ASK_S)
+        how: dict[str, Any] = {"ca": state.cert or None, "patience": once, "transport": BriefTransport}
+        async with Client(state.url, token=state.token, **how) as grid:
+            try:
+                sites = await grid.sites()
+            except GridweaveError as error:
+                return _Said(problem=str(error))
+            try:
+                return _Said(sites=sites, queue=await grid.queue(1))
+            except GridweaveError:
+                return _Said(sites=sites)
+
+    return run_brief(ask()) if state.has_gateway else _Said(problem="it does not run")
 
 
 def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:

@@ -12,7 +12,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,12 +26,13 @@ from gridweave.grid.service.local import begin_anew, take_down
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
-from gridweave.scenarios.live.play import Player
+from gridweave.scenarios.live.play import Player, as_live, live_remarks
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.traces.load import find_trace
 from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.scenarios.world.connections import LiveTimes
 from gridweave.site.job import JobRecord
 
 TRACE, MODEL = "KTH-SP2-1996", "ctc-sp2"
@@ -93,12 +94,17 @@ class Demo:
     source: str
 
     def simulated(self) -> SimulationResult:
-        """Return what the simulation forecasts."""
+        """Return what the simulation says."""
         return run_built(self.built)
 
-    def compared(self, simulated: SimulationResult, records: Sequence[JobRecord]) -> LiveRun:
-        """Return what became of the jobs, in the order of the workload, beside the forecast."""
-        return live_run_of(self.built, simulated, records, speed=1.0)
+    def on(self, live: LiveTimes) -> Demo:
+        """Return the same on a grid with these times."""
+        return replace(self, built=as_live(self.built, live, 1.0))
+
+    def compared(self, simulated: SimulationResult, shown: Shown) -> LiveRun:
+        """Return what became of the jobs, in the order of the workload, beside the simulation."""
+        remarks = live_remarks(self.built, shown.live)
+        return live_run_of(self.built, simulated, shown.records, speed=1.0, remarks=remarks)
 
 
 def grid_text() -> str:
@@ -157,11 +163,8 @@ def _scaled(run_ms: npt.NDArray[np.float64], width: IntArray, wanted: float) -> 
 
 
 @contextlib.contextmanager
-def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
-    """Have another process work out what the simulation forecasts, for `end_forecast`; it is ended after the block.
-
-    The first time it compiles for half a minute.
-    """
+def simulator() -> Iterator[subprocess.Popen[bytes]]:
+    """Have another process that is ready to simulate; it is ended after the block."""
     child = None
     try:
         with uninterrupted():
@@ -171,9 +174,6 @@ def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
-        assert child.stdin is not None
-        with child.stdin as orders:
-            orders.write(pickle.dumps(demo))
         yield child
     finally:
         if child is not None:
@@ -181,9 +181,12 @@ def forecast_begun(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
             child.wait()
 
 
-def end_forecast(child: subprocess.Popen[bytes]) -> SimulationResult:
-    """Return what `forecast_begun` has begun."""
+def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> SimulationResult:
+    """Return what the process of `simulator` says of the demonstration."""
+    assert child.stdin is not None
     assert child.stdout is not None
+    with child.stdin as orders:
+        orders.write(pickle.dumps(demo))
     answer = child.stdout.read()
     if child.wait():
         raise UnavailableError("the simulation of the demonstration failed; see above")
@@ -208,11 +211,15 @@ Tell = Callable[[str], None]
 
 @dataclass(kw_only=True)
 class Shown:
-    """What was seen of the jobs: all at the end, and why one waited and what ran while the widest did."""
+    """What was seen of the jobs: all at the end, and why one waited and what ran while the widest did.
+
+    ``live`` is what they took besides their work.
+    """
 
     records: list[JobRecord] = field(default_factory=list)
     waiting: Forecast | None = None
     running: list[JobRecord] = field(default_factory=list)
+    live: LiveTimes = field(default_factory=LiveTimes)
 
     @property
     def split(self) -> list[JobRecord]:
@@ -261,5 +268,5 @@ def play(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
     shown = Shown()
     player = Player(Client(state.url, token=state.token), demo.built, 1.0, PATIENCE_S, report, shown.look)
     run_in_order(player.run())
-    shown.records = player.records
+    shown.records, shown.live = player.records, player.live
     return shown

@@ -15,11 +15,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridweave.errors import GridweaveError, NotFoundError, OptionError, UnavailableError
+from gridweave.grid.api import Scheduling
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.service.ray import MOST_NODES, OwnRay, RayMachine, check_ray, connected, knock, make_temp
@@ -44,6 +45,7 @@ from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.tables import Scenario
+from gridweave.scenarios.world.connections import LiveTimes
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import OPEN, OWN_IDS, JobRecord, State
 from gridweave.site.service.calls import SITE_LABEL
@@ -110,10 +112,9 @@ def run_on_gateway(
     client = Client(url, patience=_PATIENCE)
     task = _Task.of(source, overrides, jobs, speed, "the grid" if url is None else url, progress)
     task.remarks[:0] = client.connection.warnings
-    simulated = task.simulated()
-    player = task.player(client, simulated)
+    player = task.player(client, task.patience_s())
     run_in_order(player.run())
-    return task.compared(simulated, player, where=client.connection.url, tolerance=TOLERANCE)
+    return task.compared(player, where=client.connection.url, tolerance=TOLERANCE)
 
 
 def run_on_ray(
@@ -151,14 +152,14 @@ def run_on_ray(
     if address is not None and not address.strip():
         raise OptionError("address", "is empty; write auto, host:6379, or leave it out for this machine")
     task = _Task.of(source, overrides, jobs, speed, "ray", progress)
-    simulated = task.simulated()
+    patience_s = task.patience_s()
     with ended_in_order(), _ground(task.built.site_names, address, task.say) as ground:
         task.remarks.extend(ground.remarks)
         plan = grid_plan(task.built, folder=ground.folder, namespace=ground.namespace, labelled=ground.labelled)
         task.say("Starting sites")
         with _grid_of(plan):
-            player = run_in_order(_behind_own_gateway(plan.namespace, lambda client: task.player(client, simulated)))
-    return task.compared(simulated, player, where="Ray", tolerance=MAKESPAN_TOLERANCE)
+            player = run_in_order(_behind_own_gateway(plan.namespace, lambda client: task.player(client, patience_s)))
+    return task.compared(player, where="Ray", tolerance=MAKESPAN_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,21 +196,44 @@ class _Task:
         """Tell what is going on before the first job."""
         self.tell(0, len(self.built.workload), what)
 
-    def simulated(self) -> SimulationResult:
-        """Return what the simulation says."""
+    def patience_s(self) -> float:
+        """Return how long to wait for the end of all jobs."""
         self.say("Simulating")
-        return run_built(self.built)
+        return patience_s(run_built(self.built), self.speed)
 
-    def player(self, client: Client, simulated: SimulationResult) -> Player:
+    def player(self, client: Client, patience_s: float) -> Player:
         """Return who plays it."""
-        return Player(client, self.built, self.speed, patience_s(simulated, self.speed), self.tell)
+        return Player(client, self.built, self.speed, patience_s, self.tell)
 
-    def compared(self, simulated: SimulationResult, player: Player, *, where: str, tolerance: float) -> LiveRun:
-        """Return what was played beside what was simulated."""
-        remarks = (*self.remarks, *player.remarks)
+    def compared(self, player: Player, *, where: str, tolerance: float) -> LiveRun:
+        """Return what was played beside what is simulated, with the times that the grid took."""
+        self.say("Simulating")
+        built = as_live(self.built, player.live, self.speed)
+        remarks = (*self.remarks, *player.remarks, *live_remarks(self.built, player.live))
         return live_run_of(
-            self.built, simulated, player.records, speed=self.speed, remarks=remarks, where=where, tolerance=tolerance
+            built, run_built(built), player.records, speed=self.speed, remarks=remarks, where=where, tolerance=tolerance
         )
+
+
+def live_times(scheduling: Scheduling) -> LiveTimes:
+    """Return what jobs take on a grid besides their work, as it was measured there."""
+    start_ms, end_ms = scheduling.start_ms or 0, scheduling.end_ms or 0
+    return LiveTimes(start_ms=start_ms, end_ms=end_ms, margin_ms=scheduling.margin_ms)
+
+
+def as_live(built: Built, live: LiveTimes, speed: float) -> Built:
+    """Return a scenario as it is on a grid with these times; what the scenario itself says of them counts more."""
+    return replace(built, live=live.at_speed(speed)) if built.live == LiveTimes() else built
+
+
+def live_remarks(built: Built, live: LiveTimes) -> list[str]:
+    """Return with which times it is simulated, for people."""
+    if built.live != LiveTimes():
+        return ["simulated with the times of the table [live]"]
+    took = f"processes took {live.start_ms} ms to start, their ends were heard of after {live.end_ms} ms"
+    return [
+        f"simulated with what was measured: {took}, and starts on several sites were agreed {live.margin_ms} ms ahead"
+    ]
 
 
 def patience_s(simulated: SimulationResult, speed: float) -> float:
@@ -225,7 +249,8 @@ class Player:
     """Hands in jobs when their time has come, and sees how they end within ``patience_s``.
 
     ``look`` is shown now and then the jobs that are not over. At the end ``records`` has all jobs in the order of the
-    workload, in the scenario's time, at whose time 0 the grid's clock showed ``origin_ms``.
+    workload, in the scenario's time, at whose time 0 the grid's clock showed ``origin_ms``, and ``live`` says what they
+    took besides their work.
     """
 
     def __init__(
@@ -246,6 +271,7 @@ class Player:
         self._newest = dict.fromkeys(("", *built.site_names), 0)
         self.origin_ms = 0
         self.records: list[JobRecord] = []
+        self.live = LiveTimes()
         self.remarks: list[str] = []
 
     async def run(self) -> None:
@@ -267,6 +293,7 @@ class Player:
                 if not self.records:
                     await self._cancel()
             self.remarks += await self._others()
+            self.live = live_times(await self._grid.scheduling())
 
     async def _play(self, began_ms: int) -> None:
         """Hand in and watch."""

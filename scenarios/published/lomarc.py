@@ -99,7 +99,7 @@ READINGS = {
 }
 """Name to reading."""
 
-DEFAULT_READING = "as printed, loads from 1.00"
+DEFAULT_READING = "as printed, in 10 weeks"
 """The reading whose numbers come nearest to those published, over all of them (``lomarc-readings``)."""
 
 COLUMNS = ("waiting", "long_enough", "narrow_enough", "fitting", "matchable", "bearable")

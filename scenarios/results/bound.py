@@ -16,7 +16,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.results.kernels.flow import WorkFlow, is_feasible
 from gridweave.scenarios.workload.needs import cpu_needs
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
-from gridweave.site.disciplines.fractional.kernels.state import UNIT, parts_of_node
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 
 METHODS = ("flow", "lp")
 

@@ -39,7 +39,7 @@ from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
 from gridweave.scenarios.workload.needs import with_needs
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
-from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
+from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
@@ -103,6 +103,7 @@ class Built:
         Which jobs are handed to the grid, rather than to their homes; none under mode ``local``.
     network : Network
     faults : Faults
+    live : LiveTimes
     remarks : tuple of str
         What was done to the workload on the way, for people.
     net : GridNet or None
@@ -120,6 +121,7 @@ class Built:
     to_grid: BoolArray
     network: Network
     faults: Faults
+    live: LiveTimes
     remarks: tuple[str, ...]
     net: GridNet | None = None
 
@@ -144,7 +146,8 @@ class Built:
     def needs_world(self) -> bool:
         """Whether this is more than the batch driver knows.
 
-        That is messages, faults, own users, owners, less control, a tuned queue, and sites whose nodes are shared.
+        That is messages, faults, the times of a live grid, own users, owners, less control, a tuned queue, and sites
+        whose nodes are shared.
         """
         return self.policy.mode != "local" and (
             self.policy.control != "full"
@@ -153,6 +156,7 @@ class Built:
             or self.shares_nodes
             or self.network != Network()
             or self.faults.any
+            or self.live != LiveTimes()
             or not bool(self.to_grid.all())
             or any(owner != OwnerPolicy() for owner in self.owners)
         )
@@ -202,6 +206,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         to_grid=to_grid,
         network=checked(Network, scenario.network, ("network",)),
         faults=checked(Faults, scenario.faults, ("faults",)),
+        live=checked(LiveTimes, scenario.live, ("live",)),
         remarks=tuple(remarks),
         net=net,
     )

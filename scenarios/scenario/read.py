@@ -26,6 +26,7 @@ from gridweave.grid.config.checks import (
     check_alone,
     check_fragments,
     check_links,
+    check_live_only,
     check_sites,
     checked,
     grid_decides_all,
@@ -45,6 +46,7 @@ from gridweave.scenarios.scenario.tables import (
     DataTable,
     FaultsTable,
     GridTable,
+    LiveTable,
     NetworkTable,
     Scenario,
     Transformation,
@@ -60,7 +62,7 @@ from gridweave.scenarios.workload.columns import (
 )
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 
 if TYPE_CHECKING:
     from gridweave.netmodel.topology import Topology
@@ -253,6 +255,7 @@ def is_in_world(scenario: Scenario) -> bool:
     tables: tuple[tuple[msgspec.Struct, msgspec.Struct], ...] = (
         (scenario.network, NetworkTable()),
         (scenario.faults, FaultsTable()),
+        (scenario.live, LiveTable()),
     )
     return (
         not grid_decides_all(scenario.sites, scenario.grid)
@@ -334,6 +337,7 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
     """
     check_sites(scenario.sites, report)
     check_alone(scenario.sites, scenario.grid.mode, report)
+    check_live_only(scenario.sites, None, report)
     _check_source(scenario.workload, report)
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)
@@ -341,6 +345,7 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
     grid_policy(scenario.grid, report)
     checked(Network, scenario.network, ("network",), report)
     checked(Faults, scenario.faults, ("faults",), report)
+    checked(LiveTimes, scenario.live, ("live",), report)
     check_network(scenario, report)
     if not 0 <= scenario.workload.to_grid <= 1:
         report.add(("workload", "to_grid"), f"is {scenario.workload.to_grid}; a part of the jobs, from 0 to 1")

@@ -109,6 +109,7 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
         to_grid=built.to_grid,
         network=built.network,
         faults=built.faults,
+        live=built.live,
         rng=rng_of(built.scenario, STREAM_WORLD),
         net=built.net,
         grid_node=built.grid_node,
@@ -119,13 +120,14 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
 def _run_local(built: Built) -> SimulationResult:
     """Run each site by itself, with the jobs of its own users and its own discipline."""
     workload = built.workload
+    held = _held(workload, built.live.around_ms)
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
     columns: dict[str, npt.NDArray[np.float64]] = {}
     own_metrics: dict[str, float] = {}
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
-            done = _run_alone(workload.take(rows), int(built.nodes[site]), policy)
+            done = _run_alone(held.take(rows), int(built.nodes[site]), policy)
             start_ms[rows], end_ms[rows] = done.start_ms, done.end_ms
             for name, values in done.columns.items():
                 columns.setdefault(name, np.zeros(len(workload)))[rows] = values
@@ -133,6 +135,13 @@ def _run_local(built: Built) -> SimulationResult:
     placement = at_home(workload, built.home, start_ms != NEVER)
     more = {"columns": columns, "own_metrics": own_metrics}
     return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {}, **more)
+
+
+def _held(workload: Workload, around_ms: int) -> Workload:
+    """Return jobs that take as long as they hold their nodes on a live grid."""
+    if not around_ms:
+        return workload
+    return workload.replace(run_ms=np.minimum(workload.run_ms + around_ms, workload.estimate_ms))
 
 
 def _run_alone(workload: Workload, nodes: int, policy: Policy) -> SimulationResult:

@@ -227,6 +227,14 @@ class FaultsTable(Table, frozen=True, kw_only=True):
     cut_lasts_ms: Annotated[float, Meta(description="Mean time until it is mended.")] = 600_000.0
 
 
+class LiveTable(Table, frozen=True, kw_only=True):
+    """The table ``[live]``: as `gridweave.scenarios.world.connections.LiveTimes`."""
+
+    start_ms: Annotated[int, Meta(description="From when a job has its nodes until its processes run.")] = 0
+    end_ms: Annotated[int, Meta(description="From the end of its processes until the grid hears of it.")] = 0
+    margin_ms: Annotated[int, Meta(description="How far ahead a start on several sites is agreed.")] = 0
+
+
 class Output(Table, frozen=True, kw_only=True):
     """The table ``[output]``.
 
@@ -252,6 +260,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     grid : GridTable
     network : NetworkTable
     faults : FaultsTable
+    live : LiveTable
     output : Output
     net : NetTable, optional
         The links between the sites, from which the overhead of a split follows.
@@ -263,6 +272,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     grid: GridTable = msgspec.field(default_factory=GridTable)
     network: NetworkTable = msgspec.field(default_factory=NetworkTable)
     faults: FaultsTable = msgspec.field(default_factory=FaultsTable)
+    live: LiveTable = msgspec.field(default_factory=LiveTable)
     output: Output = msgspec.field(default_factory=Output)
     net: NetTable | None = None
 

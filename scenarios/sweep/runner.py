@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gridweave.errors import OptionError, UnavailableError, not_installed
-from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
+from gridweave.grid.service.ray import join, knock, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
 from gridweave.scenarios.sweep.work import Outcome, perform
@@ -72,15 +71,10 @@ def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]
         return
     if address is not None:
         knock(address)
-    options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        options |= {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+    # Its workers end with it, so they are not of an `OwnRay`, which outlives the command that starts it.
+    own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
     try:
-        with quietly():
-            try:
-                ray.init(**options)
-            except RAY_ERRORS as error:
-                raise join_problem("this machine" if address is None else address, error) from None
+        join(address or "this machine", address=address or "local", **({} if address else own))
         yield ray, address is None
     finally:
         ray.shutdown()

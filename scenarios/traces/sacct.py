@@ -23,13 +23,14 @@ from gridweave.scenarios.traces.text import open_trace, short, write_file
 from gridweave.scenarios.workload.table import Workload
 
 NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
-"""Columns without which an export is no use; others that are read are ``Reason`` and ``NodeList``."""
+"""Columns without which an export is no use; others that are read are ``JobID``, ``Reason`` and ``NodeList``."""
 
 STATES_HEADER = ("job_id", "state", "reason", "nodes")
 """Of the file beside a converted trace, with what a trace has no field for."""
 
 _UNKNOWN = ("", "None", "Unknown", "INVALID")
 _LENGTH = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", re.ASCII)
+_TASKS = re.compile(r"\d+_\[([\d,-]+)(?:%\d+)?\]", re.ASCII)
 _NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING")
 
 
@@ -121,7 +122,7 @@ def _jobs(path: str | Path) -> list[SlurmJob]:
     headings = [name.strip() for name in rows[0][1]]
     missing = [name for name in NEEDED if name not in headings]
     if missing:
-        asked = f"sacct --parsable2 --format={','.join(NEEDED)},Reason,NodeList"
+        asked = f"sacct --parsable2 --format=JobID,{','.join(NEEDED)},Reason,NodeList"
         raise TraceError(path, f"has no column {missing[0]}; make it with: {asked}", line=rows[0][0])
     jobs = []
     for number, values in rows[1:]:
@@ -134,8 +135,35 @@ def _jobs(path: str | Path) -> list[SlurmJob]:
         except (ValueError, OverflowError) as error:
             raise TraceError(path, f"is no job as sacct prints it: {short(str(error))}", line=number) from None
         if job is not None:
-            jobs.append(job)
-    return jobs
+            jobs += [job] * _tasks(row.get("JobID", ""))
+    return _numbered(jobs)
+
+
+def _tasks(job_id: str) -> int:
+    """Return for how many jobs a line stands: tasks of an array that never started have one together.
+
+    Examples
+    --------
+    >>> _tasks("11_[1-3,7%2]"), _tasks("11_4"), _tasks("11")
+    (4, 1, 1)
+    """
+    found = _TASKS.fullmatch(job_id)
+    if found is None:
+        return 1
+    spans = (part.split("-") for part in found[1].split(","))
+    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+
+
+def _numbered(jobs: list[SlurmJob]) -> list[SlurmJob]:
+    """Give a number of its own, above all others, to each job but the first of those that have one together."""
+    seen: set[int] = set()
+    last = max((job.job_id for job in jobs), default=0)
+    numbered = []
+    for job in jobs:
+        last += job.job_id in seen
+        numbered.append(job._replace(job_id=last) if job.job_id in seen else job)
+        seen.add(job.job_id)
+    return numbered
 
 
 def _one_job(row: Mapping[str, str]) -> SlurmJob | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -92,6 +92,45 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     def any(self) -> bool:
         """Whether anything ever fails."""
         return self.crash_every_ms > 0 or self.cut_every_ms > 0
+
+
+class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes on a live grid besides the work of jobs: processes start and end, and sites agree on starts.
+
+    A job holds its nodes for so much longer than it works, but no longer than its limit.
+
+    Attributes
+    ----------
+    start_ms : int
+        From when a job has its nodes until its processes run.
+    end_ms : int
+        From the end of its processes until the grid hears of it, and has its nodes again.
+    margin_ms : int
+        How far ahead a start on several sites is agreed; where messages take long, longer.
+
+    Raises
+    ------
+    OptionError
+        If a number makes no sense.
+    """
+
+    start_ms: int = 0
+    end_ms: int = 0
+    margin_ms: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not 0 <= getattr(self, name) <= 86_400_000:
+                raise OptionError(name, f"is {getattr(self, name)}; milliseconds from 0 to a day")
+
+    @property
+    def around_ms(self) -> int:
+        """How much longer a job holds its nodes than it works."""
+        return self.start_ms + self.end_ms
+
+    def at_speed(self, speed: float) -> Self:
+        """Return the same in the time of a scenario of which so many ms pass in one."""
+        return type(self)(**{name: round(getattr(self, name) * speed) for name in self.__struct_fields__})
 
 
 SITE_END, GRID_END = 0, 1

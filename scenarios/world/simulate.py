@@ -19,10 +19,10 @@ from gridweave.scenarios.batch.stepped import job_messages, sends_of
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
 from gridweave.scenarios.results.uses import WorldUse
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Faults, Network, Routes
+from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Routes
 from gridweave.scenarios.world.links import WorldLinks
 from gridweave.scenarios.world.traffic import LinkTraffic
-from gridweave.scenarios.world.works import Ran, WorldJob
+from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.protocol import Policy
@@ -41,6 +41,7 @@ def simulate_world(
     to_grid: npt.ArrayLike | None = None,
     network: Network | None = None,
     faults: Faults | None = None,
+    live: LiveTimes | None = None,
     rng: np.random.Generator | None = None,
     sensitivity: npt.ArrayLike | None = None,
     net: GridNet | None = None,
@@ -67,6 +68,8 @@ def simulate_world(
         Messages take no time and none is lost, if left out.
     faults : Faults, optional
         None, if left out.
+    live : LiveTimes, optional
+        What jobs and agreed starts take besides on a live grid; nothing, if left out.
     rng : numpy.random.Generator, optional
         For the selection ``random``, delays, losses and faults; of seed 0 if left out.
     sensitivity : array_like of float, shape (n,), optional
@@ -108,9 +111,11 @@ def simulate_world(
     links = None if net is None else WorldLinks(workload, for_grid, policy, net)
     routes = Routes(network or Network(), rng, net, grid_node)
     known = None if links is None else links.network
-    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=routes.margin_ms, network=known)
-    played = faults or Faults()
-    world = World(sites, meta, policy.split_length_ms, routes, played, rng, check=check, channels=channels, links=links)
+    live, played = live or LiveTimes(), faults or Faults()
+    margin_ms = max(routes.margin_ms, live.margin_ms)
+    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=known)
+    lengths = WorldLengths(policy.split_length_ms, live.around_ms)
+    world = World(sites, meta, lengths, routes, played, rng, check=check, channels=channels, links=links)
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
     return _result(workload, nodes, policy, world, None if links is None else links.traffic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -78,22 +79,29 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
     fragments: dict[int, int]
 
 
+class WorldLengths(NamedTuple):
+    """How long a job takes in so many fragments, and holds its nodes besides while its processes start and end."""
+
+    split_length_ms: Callable[[int, int, float], int]
+    around_ms: int = 0
+
+
 class Works:
     """The jobs that were handed in, and what has become of them; ``slowest`` is the lowest rate above 0 that any had.
 
-    ``split_length_ms`` says how long a job takes in so many fragments, where no links (``traffic``) do.
+    ``lengths`` says how long a job takes, where no links (``traffic``) do.
     """
 
     def __init__(
         self,
         sites: Sequence[ContractCore],
-        split_length_ms: Callable[[int, int, float], int],
+        lengths: WorldLengths,
         traffic: LinkTraffic | None,
         history: History,
         tell: Callable[[int, ContractEvent], None],
     ) -> None:
         self._sites = sites
-        self._split_length_ms = split_length_ms
+        self._split_length_ms, self._around_ms = lengths
         self._traffic = traffic
         self._history = history
         self._tell = tell
@@ -205,7 +213,9 @@ class Works:
     def _begin(self, now_ms: int, work: WorldAttempt, run_ms: int) -> None:
         """Let a job work that has its nodes and its data."""
         self._working[work.job_id] = work
-        self._running.begin(now_ms, work.job_id, run_ms, work.rate)
+        # A site ends what holds its nodes at its limit, also if its processes began late.
+        held_ms = min(run_ms + self._around_ms, max(run_ms, work.length_ms))
+        self._running.begin(now_ms, work.job_id, held_ms, work.rate)
 
     def slow(self, now_ms: int, site: int, command: ChangeRate) -> None:
         """Have a fragment, and with it its job, go on at another rate."""

@@ -27,7 +27,7 @@ from gridweave.grid.messages import (
 from gridweave.scenarios.world.connections import GRID, GRID_END, PACKET, RESEND, SITE_END, Connections, Faults, Routes
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.links import WorldLinks
-from gridweave.scenarios.world.works import Works, WorldJob
+from gridweave.scenarios.world.works import Works, WorldJob, WorldLengths
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
@@ -113,7 +113,7 @@ class World:
         self,
         sites: Sequence[ContractCore],
         meta: MetaCore,
-        split_length_ms: Callable[[int, int, float], int],
+        lengths: WorldLengths,
         routes: Routes,
         faults: Faults,
         rng: np.random.Generator,
@@ -127,7 +127,7 @@ class World:
         self._traffic = None if links is None else links.traffic
         self._faults, self._rng, self._check = faults, rng, check
         self.history = _history_of(sites)
-        self.works = Works(self._sites, split_length_ms, self._traffic, self.history, self._tell_site)
+        self.works = Works(self._sites, lengths, self._traffic, self.history, self._tell_site)
         # What is to happen, but for data that arrives, jobs that end, and what users hand in.
         self._heap: list[tuple[int, int, int, int, Any]] = []
         self._numbers = itertools.count(1)
@@ -140,13 +140,8 @@ class World:
         self._wake_ms = [_NEVER] * (len(sites) + 1)
         # What each of them has to take in at this instant; nothing, if it was only to be woken.
         self._told: dict[int, list[Any]] = {}
-        self.connections = Connections(
-            routes,
-            self._down,
-            channels=channels or not routes.keeps_order or faults.any,
-            plan=self._at,
-            deliver=self._delivered,
-        )
+        channels = channels or not routes.keeps_order or faults.any
+        self.connections = Connections(routes, self._down, channels=channels, plan=self._at, deliver=self._delivered)
         self._most_rounds = _MAX_ROUNDS
         self._faults_until_ms = 0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.disciplines import planning, queue
+from gridweave.site.disciplines.batch import entry as batch
 from gridweave.site.disciplines.dynp import entry as dynp
 from gridweave.site.disciplines.fractional import entry as fractional
 from gridweave.site.disciplines.gang import entry as gang
@@ -16,8 +17,15 @@ from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.disciplines.sharing import entry as sharing
 
 ENTRIES = (
-    *(queue.ENTRY, planning.ENTRY, sharing.ENTRY, gang.ENTRY, dynp.ENTRY, optimal.ENTRY, fractional.ENTRY),
+    queue.ENTRY,
+    planning.ENTRY,
+    sharing.ENTRY,
+    gang.ENTRY,
+    dynp.ENTRY,
+    optimal.ENTRY,
+    fractional.ENTRY,
     heterogeneous.ENTRY,
+    batch.ENTRY,
 )
 
 DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}

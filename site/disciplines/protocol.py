@@ -14,6 +14,7 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.messages import BatchSeen
 from gridweave.site.state import HasState
 
 
@@ -114,6 +115,14 @@ class ChangesRates(Protocol):
 
 
 @runtime_checkable
+class CountsWork(Protocol):
+    """What `SiteCore` asks besides of a discipline under which limits count work, and not time on the clock."""
+
+    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return at which part of full speed a running job works now, and how much it has done, in ms at full speed."""
+
+
+@runtime_checkable
 class MovesStarts(Protocol):
     """What `SiteCore` asks besides of a discipline that may move a start that it has told, by a rule of its own."""
 
@@ -127,6 +136,28 @@ class MovesJobs(Protocol):
 
     def take_moves(self) -> list[int]:
         """Return the running jobs that have other nodes than was told, by job id."""
+
+
+class NodesAsked(NamedTuple):
+    """The nodes of a job that a batch system is to be asked for, or that it has given."""
+
+    job: Job
+    ask: int  # how often it was asked before, for this job
+    has_started: bool
+
+
+@runtime_checkable
+class AsksBatchSystem(Protocol):
+    """What `SiteCore` asks besides of a discipline whose nodes belong to a batch system, which decides when jobs start.
+
+    The batch system is asked for nodes for each job; when they are there the job starts on them.
+    """
+
+    def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
+        """Return all that the batch system should have been asked for by now, and what it has given and is in use."""
+
+    def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
+        """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
 
 
 @runtime_checkable
@@ -223,6 +254,8 @@ class Entry:
     simulated_alone : bool
         Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
         world nor a live site carries out what it commands.
+    live_only : bool
+        Whether only a live site can have it, and no simulation.
     shares_time : bool
         Whether jobs that have started also pause or run at a fraction of their speed, which metrics count as waiting.
     uses_resources : bool
@@ -258,6 +291,7 @@ class Entry:
     table_key: str = ""
     shares_nodes: bool = False
     simulated_alone: bool = False
+    live_only: bool = False
     shares_time: bool = False
     uses_resources: bool = False
     needs: tuple[str, ...] = ()

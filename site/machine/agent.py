@@ -333,7 +333,8 @@ def _told(agent: str, event: PieceEvent) -> Report:
     has_run = event.started_ms is not None or event.outcome == "lost"
     key = event.job_id, event.attempt
     told = RunEnded(agent, *key, event.outcome, event.reason, event.ranks, event.usage, has_run)
-    return msgspec.structs.replace(told, elements=event.elements, interrupted=event.interrupted)
+    ran_ms = None if event.started_ms is None else (event.started_ms, event.ended_ms)
+    return msgspec.structs.replace(told, elements=event.elements, interrupted=event.interrupted, ran_ms=ran_ms)
 
 
 def own_environment() -> dict[str, str]:

@@ -52,7 +52,7 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
     except InputError as error:
         return _fail(folder, rank, str(error), UNUSABLE)
     try:
-        result = function(*call.args, **call.kwargs)
+        result = _called(function, call)
     except Exception:
         return _fail(folder, rank, traceback.format_exc(), 1)
     try:
@@ -68,6 +68,19 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
         problem = f"what it returned cannot be written: {os.strerror(error.errno or 0)}"
         return _fail(folder, rank, f"callable {call.function!r}: {problem}", 1)
     return 0
+
+
+def _called(function: Callable[..., Any], call: Call) -> Any:
+    if not call.each:
+        return function(*call.args, **call.kwargs)
+    results = []
+    for number, item in enumerate(call.args):
+        try:
+            results.append(function(item, **call.kwargs))
+        except Exception as error:
+            error.add_note(f"item {number} of the {len(call.args)} of this job, counted from 0")
+            raise
+    return results
 
 
 def _fail(folder: Path, rank: int, text: str, code: int) -> int:

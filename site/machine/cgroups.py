@@ -311,8 +311,10 @@ def open_cgroups(
                 _hand_over(folder, owner)
             if os.access(folder, os.W_OK):
                 folders[controller] = folder
-    if UNIFIED in folders:
-        folders.pop(FREEZER, None)
+    if UNIFIED in folders and FREEZER in folders:
+        # Version 2 freezes as well; of an earlier run that did not have it there may be groups in this one.
+        with contextlib.suppress(OSError):
+            folders.pop(FREEZER).rmdir()
     return Cgroups(ControlGroup(folders))
 
 

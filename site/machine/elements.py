@@ -1,8 +1,8 @@
 """The elements of a packed array on a machine: each rank draws one after the other from a counter that all share.
 
 A rank of a packed job is no program of its own: the process that would become it stays, draws the index of an element,
-runs the command with it, waits, writes down what became of it, and draws the next. Where a Python callable is mapped
-over items, one Python does that for many (`gridweave.site.machine.call`).
+runs the command with it, waits, writes down what became of it, and draws the next. (Where a Python callable is mapped
+over items, one Python calls it with many: `gridweave.site.launch.Call.each`.)
 
 Beside the counter there is a file with a line for each element that has ended. What was drawn and has no line was
 interrupted: its rank was killed with it.

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gridweave.errors import InputError
 from gridweave.site.launch import Launch, PieceState
 
 LAUNCH = "launch.msgpack"
@@ -44,6 +45,15 @@ Key = tuple[int, int]
 T = TypeVar("T")
 
 _NAME = re.compile(r"(\d+)\.(\d+)")
+
+
+def check_way(root: Path) -> None:
+    """Refuse a folder that the users of jobs cannot reach."""
+    for folder in root.parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            problem = f"{folder} lets no other users through, and jobs of others run below it"
+            right = "name a folder elsewhere (folder = ... in GRID.toml), or chmod o+x"
+            raise InputError(f"{root}: {problem}; {right}")
 
 
 def piece_folder(root: Path, key: Key) -> Path:

@@ -11,7 +11,6 @@ import fcntl
 import os
 import shutil
 import signal
-import stat
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -38,6 +37,7 @@ from gridweave.site.machine.folders import (
     STATE,
     Key,
     Pace,
+    check_way,
     leave,
     piece_folder,
     piece_key,
@@ -132,15 +132,6 @@ async def _readable(handle: int) -> None:
         await done
     finally:
         loop.remove_reader(handle)
-
-
-def _check_way(root: Path) -> None:
-    """Refuse a folder that the users of jobs cannot reach."""
-    for folder in root.parents:
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            problem = f"{folder} lets no other users through, and jobs of others run below it"
-            right = "name a folder elsewhere (folder = ... in GRID.toml), or chmod o+x"
-            raise InputError(f"{root}: {problem}; {right}")
 
 
 def _remove(folder: Path) -> None:
@@ -258,7 +249,7 @@ class Runner:
             for folder in (self.root, self.root / JOBS):
                 folder.chmod(0o711 if self._others else 0o700)
             if self._others:
-                _check_way(self.root)
+                check_way(self.root)
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):

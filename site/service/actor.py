@@ -1,4 +1,4 @@
-"""Actors with a journal, which is opened when it is to be had; and a site as such an actor on Ray."""
+"""Actors with a journal, which is opened when it is to be had; and a site as such an actor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -20,7 +20,6 @@ from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
     Door,
-    Handles,
     NearActor,
     agent_actor,
     encode,
@@ -31,9 +30,11 @@ from gridweave.site.service.calls import (
 from gridweave.site.service.clock import Clock
 
 if TYPE_CHECKING:
+    from gridweave.site.desk_messages import LinkStatus
     from gridweave.site.runs import SiteSettings
     from gridweave.site.service.desk import Desk, SiteDesk
     from gridweave.site.service.link import Link, LinkEnd
+    from gridweave.site.service.site_driver import SiteDriver
 
 
 logger = logging.getLogger("gridweave.live")
@@ -50,14 +51,14 @@ K = TypeVar("K", bound="Desk[Any]")
 class DrivenActor(NearActor, ABC, Generic[K]):
     """An actor around a driver.
 
-    Ray does not start an actor anew whose constructor has failed. So the journal is opened behind it: one that another
-    process still has, or whose server is away, is tried again until it is to be had.
+    It can be called before its journal is open: one that another process still has, or whose server is away, is tried
+    again until it is to be had.
 
-    Whoever looks up an actor on Ray loads the module of its class. So these modules load their cores and journals in
-    `make_desk`: a machine, or a gateway, would spend a second and a hundred megabytes on each.
+    Whoever makes an actor loads the module of its class. So these modules load their cores and journals in
+    `make_desk`: others would spend a second and a hundred megabytes on each.
     """
 
-    near_methods = ("ask", "submit", "packet", "report", "probed", "process")
+    near_methods: tuple[str, ...] = ("ask", "submit", "packet", "process", "ready", "records", "check", "stop")
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -160,22 +161,23 @@ LOOK_S = 5.0
 class SiteActor(DrivenActor["SiteDesk"]):
     """A site as an actor: a thin shell around its `SiteDriver`.
 
-    Without an ``uplink`` the grid is an actor beside this one; without ``calls`` its machines are actors on Ray.
+    Its machines are called by ``calls``, and so is the grid, unless there is an ``uplink``.
     """
+
+    near_methods = (*DrivenActor.near_methods, "report")
 
     def __init__(
         self,
         settings: SiteSettings,
         journal: str,
         clock: Clock,
-        namespace: str,
         uplink: LinkEnd | None = None,
         *,
+        calls: Calls,
         password_file: str = "",
-        calls: Calls | None = None,
         maxima: Maxima = NO_MAXIMA,
     ) -> None:
-        self._calls: Calls = Handles(namespace) if calls is None else calls
+        self._calls = calls
         self._settings, self._journal, self._clock = settings, journal, clock
         self._password_file, self._maxima = password_file, maxima
         self._uplink_end = uplink
@@ -187,15 +189,23 @@ class SiteActor(DrivenActor["SiteDesk"]):
         from gridweave.site.service.desk import SiteDesk
         from gridweave.site.service.site_driver import SiteDriver
 
+        return SiteDesk(self.make_driver(SiteDriver), uplink=self.uplink_status)
+
+    def make_driver(self, kind: type[SiteDriver]) -> SiteDriver:
+        """Return the driver of the site, with its connection to the grid."""
         if self._uplink_end is not None:
             from gridweave.site.service.link import Link
 
             self._uplink = Link(self._uplink_end)
         place = journal_place(self._journal, self._password_file)
         doors: dict[str, Any] = {"to_grid": self._to_grid, "to_machine": self._to_machine}
-        driver = SiteDriver(self._settings, place, self._clock, maxima=self._maxima, **doors)
+        return kind(self._settings, place, self._clock, maxima=self._maxima, **doors)
+
+    @property
+    def uplink_status(self) -> Callable[[], LinkStatus] | None:
+        """What tells how the way to the grid is; None if the grid is beside it."""
         uplink = self._uplink
-        return SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
+        return None if uplink is None else lambda: uplink.status
 
     def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
         """Return the turns, the orders that are repeated, and the look after the machines."""

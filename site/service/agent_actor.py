@@ -1,4 +1,4 @@
-"""A machine of a site as an actor on Ray; it loads nothing of the cores."""
+"""A machine of a site as an actor; it loads nothing of the cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gridweave.errors import UnavailableError
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
 from gridweave.site.messages import Machine, Probed
-from gridweave.site.service.calls import GRID_ACTOR, Door, Handles, NearActor, agent_actor, encode, endure, site_actor
+from gridweave.site.service.calls import GRID_ACTOR, Door, HostLines, NearActor, agent_actor, encode, endure, site_actor
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.probes.prober import Prober
 from gridweave.site.service.probes.probing import Address, ProbePlan, Probing
@@ -22,30 +22,28 @@ class NodeAgent(NearActor):
 
     Virtual nodes are only counted, and have no hardware threads of their own. One machine of each site has ``probes``,
     and as ``peers`` the sites to measure the ways to, with the machine of each that answers. Without a ``host`` others
-    reach it by the name that Ray has.
+    reach it by the address that Ray has.
     """
 
-    near_methods = ("order", "ask", "process", "probe_address")
+    near_methods = ("order", "ask", "process", "probe_address", "ready", "stop")
 
     def __init__(
         self,
         site: str,
         machine: Machine,
         folder: str,
-        namespace: str,
         virtual: bool,
         probes: ProbePlan | None = None,
         peers: tuple[tuple[str, str], ...] = (),
         clock: Clock | None = None,
         *,
+        calls: HostLines,
         host: str = "",
         rules: MachineRules = ANY_JOBS,
     ) -> None:
-        import ray
-
-        self._handles, self._site = Handles(namespace), site
+        self._calls, self._site = calls, site
         threads = () if virtual else node_threads(machine.nodes)
-        host = host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        host = host or calls.ip
         self._driver = AgentDriver(machine.name, Path(folder), self._report, host=host, threads=threads, rules=rules)
         self._door = Door(self, ("part",))
         self._opened = asyncio.Event()
@@ -78,20 +76,20 @@ class NodeAgent(NearActor):
             await probing.run()
 
     async def _address_of(self, peer: str) -> Address:
-        host, port = await self._handles.call(agent_actor(peer, self._peers[peer]), "probe_address")
+        host, port = await self._calls.call(agent_actor(peer, self._peers[peer]), "probe_address")
         if not port:
             raise UnavailableError(f"{peer} does not answer probes yet")
         return host, port
 
     async def _probed(self, probe: Probed) -> None:
-        await self._handles.call(GRID_ACTOR, "probed", encode(probe))
+        await self._calls.call(GRID_ACTOR, "probed", encode(probe))
 
     async def probe_address(self) -> Address:
         """Return where this machine answers probes; port 0: nowhere."""
         return self._host, self._probe_port
 
     async def _report(self, data: bytes) -> None:
-        await self._handles.call(site_actor(self._site), "report", data)
+        await self._calls.call(site_actor(self._site), "report", data)
 
     async def process(self) -> int:
         """Return the number of the process that it is."""

@@ -1,10 +1,11 @@
-"""Calls to actors: by their names on Ray, over a line of their own on one machine, and to their desks.
+"""Calls to actors by their names: over lines on one machine, over Ray and their hosts to others; and to their desks.
 
-A call of an actor on Ray passes through half a dozen threads of both processes, each of which has to wait for the
-interpreter; on a busy machine that takes longer than what the call is about. So whoever has found an actor on Ray asks
-it for a line: a connection over the loopback interface, opened with a secret that only Ray, which knows who may ask,
-hands out. Where there can be no line (another machine or container, an actor that offers none) calls go over Ray as
-ever, and mean the same: each may be lost, or come late.
+An actor is a process that a host has started (`gridweave.site.service.host`); only hosts are on Ray. A call over Ray
+passes through half a dozen threads of both processes, each of which has to wait for the interpreter; on a busy machine
+that takes longer than what the call is about. So whoever calls an actor asks its host for a line to it: a connection
+over the loopback interface, opened with a secret that only Ray, which knows who may ask, and the host hand out. Where
+there can be no line (another machine or container) calls go over the host, and mean the same: each may be lost, or
+come late.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ import inspect
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, get_type_hints
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 
 logger = logging.getLogger("gridweave.live")
 
 LOOPBACK = "127.0.0.1"
 
-_SECRET_BYTES = 32
+SECRET_BYTES = 32
+"""Length of the secret that a line begins with."""
+
 _LENGTH_BYTES = 4
 _GREETING_S = 10.0
 _BUFFER_BYTES = 1 << 20
@@ -70,6 +74,7 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
     number: int
     value: Any
     problem: str | None = None
+    is_input: bool = False  # whether what was given could not be used, as nothing will change
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -79,6 +84,8 @@ _ANSWERS = msgspec.msgpack.Decoder(_Answer)
 
 class NearDoor:
     """Answers calls on this machine, of methods that are coroutines, and take and return what MessagePack knows.
+
+    Or, with a ``host``, at an address of this machine; and under a ``secret`` that was given.
 
     Examples
     --------
@@ -97,10 +104,18 @@ class NearDoor:
     5
     """
 
-    def __init__(self, actor: object, methods: Sequence[str], network: str) -> None:
+    def __init__(
+        self,
+        actor: object,
+        methods: Sequence[str],
+        network: str,
+        *,
+        host: str = LOOPBACK,
+        secret: bytes | None = None,
+    ) -> None:
         self._methods: dict[str, Callable[..., Awaitable[object]]] = {name: getattr(actor, name) for name in methods}
         self._network = network
-        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._host, self._secret = host, secret or secrets.token_bytes(SECRET_BYTES)
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +125,7 @@ class NearDoor:
         """Return where it answers; from the first time on it does."""
         async with self._opening:
             if self._server is None:
-                self._server = await asyncio.start_server(self._greet, LOOPBACK, 0, limit=_BUFFER_BYTES)
+                self._server = await asyncio.start_server(self._greet, self._host, 0, limit=_BUFFER_BYTES)
         return NearAddress(self._network, self._server.sockets[0].getsockname()[1], self._secret)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,7 +133,7 @@ class NearDoor:
         self._writers.add(writer)
         try:
             async with asyncio.timeout(_GREETING_S):
-                said = await reader.readexactly(_SECRET_BYTES)
+                said = await reader.readexactly(SECRET_BYTES)
             if hmac.compare_digest(said, self._secret):
                 while True:
                     call = _CALLS.decode(await _read(reader))
@@ -143,6 +158,8 @@ class NearDoor:
             if call.method not in self._methods:
                 raise UnavailableError(f"{call.method!r:.100} cannot be called")
             return _ENCODER.encode(_Answer(call.number, await self._methods[call.method](*call.arguments)))
+        except InputError as error:
+            return _ENCODER.encode(_Answer(call.number, None, str(error), is_input=True))
         except Exception as error:
             # As on Ray, where whoever called hears of it, whatever it is.
             logger.debug("%s failed", call.method, exc_info=error)
@@ -175,9 +192,9 @@ class NearLine:
         self._task.add_done_callback(self._ended)
 
     @classmethod
-    async def open(cls, address: NearAddress) -> NearLine:
-        """Return a line to an actor."""
-        reader, writer = await asyncio.open_connection(LOOPBACK, address.port, limit=_BUFFER_BYTES)
+    async def open(cls, address: NearAddress, host: str = LOOPBACK) -> NearLine:
+        """Return a line to an actor, on another host if one is named."""
+        reader, writer = await asyncio.open_connection(host, address.port, limit=_BUFFER_BYTES)
         writer.write(address.secret)
         return cls(reader, writer)
 
@@ -187,7 +204,10 @@ class NearLine:
         return not self._task.done() and asyncio.get_running_loop() is self._loop
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """Call a method. If there is no answer, or it failed (UnavailableError), it may have run all the same."""
+        """Call a method. If there is no answer, or it failed (UnavailableError), it may have run all the same.
+
+        InputError if the method has raised one.
+        """
         if not self.is_open:
             raise UnavailableError("the connection has ended")
         self._number += 1
@@ -203,7 +223,7 @@ class NearLine:
             self._waiting.pop(number, None)
             self._end_if_idle()
         if answer.problem is not None:
-            raise UnavailableError(answer.problem)
+            raise (InputError if answer.is_input else UnavailableError)(answer.problem)
         return answer.value
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -262,20 +282,42 @@ def site_actor(site: str) -> str:
     return f"site:{site}"
 
 
+FIRST_MACHINE = "m0"
+"""The name of the first machine of each site."""
+
+
 def agent_actor(site: str, machine: str) -> str:
     """Return the name of the actor of a machine."""
     return f"agent:{site}/{machine}"
 
 
+HOST_OF_ALL = "host"
+"""The name on Ray of the host of a grid that is on one machine."""
+
+
+def hosts_of(actor: str) -> tuple[str, str]:
+    """Return by which names on Ray the host of an actor is found: that of its machine, or else the one of all.
+
+    Examples
+    --------
+    >>> hosts_of("agent:north/m1"), hosts_of("site:north"), hosts_of("grid")
+    (('host:north/m1', 'host'), ('host:north/m0', 'host'), ('host:grid', 'host'))
+    """
+    kind, _, place = actor.partition(":")
+    # A site is on its first machine, as its journal is a file there.
+    place = f"{place}/{FIRST_MACHINE}" if kind == "site" else place or kind
+    return f"{HOST_OF_ALL}:{place}", HOST_OF_ALL
+
+
 class Calls(Protocol):
-    """Carries calls to the actors of a grid, wherever they are: `handles.Handles` on Ray."""
+    """Carries calls to the actors of a grid, wherever they are."""
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
         """Call a method of an actor by its name; UnavailableError: there is no answer."""
 
 
 def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Keep the works of an actor going; if one ends by an error, end the process, so that Ray starts the actor anew.
+    """Keep the works of an actor going; if one ends by an error, end the process, so that it is started anew.
 
     The state is in the journal, so the new one goes on where this one stood.
     """
@@ -319,10 +361,10 @@ def encode(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def actor_options(name: str, namespace: str, labels: dict[str, str], host: str = "") -> dict[str, Any]:
-    """Return with which options an actor of a grid is made: found by its name, outliving who made it, started anew.
+def actor_options(name: str, namespace: str, labels: Mapping[str, str], ip: str = "") -> dict[str, Any]:
+    """Return with which options a host is made: found by its name, outliving who made it, started anew.
 
-    Labels are what its Ray node must have; ``host`` is the IP address of its machine, empty for any.
+    Labels are what its Ray node must have; ``ip`` is the address of its machine, empty for any.
     """
     return {
         "name": name,
@@ -333,9 +375,9 @@ def actor_options(name: str, namespace: str, labels: dict[str, str], host: str =
         "num_cpus": 0,
         # Ray would keep an entry for each of the last hundred thousand calls; the stories of jobs are in the journals.
         "enable_task_events": False,
-        "label_selector": labels,
+        "label_selector": dict(labels),
         # Every Ray node has a little of this. It is the same when Ray was started anew there, as a number would not be.
-        "resources": {f"node:{host}": 0.001} if host else {},
+        "resources": {f"node:{ip}": 0.001} if ip else {},
     }
 
 
@@ -359,17 +401,24 @@ class NearActor:
             await self.near_door.close()
 
 
-class Handles:
-    """Handles of actors by their names, and lines to those on this machine; who does not answer is looked up again.
+class CallsOverLines(ABC):
+    """Calls of actors by their names: over lines to those on this machine, another way to all others.
 
-    Nobody waits for a line: until there is one calls go over Ray.
+    Nobody waits for a line: until there is one calls go the other way. Who does not answer is looked up again.
     """
 
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
-        self._known: dict[str, Any] = {}
+    def __init__(self) -> None:
         self._lines: dict[str, NearLine] = {}
+        self._asked: set[str] = set()
         self._opening: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def far(self, actor: str, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method without a line; UnavailableError: there is no answer."""
+
+    @abstractmethod
+    async def address(self, actor: str) -> NearAddress:
+        """Return where an actor answers on its machine; UnavailableError: it is not known."""
 
     @property
     def near(self) -> list[str]:
@@ -378,58 +427,128 @@ class Handles:
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
         """Call a method of an actor. If there is no answer (UnavailableError), it may have run all the same."""
-        import ray
-
         line = self._lines.get(actor)
         if line is not None and not line.is_open:
-            self._forget(actor)
+            self.forget(actor)
             line = None
         try:
             async with asyncio.timeout(timeout_s):
                 if line is not None:
                     return await line.call(method, *arguments)
-                return await _result(getattr(await self._handle(actor), method).remote(*arguments))
-        except (ray.exceptions.RayError, TimeoutError, ValueError, UnavailableError) as error:
+                self._come_near_soon(actor)
+                return await self.far(actor, method, arguments)
+        except (TimeoutError, GridweaveError) as error:
             # A method that fails says nothing against the line that told so, and nothing here against a newer line.
             is_broken = line is None or not line.is_open or isinstance(error, TimeoutError)
             if is_broken and self._lines.get(actor) is line:
-                self._forget(actor)
+                self.forget(actor)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UnavailableError(f"actor {actor} does not answer: {reason}") from error
 
-    async def _handle(self, actor: str) -> Any:
-        import ray
-
-        handle = self._known.get(actor)
-        if handle is None:
-            handle = self._known[actor] = await asyncio.to_thread(ray.get_actor, actor, self._namespace)
-            task = asyncio.get_running_loop().create_task(self._come_near(actor, handle))
+    def _come_near_soon(self, actor: str) -> None:
+        if actor not in self._asked:
+            self._asked.add(actor)
+            task = asyncio.get_running_loop().create_task(self._come_near(actor))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
-        return handle
 
-    async def _come_near(self, actor: str, handle: Any) -> None:
-        """Open a line to an actor, if it is on this machine and offers one."""
-        import ray
-
-        if not (own_network() and hasattr(handle, "near")):
-            return
+    async def _come_near(self, actor: str) -> None:
+        """Open a line to an actor, if it is on this machine."""
         try:
             async with asyncio.timeout(CALL_S):
-                address: NearAddress = await _result(handle.near.remote())
-                if address.network != own_network() or self._known.get(actor) is not handle:
-                    return
-                self._lines[actor] = await NearLine.open(address)
-        except (ray.exceptions.RayError, TimeoutError, OSError):
-            # It is asked anew when the actor is looked up anew.
-            return
+                address = await self.address(actor)
+                if address.network == own_network() != "" and actor in self._asked:
+                    self._lines[actor] = await NearLine.open(address)
+        except (TimeoutError, OSError, GridweaveError):
+            # Where it is not known now, it is asked anew with the next call.
+            self._asked.discard(actor)
 
-    def _forget(self, actor: str) -> None:
-        self._known.pop(actor, None)
+    def forget(self, actor: str) -> None:
+        """Look an actor up anew with the next call."""
+        self._asked.discard(actor)
         line = self._lines.pop(actor, None)
         if line is not None:
             # Others may wait for answers still.
             line.end()
+
+
+class Handles(CallsOverLines):
+    """Calls from a process that has joined Ray: what has no line goes over Ray to the host of the actor."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__()
+        self._namespace = namespace
+        self._hosts: dict[str, Any] = {}
+
+    async def far(self, actor: str, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method over Ray."""
+        return await self._ask_host(actor, "call", actor, method, arguments)
+
+    async def address(self, actor: str) -> NearAddress:
+        """Return where an actor answers on its machine, as its host says."""
+        return msgspec.msgpack.decode(await self._ask_host(actor, "where", actor), type=NearAddress)
+
+    async def _ask_host(self, actor: str, method: str, *arguments: Any) -> Any:
+        import ray
+
+        try:
+            if actor not in self._hosts:
+                self._hosts[actor] = await asyncio.to_thread(find_host, actor, self._namespace)
+            return await _result(getattr(self._hosts[actor], method).remote(*arguments))
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise UnavailableError(str(getattr(error, "cause", None) or error)) from error
+
+    def forget(self, actor: str) -> None:
+        """Look an actor up anew with the next call, and its host too."""
+        super().forget(actor)
+        self._hosts.pop(actor, None)
+
+
+class HostLines(CallsOverLines):
+    """Calls from a process that a host has started: what has no line goes over its host, which is on Ray.
+
+    Parameters
+    ----------
+    host
+        Where its host answers.
+    ip
+        The IP address of this machine, as Ray knows it.
+    """
+
+    def __init__(self, host: NearAddress, ip: str) -> None:
+        super().__init__()
+        self.ip = ip
+        self._host = host
+        self._line: NearLine | None = None
+        self._opening_line = asyncio.Lock()
+
+    async def far(self, actor: str, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method over the host."""
+        return await (await self._to_host()).call("call", actor, method, arguments)
+
+    async def address(self, actor: str) -> NearAddress:
+        """Return where an actor answers on its machine, as the host says."""
+        return msgspec.msgpack.decode(await (await self._to_host()).call("where", actor), type=NearAddress)
+
+    async def _to_host(self) -> NearLine:
+        async with self._opening_line:
+            if self._line is None or not self._line.is_open:
+                try:
+                    self._line = await NearLine.open(self._host)
+                except OSError as error:
+                    raise UnavailableError(f"the host does not answer: {error}") from error
+            return self._line
+
+
+def find_host(actor: str, namespace: str) -> Any:
+    """Return the host of an actor, as a handle of Ray; ValueError: there is none."""
+    import ray
+
+    own, of_all = hosts_of(actor)
+    try:
+        return ray.get_actor(own, namespace=namespace)
+    except ValueError:
+        return ray.get_actor(of_all, namespace=namespace)
 
 
 async def _result(reference: Any) -> Any:

@@ -14,9 +14,10 @@ import pytest
 
 from client_helpers import Elsewhere
 from gateway_parts import make_tokens
-from gridweave.cli import grid_client
+from gridweave.cli import grid_client, job_commands
 from gridweave.cli.grid_client import job_numbers, ranges_text, relative, rounded
 from gridweave.errors import OptionError
+from gridweave.grid.api import JobProgress
 from gridweave.site.elements import Element
 from gridweave.site.job import JobRecord, JobRequest, Program
 
@@ -145,6 +146,20 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]
     shown = json.loads(shell("show", 1, "--json")[1])
     assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
+
+
+def test_it_is_shown_that_a_limit_counts_work(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where jobs take turns the limit is one of work; it is said how much is done, how fast now and on average."""
+    shell("submit", "-n", 2, "-t", "4h", "--", "./solver")
+    here.call(here.grid.start, 1)
+    assert "has done" not in shell("show", 1)[1]
+    here.grid.progress["north"] = [JobProgress(2, 1.0, 5), JobProgress(1, 0.25, 4_320_000)]
+    start_ms = here.grid.records_by_id[1].start_ms or 0
+    monkeypatch.setattr(job_commands, "now_ms", lambda: start_ms + 10_800_000)
+    found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
+    assert found["limit"] == "4h of work, not of time on the clock"
+    assert found["has done"] == "1h12m of work, at 25% of full speed now, 40% on average"
+    assert json.loads(shell("show", 1, "--json")[1])["progress"]["worked_ms"] == 4_320_000
 
 
 def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell) -> None:
@@ -411,9 +426,11 @@ def test_records_hold_what_is_shown(here: Elsewhere, shell: Shell) -> None:
 
 
 def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere) -> None:
-    """It needs neither aiohttp nor numpy, nor the other commands."""
+    """It needs neither aiohttp nor asyncio nor numpy, nor the other commands."""
     code = "import sys; from gridweave.cli import main\ntry: main.run()\nfinally: print(*sys.modules)"
     command = [sys.executable, "-c", code, "jobs"]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     assert "gridweave.cli.job_commands" in done.stdout
-    assert not {"aiohttp", "numpy", "ray", "gridweave.cli.up", "gridweave.cli.simulate"} & set(done.stdout.split())
+    assert not {"aiohttp", "asyncio", "numpy", "ray", "gridweave.cli.up", "gridweave.cli.simulate"} & set(
+        done.stdout.split()
+    )

@@ -79,6 +79,27 @@ def test_a_cluster_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
     assert shell("status")[0] == 3
 
 
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("", "folder: users of jobs at north cannot reach"),
+        ("closed/grid", "closed lets no other users through, and jobs of others run below it; name a folder elsewhere"),
+    ],
+)
+def test_a_folder_that_users_of_jobs_cannot_reach(shell: Shell, tmp_path: Path, folder: str, says: str) -> None:
+    """Where jobs run as their users, a folder that is not named or is closed to them is told before Ray is started."""
+    pytest.importorskip("ray")
+    (tmp_path / "closed").mkdir(mode=0o700)
+    named = f"folder = '{tmp_path / folder}'\n" if folder else ""
+    launcher = '{ kind = "user", socket = "/run/none.sock" }'
+    text = f'{named}[[sites]]\nname = "north"\nnodes = 2\nlauncher = {launcher}\n'
+    (tmp_path / "GRID.toml").write_text(text)
+    status, out, err = shell("up", tmp_path / "GRID.toml")
+    assert (status, out) == (2, "")
+    assert says in err
+    assert shell("status")[0] == 3
+
+
 def test_nothing_runs(shell: Shell) -> None:
     """Where nothing runs, `down` has nothing to do and says so, and `status` ends with 3."""
     assert shell("down")[:2] == (0, "the grid default is not running\n")

@@ -137,7 +137,17 @@ def is_back(world: World, part: str, killed: int) -> bool:
     return process_of(world, part) not in (None, killed) and world.run("status")[0] == 0
 
 
-PARTS = ("gateway", "ray::NodeAgent", "ray::SiteActor", "ray::MetaActor", "raylet/raylet", "gcs/gcs_server", HEAD)
+META = "service.hosted grid"
+PARTS = (
+    "gateway",
+    "service.hosted agent:south/m0",
+    "service.hosted site:south",
+    META,
+    "ray::Host",
+    "raylet/raylet",
+    "gcs/gcs_server",
+    HEAD,
+)
 
 
 @pytest.mark.timeout(1800)
@@ -181,7 +191,7 @@ def test_what_is_killed_comes_back_by_itself(world: World) -> None:
 
 def test_the_meta_scheduler_stands_on_the_head(world: World) -> None:
     """A site's node may go: the meta-scheduler is never on it."""
-    head, meta = state_now().process(HEAD), process_of(world, "ray::MetaActor")
+    head, meta = state_now().process(HEAD), process_of(world, META)
     assert head is not None
     assert meta is not None
     stat = process_stat(meta)

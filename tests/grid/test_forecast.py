@@ -12,7 +12,8 @@ from gridweave.grid.explain.play import waiting_forecast
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite
 from gridweave.grid.policy import GridPolicy, GridTuning
-from gridweave.site.job import JobRequest, Program
+from gridweave.site.job import FragmentReport, JobRequest, Program
+from gridweave.site.launch import Used
 from gridweave.site.messages import (
     Ended,
     Enqueued,
@@ -38,7 +39,7 @@ def request(nodes: int, minutes: float) -> JobRequest:
 
 def grid(*jobs: tuple[int, float], sites: tuple[tuple[str, int], ...] = SITES, **policy: Any) -> LiveGrid:
     """Return a grid to which jobs, given as nodes and minutes, were handed in one after the other at 0."""
-    settings = {key: policy.pop(key) for key in ("margin_ms", "retry_ms") if key in policy}
+    settings = {key: policy.pop(key) for key in ("margin_ms", "retry_ms", "start_ms", "end_ms") if key in policy}
     options = {"mode": "adaptive", "overhead": 0.25, **policy}
     core = LiveGrid(GridSettings(sites=sites, policy=GridPolicy(**options), **{"margin_ms": 0, **settings}))
     for number, (nodes, minutes) in enumerate(jobs):
@@ -182,6 +183,26 @@ def test_a_job_that_is_being_started() -> None:
     assert (told(core, 1).state, told(core, 1, 90_000).reason) == ("running", "it runs on south (3), for 1m30s")
     core.handle(100_000, FromLiveSite(SOUTH, Ended(1, 1, 100_000, "finished")))
     assert (told(core, 1, 100_000).state, told(core, 1, 100_000).reason) == ("ended", "it has ended: finished")
+
+
+def test_the_ends_of_jobs_are_heard_of_late() -> None:
+    """Forecasts and quotes know how long it takes until the grid hears of an end: as set, or as jobs took before."""
+    jobs = ((8, 10), (4, 10), (8, 5), (8, 5))
+    core = grid(*jobs, end_ms=400)
+    assert core.around_ms() == (0, 400)
+    assert told(core, 3).start_ms == 10 * MINUTE_MS + 400
+    assert told(core, 4).start_ms == 15 * MINUTE_MS + 800
+    assert core.quote(0, request(8, 1)).start_ms == 20 * MINUTE_MS + 1_200
+    core = grid(*jobs)
+    assert (core.around_ms(), told(core, 4).start_ms) == (None, 15 * MINUTE_MS)
+    places = ((1, NORTH, (90, 1_000)), (2, SOUTH, (40, 1_030)))
+    core.handle(10, *(FromLiveSite(site, Started(job_id, 1, 10)) for job_id, site, _ in places))
+    for job_id, site, ran_ms in places:
+        report = FragmentReport(job_id, 1, "", (), Used(), ("m",), ran_ms=ran_ms)
+        core.handle(1_050, FromLiveSite(site, report), FromLiveSite(site, Ended(job_id, 1, 1_040, "finished")))
+    assert core.book.records[1].ran_ms == (90, 1_000)
+    assert core.around_ms() == ((80 + 30) // 2, (50 + 20) // 2)
+    assert told(core, 4, 1_050).start_ms == 1_050 + 5 * MINUTE_MS + 35
 
 
 def test_adaptive_waits_because_that_ends_sooner() -> None:

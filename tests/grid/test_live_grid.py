@@ -197,12 +197,13 @@ def test_a_part_that_cannot_begin_fails_the_job_whose_gate_stays_closed() -> Non
 def test_what_sites_report_is_added_up() -> None:
     """The job has ended with its last fragment; what all of them used, and where its output is, is known."""
     core = running()
-    for site, agent in ((north, "a"), (south, "b")):
-        report = FragmentReport(1, 1, "", (), Used(cpu_s=2.0), (agent,))
+    for site, agent, ran_ms in ((north, "a", (500, 700)), (south, "b", (520, 680))):
+        report = FragmentReport(1, 1, "", (), Used(cpu_s=2.0), (agent,), ran_ms=ran_ms)
         commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
     assert state(core) == ("ended", "finished", 1)
     record = core.book.records[1]
     assert (record.used.cpu_s, record.machines) == (4.0, ("north/a", "south/b"))
+    assert record.ran_ms == (520, 700)
     assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 400)]
 
 

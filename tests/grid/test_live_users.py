@@ -116,6 +116,7 @@ def test_explain_says_which_site_does_not_take_the_user() -> None:
         assert found is not None
         north = next(row for row in found.sites if row.site == "north")
         assert (north.start_ms, north.reason) == (None, f"does not take it: {WHY}")
+        assert found.reason.startswith("some sites do not take its user, so it is delegated; ")
 
 
 def test_the_queue_knows_which_nodes_jobs_apart_have() -> None:

@@ -21,6 +21,7 @@ class _Job:
     estimate_ms: int
     run_ms: int
     key: float
+    memory: int = 0
     columns: frozenset[int] = frozenset()
     home: int = -1
     rows: set[int] = field(default_factory=set)
@@ -65,6 +66,8 @@ class GangReference:
             strict=True,
         )
         self.jobs = [_Job(*values) for values in told]
+        for job, part in zip(self.jobs, columns.get("memory_fraction", [0.0] * n), strict=True):
+            job.memory = round(part * 1_000_000)
         cancel_ms = columns["cancel_ms"].tolist() if "cancel_ms" in columns else [-1] * n
         self.cancels = {job.job_id: when for job, when in zip(self.jobs, cancel_ms, strict=True) if when >= 0}
         self.queue: list[_Job] = []
@@ -239,6 +242,17 @@ class GangReference:
     def _lowest(self, taken: set[int], number: int) -> set[int]:
         return set([column for column in range(self.nodes) if column not in taken][:number])
 
+    def _crowded(self, job: _Job) -> set[int]:
+        """Return the columns that have not the memory for a job beside what others hold there, in whatever rows."""
+        held = [0] * self.nodes
+        for other in self.placed:
+            for column in other.columns if other is not job else ():
+                held[column] += other.memory
+        return {column for column in range(self.nodes) if job.memory and held[column] + job.memory > 1_000_000}
+
+    def _has_room(self, job: _Job, row: int) -> bool:
+        return self.nodes - len(self._taken(row) | self._crowded(job)) >= job.width
+
     def _longest(self, job: _Job) -> int:
         return (job.estimate_ms - job.worked + job.owed) * self.policy.mpl
 
@@ -294,7 +308,7 @@ class GangReference:
                     return False
                 job.rows = set()
                 self._option_1(job, target, in_the_way)
-            elif job.moved_in != self.decisions and job.tasks <= self.budget:
+            elif job.moved_in != self.decisions and job.tasks <= self.budget and self._has_room(job, target):
                 if job.begun and not self._may_cost(job, target, in_the_way, cost, cost // 2):
                     return False
                 job.rows = set()
@@ -321,7 +335,7 @@ class GangReference:
         return True
 
     def _may_leave(self, other: _Job, row: int) -> bool:
-        return other.rows == {row} and other.moved_in != self.decisions
+        return other.rows == {row} and other.moved_in != self.decisions and not other.memory
 
     def _option_1(self, job: _Job, row: int, others: list[_Job]) -> None:
         taken = self._taken(row) - {column for other in others for column in other.columns} | job.columns
@@ -336,7 +350,7 @@ class GangReference:
     def _option_2(self, job: _Job, row: int, others: list[_Job]) -> None:
         taken = self._taken(row)
         kept = job.columns - taken
-        job.columns = frozenset(kept | self._lowest(taken | kept, job.width - len(kept)))
+        job.columns = frozenset(kept | self._lowest(taken | kept | self._crowded(job), job.width - len(kept)))
         for other in others:
             if job.begun and other.begun:
                 other.owed += self.policy.migration_ms // 2
@@ -353,15 +367,16 @@ class GangReference:
     def _schedule(self) -> None:
         self.promises = {}
         for job in list(self.queue):
-            rows = [row for row in self.open_rows if self._may_start(job, row)]
+            fitting = [row for row in self.open_rows if self._may_start(job, row)]
+            rows = [row for row in fitting if self._has_room(job, row)]
             if rows:
                 row = min(rows, key=lambda row: (self.nodes - self._used(row), self._turns_until(row)))
                 job.home = job.ran_in = row
-                job.columns = frozenset(self._lowest(self._taken(row), job.width))
+                job.columns = frozenset(self._lowest(self._taken(row) | self._crowded(job), job.width))
                 job.rows = {row}
                 self.queue.remove(job)
                 self.placed.append(job)
-            elif self.policy.backfill == "none":
+            elif fitting or self.policy.backfill == "none":
                 return
             elif not self.promises or self.policy.backfill == "conservative":
                 starts = [

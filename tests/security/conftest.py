@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gridweave.site.launch import Launch, Limits, PieceEnded, PieceStarted, Rank
+from gridweave.site.machine.cgroups import open_cgroups
 from gridweave.site.machine.folders import piece_folder
 from gridweave.site.machine.runner import Runner
 from gridweave.site.machine.starter import ask_launcher
@@ -140,6 +141,7 @@ class Place:
         self.loop.close()
         self.launcher.terminate()
         self.launcher.wait()
+        open_cgroups("gridweave-test").parent.remove()
 
     async def _end(self) -> None:
         await self.runner.cancel(1, 0, "over")

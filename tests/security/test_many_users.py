@@ -22,6 +22,7 @@ import pytest
 from gridweave.grid.api import JobQuery
 from gridweave.site.job import Accepted, ArrayPlace, Declined, JobRecord, JobRequest, Program
 from gridweave.site.launch import Limits, MachineRules
+from gridweave.site.machine.cgroups import open_cgroups
 from gridweave.site.machine.folders import piece_folder
 from gridweave.site.maxima import Maxima, Maximum
 from local_grid import LocalGrid
@@ -78,6 +79,8 @@ def place() -> Iterator[Place]:
         for launcher in launchers:
             launcher.terminate()
             launcher.wait()
+        for site in SITES:
+            open_cgroups(f"gridweave-test-{site}").parent.remove()
         shutil.rmtree(folder, ignore_errors=True)
         for name in names:
             subprocess.run(["userdel", name], check=False, capture_output=True)

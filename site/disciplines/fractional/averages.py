@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.site.disciplines.fractional.kernels.state import RUNS, UNIT, FractionalSite
+from gridweave.site.disciplines.fractional.kernels.state import RUNS, FractionalSite
+from gridweave.site.kernels.parts import UNIT
 from gridweave.site.kernels.work import RATE_ONE
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from gridweave.errors import InputError
 from gridweave.site.disciplines.compiled import CompiledSite, Ints, Jobs, OwnFigures, rows_without
 from gridweave.site.disciplines.fractional.discipline import share_of, why_no_room
 from gridweave.site.disciplines.fractional.kernels.rules import FractionalRules
-from gridweave.site.disciplines.fractional.kernels.state import UNIT, FractionalSite, empty_fractional, parts_of_node
+from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, empty_fractional
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 
 MAX_TASKS = 2**28
 """Tasks of a workload that there is room for: two gigabytes for each of three lists."""

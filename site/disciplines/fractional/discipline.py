@@ -22,18 +22,17 @@ from gridweave.site.disciplines.fractional.kernels.state import (
     PAUSED,
     RUNS,
     SHARE_ONE,
-    UNIT,
     WAITS,
     FractionalSite,
     empty_fractional,
     fractional_left,
     fractional_submitted,
-    parts_of_node,
 )
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Resources, Running
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_of
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
@@ -213,6 +212,12 @@ class Fractional:
         done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
         flow_ms = max(1, now_ms - int(row["submit_ms"]))
         return int(row["rate"]) / RATE_ONE, done / RATE_ONE / flow_ms
+
+    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return the yield of a running job now, and how much it has done, in ms at full speed."""
+        row = self._state.jobs[self._slots.of[job_id]]
+        done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
+        return int(row["rate"]) / RATE_ONE, done // RATE_ONE
 
     def yield_offered(self, now_ms: int, job: Job) -> float:
         """Return which yield a job would get at the next placing of all tasks; 0 if there is no room for it."""

@@ -12,6 +12,7 @@ from gridweave.site.disciplines.gang.kernels.rules import GangRules
 from gridweave.site.disciplines.gang.kernels.state import empty_matrix
 from gridweave.site.disciplines.gang.matrix import gang_totals
 from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.kernels.parts import parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 
 
@@ -30,6 +31,8 @@ def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week_offset_ms: Ca
     wide, rows = np.flatnonzero(jobs.width > nodes), np.flatnonzero(jobs.width <= nodes)
     state = empty_matrix(nodes, policy.mpl, slots=len(rows))
     fill_jobs(state.jobs, jobs, rows, policy.order)
+    if "memory_fraction" in jobs.columns:
+        state.jobs["memory"] = parts_of_node(jobs.columns["memory_fraction"][rows])
     return CompiledSite(
         rows=rows,
         refused={

@@ -21,6 +21,7 @@ from gridweave.site.disciplines.gang.kernels.state import (
     NO_ROW,
     GangCodes,
     GangSite,
+    cycle_of,
     empty_matrix,
     gang_job_ended,
     gang_job_submitted,
@@ -39,7 +40,9 @@ from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, 
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
+from gridweave.site.kernels.turns import walk_turns
 from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import when_text
@@ -129,6 +132,7 @@ class GangDiscipline:
         row = self._state.jobs[slot]
         row["submit_ms"], row["job_id"] = now_ms, job.job_id
         row["width"], row["estimate_ms"] = job.width, job.estimate_ms
+        row["memory"] = 0 if job.resources is None else parts_of_node(job.resources.memory)
         key = ORDERS[self._policy.order](now_ms, job.width, job.estimate_ms, job.weight, job.priority, math.inf)
         row["key"] = math.inf if job.behind else float(key)
         gang_job_submitted(self._state, self._codes, np.int64(slot), np.int64(now_ms))
@@ -186,6 +190,16 @@ class GangDiscipline:
         """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
         told, self._changes = sorted(self._changes), []
         return told
+
+    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return at which part of full speed a running job works now, and how much it has done, in ms at full speed."""
+        job = self._state.jobs[self._slots.of[job_id]]
+        worked_ms, since_ms = int(job["worked_ms"]), int(self._state.counters["since_ms"][0])
+        if int(job["begin_ms"]) < now_ms > since_ms:
+            cycle = cycle_of(self._state, self._codes)
+            gained_ms = int(walk_turns(job, cycle, np.int64(now_ms - since_ms), NEVER_MS).gained_ms)
+            worked_ms += max(0, gained_ms - int(job["owed_ms"]))
+        return self._rate[job_id] / RATE_ONE, worked_ms
 
     def take_moves(self) -> list[int]:
         """Return the running jobs that the last decision has moved to other nodes, by job id."""
@@ -264,6 +278,10 @@ class GangDiscipline:
         start_ms = None if promised_ms == UNPLACED_MS else max(promised_ms, now_ms)
         free = self._nodes - int(self._state.used.min())
         reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; at most {free} are free in one"
+        if row["memory"] and row["width"] <= free:
+            room = int((self._state.memory + row["memory"] <= UNIT).sum())
+            part = f"{row['memory'] / UNIT:.0%}"
+            reason += f", and {nodes_text(room)} have {part} of their memory beside what stays in core there"
         if self._policy.backfill == "none" and place > 0:
             reason += f", and {ahead_text(place)} must be placed before it"
         elif place > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
 from gridweave.site.disciplines.gang.kernels.state import GangSite, turns_until
+from gridweave.site.kernels.parts import UNIT
 
 ACROSS_AT_MOST = 12
 """Columns of a printed matrix."""
@@ -104,6 +105,12 @@ def check_matrix(state: GangSite) -> None:
         bits = sum(int(word) << (number * WORD_BITS) for number, word in enumerate(state.taken[row].tolist()))
         assert bits & ((1 << counters["nodes"]) - 1) == sum(1 << column for column in taken), "taken nodes differ"
     slots = placed_slots(state)
+    memory = [0] * int(counters["nodes"])
+    for slot in slots:
+        for column in columns_of(state, slot):
+            memory[column] += int(state.jobs["memory"][slot])
+    assert memory == state.memory.tolist(), "the memory that jobs hold in core is miscounted"
+    assert max(memory) <= UNIT, "jobs of one column do not fit into its memory together"
     assert sorted(slots) == sorted(state.by_width[: len(slots)].tolist()), "the jobs by width are others"
     for slot in slots:
         job = state.jobs[slot]

@@ -117,7 +117,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moves_jobs(self) -> bool:
-        """Whether running jobs are moved to other nodes, which a live site cannot do."""
+        """Whether running jobs are moved to other nodes: on a live site they must be able to."""
         return self.migration != "none"
 
     def codes(self) -> GangCodes:

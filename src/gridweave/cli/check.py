@@ -38,7 +38,7 @@ Promise = Annotated[
 ]
 Against = Annotated[
     str | None,
-    typer.Option(metavar="OTHER", help="Another schedule of the trace: say where the two first part, and why."),
+    typer.Option(metavar="OTHER", help="Another schedule of the trace: say where the two first differ, and why."),
 ]
 Tolerance = Annotated[
     str, typer.Option(metavar="TIME", help="By how much times may be off, such as 1s where a simulator rounds.")
@@ -56,7 +56,7 @@ def check(
 ) -> None:
     """Check a schedule: over-used nodes, jobs that run early, too long or not at all, and broken promises.
 
-    The exit status is 1 if anything is wrong, or if two schedules part.
+    The exit status is 1 if anything is wrong, or if the two schedules differ.
 
     Example: gridweave check result/jobs.csv --trace CTC-SP2-1996-3.1-cln --nodes 430 --promise easy
     """

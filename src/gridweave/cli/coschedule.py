@@ -52,7 +52,7 @@ Slowdowns = Annotated[
         metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), instead of the formula."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what a mix draws.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed for the draws of a mix.")]
 Out = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json to this folder."),

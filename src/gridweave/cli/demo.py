@@ -26,7 +26,7 @@ def demo(
     """Start a small grid on this machine, run real jobs on it, and stop it again. Takes about a minute.
 
     The jobs are shaped like those of a trace, and one of them is wider than any site. The report compares what happened
-    with what the simulation had forecast. Nothing is left running, even after Ctrl-C.
+    with what the simulation says. Nothing is left running, even after Ctrl-C.
 
     Example: gridweave demo out/demo
     """
@@ -39,14 +39,14 @@ def demo(
         _show(folder)
     say(f"\nThe grid is down again; all of it took {time.monotonic() - began:.0f} s. The report is in {out}:")
     say(f"  {out}/jobs.csv              every job, simulated and live")
-    say(f"  {out}/live/                 how nodes were used and jobs waited; simulated/ as it was forecast")
+    say(f"  {out}/live/                 how nodes were used and jobs waited; simulated/ as it was simulated")
     say("Next: gridweave up")
 
 
 def _show(folder: Path) -> None:
     from gridweave.grid.config.reading import grid_of_text
     from gridweave.grid.service.local import bring_up, wanted_grid
-    from gridweave.scenarios.live.demo import end_forecast, forecast_begun, grid_text, make_demo, play
+    from gridweave.scenarios.live.demo import grid_text, make_demo, play, simulated_by, simulator
 
     (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
     wanted = wanted_grid(grid_of_text(grid_text(), "GRID.toml", ""), name=NAME)
@@ -58,19 +58,17 @@ def _show(folder: Path) -> None:
         [*rows, ("gateway", state.url)], title=f"A grid is up after {sum(brought.seconds.values()):.0f} s", left=2
     )
     made = make_demo(folder)
-    with forecast_begun(made) as forecast:
+    with simulator() as process:
         typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are submitted.")
         with delayed_progress("Playing") as report:
             shown = play(state, made, report)
         _print_shown(shown)
         with progress() as tell:
             tell("Comparing it with the simulation")
-            done = made.compared(end_forecast(forecast), shown.records)
+            done = made.compared(simulated_by(process, made.on(shown.live)), shown)
     print_live_run(done, verdict=False)
-    typer.echo(
-        "The difference is mostly time that the simulation does not know: sites agree on the start of a job on several"
-    )
-    typer.echo("of them half a second ahead, and processes take a moment to start and to end.")
+    for remark in done.remarks:
+        say(remark)
     with progress() as tell:
         tell("Drawing the report")
         done.write(folder)

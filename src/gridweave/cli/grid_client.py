@@ -61,14 +61,12 @@ class Reach:
     def ask(self, work: Callable[[Client], Awaitable[T]], *, waits: bool = False) -> T:
         """Return what comes of some work with the client of the grid, which is open while that runs.
 
-        If it `waits`, other things go on while an answer is waited for.
+        If it `waits`, other things go on while an answer is waited for, and streams may be read.
         """
-        import asyncio
-
         from gridweave.cli.options import named_as_typed
-        from gridweave.grid.client.brief import BriefTransport
+        from gridweave.grid.client.brief import BriefTransport, brief_sleep, run_brief
         from gridweave.grid.client.client import Client
-        from gridweave.grid.client.transport import Patience, Transport
+        from gridweave.grid.client.transport import Patience
 
         async def run() -> T:
             async with client:
@@ -77,10 +75,14 @@ class Reach:
         typed = {"url": "--url", "grid": "--grid", "profile": "--profile"}
         with named_as_typed(**typed, token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"):
             patience = Patience(total_s=_TRY_S, connect_s=_CONNECT_S)
-            kind = Transport if waits else BriefTransport
-            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience, transport=kind)
+            how: dict[str, Any] = {} if waits else {"transport": BriefTransport, "sleep": brief_sleep}
+            client = Client(self.url, grid=self.here, profile=self.profile, patience=patience, **how)
             for warning in client.connection.warnings:
                 say(f"warning: {warning}")
+            if not waits:
+                return run_brief(run())
+            import asyncio
+
             return asyncio.run(run())
 
     def show(self, found: T, for_people: Callable[[T], None]) -> None:

@@ -41,7 +41,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import QueuedJob, Story
+    from gridweave.grid.api import JobProgress, QueuedJob, Story
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
     from gridweave.site.job import JobRecord, SignalName, State, WishKind
@@ -92,9 +92,9 @@ def jobs(
     ] = None,
     as_csv: _Csv = False,
 ) -> None:
-    """List the jobs that have not ended, newest first; of waiting ones when they are expected to start.
+    """List the jobs that have not ended, newest first, and when waiting ones are expected to start.
 
-    With --since or --until: all jobs that were there in that time.
+    With --since or --until, list all jobs of that time, ended ones too.
 
     Example: gridweave jobs --all --user anna --outcome failed
 
@@ -236,7 +236,9 @@ def parse_when_ms(option: str, text: str, at_ms: int) -> int:
 @at_grid
 def usage(
     reach: Reach,
-    by: Annotated[str, typer.Option(metavar="WHAT", help=f"Sum up by these, with commas: {', '.join(BY)}.")] = "user",
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help=f"Sum up by these, separated by commas: {', '.join(BY)}.")
+    ] = "user",
     user: _OfUser = None,
     own: _Own = "",
     since: _Since = "30d",
@@ -314,20 +316,37 @@ def show(
     Example: gridweave show 17
     """
 
-    async def work(grid: Client) -> tuple[JobRecord, Story]:
-        return await grid.record(job), await grid.story(job)
+    async def work(grid: Client) -> tuple[JobRecord, Story, JobProgress | None]:
+        record = await grid.record(job)
+        return record, await grid.story(job), await _progress(grid, record)
 
-    record, story = reach.ask(work)
+    record, story, progress = reach.ask(work)
     if reach.as_json:
-        print_json(plain(record) | {"story": plain(story)["entries"]})
+        told = {"story": plain(story)["entries"], "progress": None if progress is None else plain(progress)}
+        print_json(plain(record) | told)
         return
     if elements:
         _print_elements(record)
         return
-    print_table(list(_shown(record)), title=f"Job {job}: {state_text(record)}", left=2)
+    print_table(list(_shown(record, progress)), title=f"Job {job}: {state_text(record)}", left=2)
     begin_ms = story.entries[0].at_ms if story.entries else 0
     rows = [(clock(one.at_ms), f"+{rounded(one.at_ms - begin_ms)}", one.kind, one.detail) for one in story.entries]
     print_table(rows, headings=("at", "", "what happened", ""), left=4)
+
+
+async def _progress(grid: Client, record: JobRecord) -> JobProgress | None:
+    """Return how far a job has come, if it runs at one site whose limits count work; None otherwise."""
+    if record.state != "running" or len(record.places) != 1:
+        return None
+    found = (one for site in await grid.sites() if site.name == record.places[0][0] for one in site.progress)
+    return next((one for one in found if one.job_id == record.job_id), None)
+
+
+def _progress_text(record: JobRecord, progress: JobProgress) -> str:
+    """Return what a job has done, how fast it works now, and how fast it did on average."""
+    span_ms = max(1, now_ms() - (record.start_ms or 0))
+    speeds = f"at {progress.speed:.0%} of full speed now, {min(1.0, progress.worked_ms / span_ms):.0%} on average"
+    return f"{rounded(progress.worked_ms)} of work, {speeds}"
 
 
 def _print_elements(record: JobRecord) -> None:
@@ -367,7 +386,7 @@ def _elements_text(record: JobRecord) -> str:
     return ", ".join(told)
 
 
-def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
+def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[str, str]]:
     """Yield what is known of a job, by name; what is not said is left out."""
     request, program, used = record.request, record.request.program, record.used
     call = program.call
@@ -379,7 +398,8 @@ def _shown(record: JobRecord) -> Iterable[tuple[str, str]]:
         "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
         "elements": _elements_text(record),
         "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
-        "limit": span_text(request.limit_ms),
+        "limit": span_text(request.limit_ms) + (" of work, not of time on the clock" if progress else ""),
+        "has done": _progress_text(record, progress) if progress else "",
         "directory": program.working_directory,
         "after": ", ".join(f"{one.job_id} has {one.has}" for one in request.after),
         "submitted": clock(record.submit_ms),
@@ -429,7 +449,7 @@ def cancel(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="All jobs with this name.")] = None,
     state: States = None,
     now: Annotated[
-        bool, typer.Option("--now", help="End running jobs at once, without the time that they have to end otherwise.")
+        bool, typer.Option("--now", help="Kill running jobs at once, without giving them time to end.")
     ] = False,
     signal: Annotated[
         str | None,
@@ -437,7 +457,7 @@ def cancel(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
 ) -> None:
-    """Cancel jobs, whether they wait or run: those named, or all that the options say, of those that have not ended.
+    """Cancel waiting and running jobs: those named, or all that the options select.
 
     A running job is told to end (TERM), and killed after a while; with --now it is killed at once.
 
@@ -585,7 +605,7 @@ def logs(
 
     if element is not None and (follow or rank):
         raise OptionError("--element", "goes with neither --follow nor --rank")
-    Reach(url, here, profile).ask(work)
+    Reach(url, here, profile).ask(work, waits=True)
 
 
 def _element(record: JobRecord, index: int) -> Element:

@@ -47,7 +47,7 @@ Every = Annotated[
 ]
 Sizes = Annotated[
     str | None,
-    typer.Option(metavar="N,...", help="Instants at which about so many jobs wait, and what is lost by their number."),
+    typer.Option(metavar="N,...", help="Instants at which about so many jobs wait; prints the loss by number."),
 ]
 PerSize = Annotated[
     int, typer.Option(metavar="N", help="For --sizes: how many instants of each, spread over the trace.")
@@ -57,11 +57,12 @@ Solver = Annotated[
     str,
     typer.Option(metavar="NAME", help="cp-sat: exact (OR-Tools). highs: the integer program of Streit, section 4.6."),
 ]
-TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="For each instant.")]
-Most = Annotated[int, typer.Option(metavar="N", help="Of --every, instants at which more jobs wait are passed over.")]
+TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="How long the solver may search at each instant.")]
+Most = Annotated[int, typer.Option(metavar="N", help="With --every: pass over instants at which more jobs wait.")]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 queues are longer.")]
 Own = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Of dynP, under which the trace is played.")
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Option of dynP, which plays the trace."),
 ]
 Out = Annotated[
     str | None,
@@ -87,8 +88,9 @@ def optimum(
 ) -> None:
     """Find the best plan of an instant, and print what the best policy loses against it.
 
-    The trace is played under dynP; the best plans are only compared. Example: gridweave optimum KTH-SP2-1996-2 --nodes
-    100 --every 2000
+    The trace is played under dynP; the best plans are only compared.
+
+    Example: gridweave optimum KTH-SP2-1996-2 --nodes 100 --every 2000
     """
     from gridweave.scenarios.optimum.table import by_size
     from gridweave.scenarios.traces.load import load_workload

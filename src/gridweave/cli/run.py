@@ -99,8 +99,8 @@ Where = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="simulation; or live, compared with the simulation: on ray, on the grid at a URL, or on grid, the one "
-        "that all commands find.",
+        help="simulation; or live, and compared with the simulation: ray, the URL of a grid, or grid, the one that all "
+        "commands find.",
     ),
 ]
 Speed = Annotated[

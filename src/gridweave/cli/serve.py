@@ -137,15 +137,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def _join(address: str, namespace: str) -> None:
-    import logging
-
-    import ray
-
-    from gridweave.grid.service.ray import RAY_ERRORS, join_problem, knock, quietly
+    from gridweave.grid.service.ray import join, knock
 
     knock(address)
-    try:
-        with quietly():
-            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
-    except RAY_ERRORS as error:
-        raise join_problem(f"the cluster at {address}", error) from None
+    join(f"the cluster at {address}", address=address, namespace=namespace)

@@ -138,13 +138,13 @@ Cancelled = Annotated[
         "queue.",
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of what omega, phi and a mix of resources draw.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed for the draws of omega, phi and a mix of resources.")]
 ShowMatrix = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
         help="For gang: print who has which nodes in which time slice at an instant, such as 10d; times count from the "
-        "begin of the trace.",
+        "beginning of the trace.",
     ),
 ]
 Save = Annotated[
@@ -160,7 +160,7 @@ OptimumEvery = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="For dynp: print what the best policy loses against the best plan of every Nth submission, 10 s each.",
+        help="For dynp: find the best plan at every Nth submission, 10 s each, and print what the best policy loses.",
     ),
 ]
 Out = Annotated[
@@ -501,7 +501,7 @@ def bound(
     seed: Seed = 1,
     as_json: Json = False,
 ) -> None:
-    """Print the least maximum stretch that any schedule of a trace can have, run times known and memory without end.
+    """Print the least maximum stretch that any schedule of a trace can have, with run times known and unlimited memory.
 
     Example: gridweave bound lublin_256.swf --nodes 256 --needs lublin --jobs 1000 --against easy,GreedyPM*/OPT=MIN
     """

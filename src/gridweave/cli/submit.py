@@ -116,7 +116,7 @@ _Pack = Annotated[
 _PackSize = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, max=10_000, help="With --pack: so many elements in one job. \\[default: by the nodes]"
+        metavar="N", min=1, max=10_000, help="With --pack: number of elements in one job. \\[default: by the nodes]"
     ),
 ]
 _Ranks = Annotated[
@@ -128,14 +128,14 @@ _Ranks = Annotated[
 ]
 _Requeue = Annotated[
     bool | None,
-    typer.Option("--requeue/--no-requeue", help="Run the job again if a machine fails under it, or somebody wants it."),
+    typer.Option("--requeue/--no-requeue", help="Run the job again if its machine fails, or when it is requeued."),
 ]
 _CheckpointSignal = Annotated[
     str | None,
     typer.Option(
         "--checkpoint-signal",
         metavar="SIGNAL[@SECONDS]",
-        help="At this signal the job saves what it has done and ends, within so long, to run again from there.",
+        help="Signal at which the job saves its work and ends, and how long it has for that. It goes on from there.",
     ),
 ]
 _Priority = Annotated[float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")]
@@ -244,7 +244,7 @@ def _submit(
         if wait:
             await _wait(jobs, reach.as_json)
 
-    reach.ask(hand_in)
+    reach.ask(hand_in, waits=wait)
 
 
 def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:

@@ -103,6 +103,58 @@ def convert(
 
 
 @app.command()
+def outages(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOG",
+            help="What `sacctmgr --parsable2 show event` of Slurm has printed, or failure data of Los Alamos.",
+        ),
+    ],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write, for `simulate --node-events` (.csv).")],
+    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Time 0 is that of this trace.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--start", metavar="DATE", help="Time 0, e.g. 2005-06-01T00:00 on the clock of LOG.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="N", help="Which system of the data of Los Alamos.")
+    ] = None,
+) -> None:
+    """Read when nodes were down, for `gridweave simulate --node-events`.
+
+    Example: gridweave trace outages events.txt nodes.csv --trace log.swf
+    """
+    from gridweave.scenarios.traces.outages import node_events, node_events_text, read_outages
+    from gridweave.scenarios.traces.text import write_file
+
+    start_unix_s = _time_0(trace, start)
+    with named_as_typed():
+        found = read_outages(file, system=system)
+    events = node_events(found, start_unix_s=start_unix_s)
+    write_file(out, lambda stream: stream.write(node_events_text(events).encode()))
+    nodes = max((event.first_node + 1 for event in events), default=0)
+    changes = f"{counted(len(events), 'event')} of {counted(nodes, 'node')}"
+    say(f"{counted(len(found), 'outage')} read, {changes} written to {out}")
+
+
+def _time_0(trace: str | None, start: str | None) -> int:
+    """Return time 0 in seconds since 1970, of a trace or as a date; exactly one of both is given."""
+    if (trace is None) == (start is None):
+        raise OptionError("--start", "or --trace is needed, and not both: the instant that is time 0")
+    if trace is not None:
+        workload, _ = _load(trace, None)
+        if workload.start_unix_s is None:
+            raise OptionError("--trace", f"{trace} does not say when its time 0 was; give --start")
+        return workload.start_unix_s
+    import datetime as dt
+
+    try:
+        return int(dt.datetime.fromisoformat(str(start)).replace(tzinfo=dt.UTC).timestamp())
+    except ValueError:
+        raise OptionError("--start", f"{start!r} is no date; e.g. 2005-06-01T00:00") from None
+
+
+@app.command()
 def shrink(
     file: File,
     out: Out,

@@ -36,7 +36,7 @@ def watch(
 ) -> None:
     """Watch the grid at work: its sites, what runs (whose, where, how much longer at most), the queue, and events.
 
-    Keys: s sorts by something else, r backwards, / shows only jobs with what you type, Esc all again, j and k (or the
+    Keys: s changes the order, r reverses it, / shows only jobs that match what you type, Esc all again, j and k (or the
     arrows) scroll, q or Ctrl-C quits. If the output is not a terminal, it prints one screen.
 
     Example: gridweave watch
@@ -45,7 +45,7 @@ def watch(
     if every_ms < 100:
         raise OptionError("--every", f"{every!r} is too often; at least 100ms")
     if once or reach.as_json or not sys.stdout.isatty():
-        reach.ask(lambda grid: _print_once(grid, reach.as_json))
+        reach.ask(lambda grid: _print_once(grid, reach.as_json), waits=True)
         return
     with contextlib.suppress(KeyboardInterrupt):
         # Keys are heard while an answer is waited for.

@@ -58,8 +58,7 @@ class Workers:
     def _item(self, record: JobRecord) -> object:
         call = record.request.program.call
         assert call is not None
-        (item,) = call.args
-        return item
+        return call.args[0]
 
     def _end(self, record: JobRecord) -> None:
         call, item = record.request.program.call, self._item(record)
@@ -70,7 +69,8 @@ class Workers:
             record.reason, record.start_ms = "rank 0 ended with exit code 1", 1
             self.world.end(record.job_id, "failed")
         else:
-            self.world.write(record.job_id, json.dumps([call.function, item]).encode(), stream="result")
+            results = [[call.function, item] for item in call.args]
+            self.world.write(record.job_id, json.dumps(results if call.each else results[0]).encode(), stream="result")
             self.world.end(record.job_id)
 
 
@@ -85,6 +85,18 @@ async def test_results_come_in_order(world: GridInMemory, grid: Client) -> None:
     arrays = [request.array for request in requests if request.array is not None]
     assert [array.index for array in arrays] == list(range(57))
     assert len({array.name for array in arrays}) == 1
+
+
+@pytest.mark.asyncio
+async def test_many_items_in_a_job(world: GridInMemory, grid: Client) -> None:
+    """With `pack` a job has so many items, the last one the rest; the results are those of the items, in order."""
+    async with Workers(world):
+        results = await grid.map("m:f", range(23), pack=5, at_once=3)
+    assert results == [["m:f", number] for number in range(23)]
+    calls = [record.request.program.call for record in world.records_by_id.values()]
+    assert [len(call.args) for call in calls if call is not None] == [5, 5, 5, 5, 3]
+    arrays = [record.request.array for record in world.records_by_id.values()]
+    assert [array.index for array in arrays if array is not None] == [0, 5, 10, 15, 20]
 
 
 @pytest.mark.asyncio
@@ -170,6 +182,8 @@ async def test_results_are_asked_for_once(world: GridInMemory, grid: Client) -> 
         await results
     with pytest.raises(OptionError, match="at_once: is 0"):
         grid.map("m:f", [1], at_once=0)
+    with pytest.raises(OptionError, match="pack: is 0"):
+        grid.map("m:f", [1], pack=0)
 
 
 def test_names_of_functions() -> None:

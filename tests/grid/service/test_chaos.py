@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.service.calls import SITE_LABEL
@@ -78,8 +79,6 @@ class Grid:
 
     def insist(self, what: Callable[[], Any]) -> Any:
         """Do something until it works: actors that were killed come back."""
-        from gridweave.errors import UnavailableError
-
         until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -94,31 +93,40 @@ class Grid:
         while not self.insist(lambda: self._have_ended(job_ids, own)):
             assert time.monotonic() < until_s, f"not ended: {self._open(job_ids)}"
             time.sleep(0.1)
-        for name, actor in self.running.actors.items():
+        for name in self.running.actors:
             if not name.startswith("agent:"):
-                self.insist(lambda actor=actor: ray.get(actor.check.remote(), timeout=30))
+                self.insist(lambda name=name: self.running.call(name, "check", timeout_s=30))
+
+    def begun(self) -> set[str]:
+        """Return the ids of the jobs that have written down that they began."""
+        lines = self.story.read_text().splitlines() if self.story.exists() else []
+        return {line.split()[1] for line in lines if line.startswith("begin ")}
+
+    def wait_until_begun(self, count: int) -> None:
+        """Wait until so many jobs have begun in all."""
+        until_s = time.monotonic() + PATIENCE_S
+        while len(begun := self.begun()) < count:
+            assert time.monotonic() < until_s, f"{len(begun)} jobs have begun, not {count}"
+            time.sleep(0.02)
 
     def _have_ended(self, job_ids: list[int], own: dict[str, list[int]]) -> bool:
-        import msgspec
-
-        from gridweave.site.job import JobRecord
-
         if self._open(job_ids):
             return False
-        for site, ids in own.items():
-            data = ray.get(self.running.actors[f"site:{site}"].records.remote(ids), timeout=30)
-            if any(record.state != "ended" for record in msgspec.msgpack.decode(data, type=list[JobRecord])):
-                return False
-        return True
+        records = [record for site, ids in own.items() for record in self.running.records(ids, site=site)]
+        return all(record.state == "ended" for record in records)
 
     def _open(self, job_ids: list[int]) -> list[tuple[int, str]]:
         return [(r.job_id, r.state) for r in self.running.records(job_ids) if r.state not in ("ended", "refused")]
 
     def kill(self, name: str) -> None:
         """End the process of an actor with SIGKILL."""
-        actor = self.running.actors[name]
+        with contextlib.suppress(UnavailableError):
+            os.kill(self.running.call(name, "process", timeout_s=30), signal.SIGKILL)
+
+    def kill_host(self, actor: str) -> None:
+        """End the process of Ray that has started an actor, with all that it has started."""
         with contextlib.suppress(ray.exceptions.RayError):
-            os.kill(ray.get(actor.process.remote(), timeout=30), signal.SIGKILL)
+            ray.kill(self.running.actors[actor], no_restart=False)
 
     def kill_raylet(self, site: str) -> None:
         """End a Ray node with SIGKILL, and start one in its place."""
@@ -156,10 +164,13 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> 
         jobs += grid.submit(named)
         site = rng.choice(sorted(SITES))
         own[site] += grid.submit([(f"own {turn}", grid.request(rng.randint(1, SITES[site]), 0.5))], site)
-        time.sleep(rng.uniform(0.0, 1.5))
-        victim = rng.choice(["raylet", *sorted(grid.running.actors)])
+        # So many more have begun, if there are so many: somewhere between the first message and the last end.
+        grid.wait_until_begun(min(len(grid.begun()) + rng.randint(0, 3), len(jobs) + sum(map(len, own.values()))))
+        victim = rng.choice(["raylet", "host", *sorted(grid.running.actors)])
         if victim == "raylet":
             grid.kill_raylet(rng.choice(sorted(SITES)))
+        elif victim == "host":
+            grid.kill_host(rng.choice(sorted(grid.running.actors)))
         else:
             grid.kill(victim)
     grid.settle(jobs, own)
@@ -173,7 +184,7 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> 
 def test_a_grid_goes_on_after_all_of_ray_was_killed(grid: Grid) -> None:
     """After kill -9 of everything of Ray the grid is started anew, finds what runs, and loses nothing."""
     jobs = grid.submit([(f"before {k}", grid.request(width, 3.0)) for k, width in enumerate([9, 3, 5, 10])])
-    time.sleep(2.0)
+    grid.wait_until_begun(2)
     for node in list(grid.cluster.list_all_nodes()):
         node.kill_all_processes(check_alive=False, allow_graceful=False)
     ray.shutdown()

@@ -16,6 +16,7 @@ import pytest
 
 import live_world
 from fake_machines import FakeRunner
+from gate_steps import DRILLS, STEPS, most_alone_ms
 from gridweave.grid.service import driver as grid_driver
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
@@ -25,22 +26,7 @@ from live_world import LiveWorld, Node
 from memory_journal import MemoryJournal, replay
 from virtual_time import Process, VirtualLoop
 
-STEPS = {
-    "asked": "ReserveNodes",
-    "reserved": "Reserved",
-    "committed": "CommitNodes",
-    "started": "Started",
-    "ready": "FragmentReady",
-    "opened": "OpenGate",
-    "begun": "FragmentOpened",
-    "met": "FragmentsMet",
-}
-"""The steps of the agreement, and the message that is on its way when the fault comes."""
-
-WHO = ("grid", "first site", "last site", "first machine", "last machine")
-FAULTS = ("stop", "kill", "cut")
 AWAY_S, RESTART_S = 40.0, 3.0
-MOST_ALONE_MS = 2_000
 
 
 class Drill(LiveWorld):
@@ -144,21 +130,6 @@ def drill(step: str, who: str, fault: str, seed: int) -> Drill:
             loop.close()
 
 
-# Of a machine there is no connection to the grid that could be cut.
-DRILLS = [
-    (step, who, fault) for step in STEPS for who in WHO for fault in FAULTS if not ("mach" in who and fault == "cut")
-]
-
-
-def most_alone_ms(step: str, who: str, fault: str) -> float:
-    """Return for how long a part may run alone in a drill: what is promised, and the two exceptions of the page."""
-    if "machine" in who and fault == "kill":
-        return MOST_ALONE_MS + 1000 * RESTART_S
-    if "site" in who and (step, fault) == ("met", "cut"):
-        return 1000 * AWAY_S
-    return MOST_ALONE_MS
-
-
 @pytest.mark.parametrize(("step", "who", "fault"), DRILLS)
 def test_no_part_of_a_job_runs_alone(step: str, who: str, fault: str) -> None:
     """Whoever fails, however, and after whichever step: for 2 s at most, and the job runs to its end in one piece."""
@@ -167,4 +138,5 @@ def test_no_part_of_a_job_runs_alone(step: str, who: str, fault: str) -> None:
         assert world.has_failed
         assert (world.record.state, world.record.outcome) == ("ended", "finished")
         longest_ms = max(world.works.alone_ms.values(), default=0)
-        assert longest_ms <= most_alone_ms(step, who, fault), world.works.alone_ms
+        away_ms = 1000 * (RESTART_S if fault == "kill" else AWAY_S)
+        assert longest_ms <= most_alone_ms(step, who, fault, away_ms), world.works.alone_ms

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -118,17 +120,14 @@ async def test_wishes_reach_the_cores(backend: Any) -> None:
 @pytest.mark.asyncio
 async def test_a_site_that_is_killed_is_shown_as_last_known(grid: Any, backend: Any) -> None:
     """Nobody waits for it for long, its numbers stay, and when it is back it answers again."""
-    import ray
-
     before = await backend.sites()
     assert [(site.name, site.answers, len(site.machines)) for site in before] == [
         ("north", True, 2),
         ("south", True, 1),
     ]
     assert all(machine.here and machine.host for site in before for machine in site.machines)
-    south_actor = grid.actors["site:south"]
-    first = ray.get(south_actor.process.remote())
-    ray.kill(south_actor, no_restart=False)
+    first = grid.call("site:south", "process")
+    os.kill(first, signal.SIGKILL)
     began = time.monotonic()
     north, south = await backend.sites()
     assert north.answers
@@ -137,8 +136,8 @@ async def test_a_site_that_is_killed_is_shown_as_last_known(grid: Any, backend: 
 
     async def is_another() -> bool:
         try:
-            return bool(await south_actor.process.remote() != first)
-        except ray.exceptions.RayError:
+            return bool(await asyncio.to_thread(grid.call, "site:south", "process") != first)
+        except UnavailableError:
             return False
 
     async def answers() -> bool:
@@ -152,12 +151,11 @@ async def test_a_site_that_is_killed_is_shown_as_last_known(grid: Any, backend: 
 @pytest.mark.asyncio
 async def test_a_grid_that_is_away_is_said_to_be(grid: Any, backend: Any) -> None:
     """With the meta-scheduler gone, health says so and the rest is unavailable; and without any grid."""
-    import ray
-
     from gridweave.grid.service.backend import RayBackend
+    from gridweave.grid.service.cluster import stop_actors
 
     assert (await backend.health()).status == "ok"
-    ray.kill(grid.actors["grid"])
+    stop_actors({"grid": grid.actors["grid"]}, timeout_s=30.0)
 
     async def is_away() -> bool:
         return bool((await backend.health()).status == "unavailable")

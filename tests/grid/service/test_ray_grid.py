@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +17,8 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.records import Note
+from gridweave.site.machine.agent import OutputRead
+from gridweave.site.machine.processes import process_stat
 from gridweave.site.service.calls import answer_of, question
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -51,6 +56,24 @@ def shell(text: str, nodes: int = 1, **changes: Any) -> JobRequest:
     return msgspec.structs.replace(request, **changes)
 
 
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Have a process hang."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def process_of(grid: Any, actor: str) -> int | None:
+    """Return the process of an actor; None: it does not say."""
+    try:
+        return int(grid.call(actor, "process"))
+    except UnavailableError:
+        return None
+
+
 def until(happened: Callable[[], Any]) -> Any:
     """Wait until something has happened that happens by itself; return it."""
     until_s = time.monotonic() + PATIENCE_S
@@ -67,11 +90,9 @@ def the_end(grid: Any, job_id: int) -> JobRecord:
 
 def output(grid: Any, record: JobRecord, machine: str, rank: int) -> str:
     """Return what a rank has printed."""
-    import ray
-
-    actor = grid.actors[f"agent:{machine}"]
-    part = ray.get(actor.part.remote(record.job_id, record.attempt, rank, "out", 0, 10_000))
-    return bytes(part.data).decode()
+    data = grid.call(f"agent:{machine}", "ask", "part", question(record.job_id, record.attempt, rank, "out", 0, 10_000))
+    part: OutputRead = answer_of(data, msgspec.msgpack.Decoder(OutputRead))
+    return part.data.decode()
 
 
 def test_a_job_wider_than_every_site_runs_on_both(grid: Any) -> None:
@@ -97,14 +118,12 @@ def test_a_repeated_submission_gets_its_first_answer(grid: Any) -> None:
 
 def test_the_story_of_a_job_is_told(grid: Any) -> None:
     """What happened to a job can be read: submitted, waited, ran where, ended how."""
-    import ray
-
     (first, second) = grid.submit([("first", shell("sleep 0.3", nodes=6)), ("second", shell("exit 3", nodes=6))])
     record = the_end(grid, second.job_id)
     assert record.outcome == "failed"
     # The first to fail has that code; the others may have been ended for it.
     assert 3 in {code for _, code, _ in record.exit_codes}
-    data = ray.get(grid.actors["grid"].ask.remote("story", question(second.job_id)))
+    data = grid.call("grid", "ask", "story", question(second.job_id))
     kinds = [note.kind for note in answer_of(data, msgspec.msgpack.Decoder(list[Note]))]
     assert kinds[:2] == ["submitted", "waits"]
     assert kinds.count("reserved") >= 2
@@ -114,11 +133,9 @@ def test_the_story_of_a_job_is_told(grid: Any) -> None:
 
 def test_a_running_job_is_cancelled_and_its_nodes_are_free(grid: Any) -> None:
     """A cancelled job ends on all its sites, also one that ignores TERM."""
-    import ray
-
     (answer,) = grid.submit([("stubborn", shell("trap '' TERM; while :; do sleep 1; done", nodes=6))])
     until(lambda: grid.records([answer.job_id])[0].state == "running")
-    done = ray.get(grid.actors["grid"].ask.remote("wish", question("cancel", [answer.job_id], "", None)))
+    done = grid.call("grid", "ask", "wish", question("cancel", [answer.job_id], "", None))
     assert answer_of(done, msgspec.msgpack.Decoder(list[int])) == [answer.job_id]
     assert the_end(grid, answer.job_id).outcome == "cancelled"
     (after,) = grid.submit([("after", shell("true", nodes=6))])
@@ -158,16 +175,36 @@ def test_a_site_without_a_ray_node_is_named(ray_cluster: None, tmp_path: Path) -
 
 
 def test_a_sites_own_users_need_no_grid(grid: Any) -> None:
-    """While the meta-scheduler is away, jobs of a site's own users run."""
+    """While the meta-scheduler hangs, jobs of a site's own users run."""
+    with stopped(grid.call("grid", "process")):
+        (answer,) = grid.submit([("own", shell("true", nodes=2))], site="north")
+
+        def ended() -> list[JobRecord]:
+            return [record for record in grid.records([answer.job_id], site="north") if record.state == "ended"]
+
+        assert until(ended)[0].outcome == "finished"
+
+
+def test_who_is_killed_is_started_anew_by_its_host(grid: Any) -> None:
+    """A part of a grid fails by itself: its host starts it anew, and the other parts go on as they are."""
+    before = {name: grid.call(name, "process") for name in grid.actors}
+    assert len(set(before.values())) == len(before), "each is a process of its own"
+    for killed in ("grid", "site:north", "agent:north/m1"):
+        os.kill(before[killed], signal.SIGKILL)
+        until(lambda name=killed: process_of(grid, name) not in (None, before[name]))
+    now = {name: process_of(grid, name) for name in grid.actors}
+    assert {name for name in now if now[name] != before[name]} == {"grid", "site:north", "agent:north/m1"}
+    (answer,) = grid.submit([("after all of it", shell("true", nodes=6))])
+    assert the_end(grid, answer.job_id).outcome == "finished"
+
+
+def test_actors_end_with_their_host(grid: Any) -> None:
+    """Nothing is left of a host that is killed: what is started in its place finds the journals free."""
     import ray
 
-    # For good: Ray does not start it anew. So this is the last test of this grid.
-    ray.kill(grid.actors["grid"])
-    (answer,) = grid.submit([("own", shell("true", nodes=2))], site="north")
-    site = grid.actors["site:north"]
-
-    def ended() -> list[JobRecord]:
-        records = msgspec.msgpack.decode(ray.get(site.records.remote([answer.job_id])), type=list[JobRecord])
-        return [record for record in records if record.state == "ended"]
-
-    assert until(ended)[0].outcome == "finished"
+    before = process_of(grid, "site:south")
+    ray.kill(grid.actors["site:south"], no_restart=False)
+    until(lambda: process_of(grid, "site:south") not in (None, before))
+    assert process_stat(before) is None
+    (answer,) = grid.submit([("with the new one", shell("true", nodes=6))])
+    assert the_end(grid, answer.job_id).outcome == "finished"

@@ -140,7 +140,7 @@ def test_space_sharing_is_simulated_once(runs: LomarcRuns) -> None:
         runs.points([one])[one]
         for one in (
             Bar("with unshared time, loads from 1.00", "W1", "M1", "PSS"),
-            Bar(READING, "W1", "M3", "PSS"),
+            Bar("as printed, loads from 1.00", "W1", "M3", "PSS"),
             Bar("as printed, in 10 weeks", "W1", "M1", "PSS"),
         )
     )

@@ -12,6 +12,7 @@ from gridweave.errors import TraceError
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.traces.sacct import NEEDED, read_sacct, states_of
 
+RECORDED = Path(__file__).parents[2] / "data" / "slurm" / "sacct-22.05.txt"
 HEADINGS = "JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|Reason|NodeList\n"
 NEW = (
     HEADINGS
@@ -82,7 +83,7 @@ WRONG = {
     HEADINGS: "has no job that has ended",
     HEADINGS.replace(
         "NNodes", "Nodes"
-    ): f"1: has no column NNodes; make it with: sacct --parsable2 --format={NEEDED[0]}",
+    ): f"1: has no column NNodes; make it with: sacct --parsable2 --format=JobID,{NEEDED[0]}",
     NEW.replace("|n3", ""): "5: has 8 values; the headings are 9",
     NEW.replace("|00:30:00|", "|soon|"): "5: is no job as sacct prints it: 'soon' is no time limit",
     NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: is no job as sacct prints it: Invalid isoformat",
@@ -97,3 +98,15 @@ def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
         read_sacct(written(tmp_path, text), nodes=4)
     assert WRONG[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_export_of_a_real_slurm(tmp_path: Path) -> None:
+    """What Slurm 22.05 has printed of jobs that ended in every way, and of arrays of which no task started."""
+    workload, report, jobs = read_sacct(RECORDED, nodes=4)
+    assert states_of(jobs) == {"COMPLETED": 10, "CANCELLED": 9, "FAILED": 2, "TIMEOUT": 1, "NODE_FAIL": 1}
+    assert report.cancelled == 8
+    # Three tasks each of the arrays 11 and 21, of which sacct prints one line; the first has the array's number.
+    cancelled = workload.job_id[workload.columns["cancel_ms"] >= 0].tolist()
+    assert sorted(cancelled) == [8, 11, 12, 21, 22, 23, 24, 25]
+    (timeout,) = (row for row, number in enumerate(workload.job_id.tolist()) if number == 5)
+    assert (workload.overran[timeout], workload.run_ms[timeout]) == (True, 60_000)

@@ -22,7 +22,7 @@ from gridweave.scenarios.scenario.run import run_scenario, run_world
 from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable, json_schema
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -195,13 +195,14 @@ def test_keys_are_set_from_outside() -> None:
 def test_the_schema_has_the_new_keys() -> None:
     """An editor is told every new table and key, with a description, and the levels of control."""
     tables = json_schema()["$defs"]
-    assert {"network", "faults"} <= set(tables["Scenario"]["properties"])
+    assert {"network", "faults", "live"} <= set(tables["Scenario"]["properties"])
     assert tables["GridTable"]["properties"]["control"]["enum"] == ["full", "limited", "none"]
     keys = {
         "Site": {"grid_share", "own_users_first"},
         "WorkloadTable": {"to_grid"},
         "NetworkTable": set(Network.__struct_fields__),
         "FaultsTable": set(Faults.__struct_fields__),
+        "LiveTable": set(LiveTimes.__struct_fields__),
     }
     for table, names in keys.items():
         properties = tables[table]["properties"]
@@ -273,6 +274,8 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
         ("network.latency_ms=1", True),
         ("network.loss=0.1", True),
         ("faults.crash_every_ms=1e9", True),
+        ("live.margin_ms=0", False),
+        ("live.end_ms=1", True),
         ("faults.cut_every_ms=1e9", True),
         ("workload.to_grid=0.5", True),
         ("sites.north.grid_share=0.9", True),

@@ -13,7 +13,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.owner import OwnerPolicy
@@ -220,3 +220,37 @@ def test_numbers_that_make_no_sense_are_refused(kind: Any, wrong: dict[str, floa
     """A network or a fault with an impossible number is refused by the number's name."""
     with pytest.raises(OptionError, match=next(iter(wrong))):
         kind(**wrong)
+
+
+# -- as on a live grid
+
+
+def test_jobs_hold_their_nodes_while_processes_start_and_end() -> None:
+    """With the times of a live grid, jobs on one site run as jobs that are so much longer do, up to their limits."""
+    rng = np.random.default_rng(31)
+    for control in ("full", "limited", "none"):
+        jobs, nodes, _ = random_grid(rng)
+        policy = GridPolicy(mode="sharing", control=control)
+        fits = np.flatnonzero(jobs.width <= max(nodes))
+        jobs = jobs.take(fits)
+        longer = jobs.replace(run_ms=np.minimum(jobs.run_ms + 7, jobs.estimate_ms))
+        live = simulate_world(jobs, nodes, policy, live=LiveTimes(start_ms=5, end_ms=2), check=True)
+        assert_same(live, simulate_world(longer, nodes, policy), control)
+
+
+def test_a_start_on_several_sites_is_agreed_ahead() -> None:
+    """A split job begins a margin after it is placed, and what others may use of its nodes meanwhile is nothing."""
+    jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[6, 1], estimate_ms=[100, 50], run_ms=[100, 50])
+    live = LiveTimes(start_ms=3, end_ms=4, margin_ms=20)
+    result = simulate_world(jobs, [4, 2], GridPolicy(mode="multi-site"), live=live)
+    assert result.start_ms.tolist() == [20, 120]
+    assert result.end_ms.tolist() == [120, 170]
+    shorter = jobs.replace(run_ms=np.array([90, 40]))
+    assert simulate_world(shorter, [4, 2], GridPolicy(mode="multi-site"), live=live).end_ms.tolist() == [117, 164]
+
+
+@pytest.mark.parametrize("times", [{"start_ms": -1}, {"end_ms": 10**9}])
+def test_times_of_a_live_grid_that_make_no_sense(times: dict[str, int]) -> None:
+    """They are from 0 to a day."""
+    with pytest.raises(OptionError, match="milliseconds from 0 to a day"):
+        LiveTimes(**times)

@@ -20,9 +20,10 @@ from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.kernels.allocation import fair_yields, level_yields, stretch_yields
 from gridweave.site.disciplines.fractional.kernels.greedy import place_greedily
 from gridweave.site.disciplines.fractional.kernels.packing import Remapping, pack
-from gridweave.site.disciplines.fractional.kernels.state import UNIT, FractionalSite, empty_fractional, parts_of_node
+from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, empty_fractional
 from gridweave.site.disciplines.fractional.policy import ALGORITHMS, FractionalPolicy, algorithm_named
 from gridweave.site.job import Job, Resources
+from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import JobSubmitted
 from reference import fractional as reference

@@ -17,14 +17,14 @@ from gridweave.site.disciplines.gang.kernels.promises import PROMISED, fill_prof
 from gridweave.site.disciplines.gang.kernels.state import GangSite
 from gridweave.site.disciplines.gang.matrix import check_matrix, matrix_of
 from gridweave.site.disciplines.gang.policy import BACKFILLS, MIGRATIONS, PHASES, SCHEDULINGS, GangPolicy
-from gridweave.site.job import Job
+from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.state import UNPLACED_MS
 from gridweave.site.messages import JobFinished, JobSubmitted, MoveJob
 from reference.gang import GangReference
 
 
 def drawn(seed: int) -> tuple[Workload, int, GangPolicy]:
-    """Return a small workload, nodes, and a policy with any options; some jobs are cancelled while they wait."""
+    """Return a small workload, nodes, and a policy with any options; jobs may be cancelled, and their memory known."""
     rng = np.random.default_rng(seed)
     nodes, n = int(rng.integers(1, 14)), int(rng.integers(1, 25))
     run_ms = rng.integers(1, 400, n)
@@ -53,6 +53,9 @@ def drawn(seed: int) -> tuple[Workload, int, GangPolicy]:
         max_tasks=int(rng.integers(0, 20)) if rng.random() < 0.5 else None,
         window_ms=int(rng.integers(1, 3000)) if rng.random() < 0.3 else None,
     )
+    if rng.random() < 0.4:
+        needs = {"cpu_need": np.ones(n), "memory_fraction": rng.choice([0.1, 0.34, 0.5, 0.6, 1.0], n)}
+        workload = workload.replace(columns={**workload.columns, **needs})
     return workload, nodes, policy
 
 
@@ -100,6 +103,26 @@ def test_one_row_is_space_sharing(backfill: str) -> None:
             got = simulate(workload, nodes, scheduling_free)
             assert got.start_ms.tolist() == want.start_ms.tolist()
             assert got.end_ms.tolist() == want.end_ms.tolist()
+
+
+def test_jobs_of_one_column_fit_into_its_memory() -> None:
+    """A job whose memory is not free beside what stays in core waits, with all behind it; it is said why."""
+    discipline = GangDiscipline(4, GangPolicy(mpl=3))
+    for job_id, (width, memory) in enumerate(((4, 0.5), (2, 0.5), (3, 0.4), (1, 0.1)), start=1):
+        needs = Resources(memory=memory)
+        discipline.submit(0, Job(job_id=job_id, width=width, estimate_ms=10**6, resources=needs))
+    discipline.run_pass(0)
+    assert matrix_of(discipline._state) == [[1, 1, 1, 1], [2, 2, None, None], [None] * 4]
+    assert discipline._state.memory.tolist() == [10**6, 10**6, 500_000, 500_000]
+    assert [(job.job_id, start_ms) for job, start_ms in discipline.waiting()][1:] == [(3, None), (4, None)]
+    assert discipline.explain(0, 3).reason == (
+        "it needs 3 nodes in one row of the matrix; at most 4 are free in one, and 2 nodes have 40% of their memory "
+        "beside what stays in core there"
+    )
+    discipline.ended(10, 1)
+    discipline.run_pass(10)
+    assert [job.job_id for job, _ in discipline.waiting()] != [3, 4], "memory is given back"
+    discipline.check_invariants()
 
 
 def test_slices_are_no_events() -> None:

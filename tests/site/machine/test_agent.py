@@ -142,7 +142,10 @@ async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkey
     assert heard[1:] == [
         report
         for job_id in (1, 2)
-        for report in (RunStarted("n0", job_id, 1), RunEnded("n0", job_id, 1, "finished", used=Used(cpu_s=2.0)))
+        for report in (
+            RunStarted("n0", job_id, 1),
+            RunEnded("n0", job_id, 1, "finished", used=Used(cpu_s=2.0), ran_ms=(5, 9)),
+        )
     ]
     for _ in range(5):
         await asyncio.sleep(0)

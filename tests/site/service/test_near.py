@@ -109,12 +109,18 @@ async def test_answers_find_who_waits_for_them(line: NearLine, actor: Actor) -> 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("method", "want"),
-    [("refuse", "^north is starting$"), ("fail", "^InputError: no such job$"), ("secret", "'secret' cannot be called")],
+    ("method", "kind", "want"),
+    [
+        ("refuse", UnavailableError, "^north is starting$"),
+        ("fail", InputError, "^no such job$"),
+        ("secret", UnavailableError, "'secret' cannot be called"),
+    ],
 )
-async def test_what_fails_is_told_and_the_line_stays(line: NearLine, method: str, want: str) -> None:
+async def test_what_fails_is_told_and_the_line_stays(
+    line: NearLine, method: str, kind: type[Exception], want: str
+) -> None:
     """Why a call failed is told to who called; what is not offered is not called; the next call works."""
-    with pytest.raises(UnavailableError, match=want):
+    with pytest.raises(kind, match=want):
         await line.call(method)
     assert await line.call("echo") == []
 

@@ -7,7 +7,8 @@ more than it has. OPT=AVG is a linear program, in `gridweave.site.disciplines.fr
 from __future__ import annotations
 
 from gridweave.jit import Int, Record, kernel, kernel_part
-from gridweave.site.disciplines.fractional.kernels.state import RUNS, SHARE_ONE, UNIT, FractionalSite
+from gridweave.site.disciplines.fractional.kernels.state import RUNS, SHARE_ONE, FractionalSite
+from gridweave.site.kernels.parts import UNIT
 from gridweave.site.kernels.work import RATE_ONE
 
 # The fields of records have no types.

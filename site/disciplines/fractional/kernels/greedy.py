@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from gridweave.jit import Int, Ints, Record, kernel, kernel_part
-from gridweave.site.disciplines.fractional.kernels.state import (
-    RUNS,
-    UNIT,
-    FractionalSite,
-    goes_before,
-    put_on,
-    take_off,
-)
+from gridweave.site.disciplines.fractional.kernels.state import RUNS, FractionalSite, goes_before, put_on, take_off
+from gridweave.site.kernels.parts import UNIT
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"

@@ -6,14 +6,8 @@ from typing import NamedTuple
 
 from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.fractional.kernels.greedy import by_priority
-from gridweave.site.disciplines.fractional.kernels.state import (
-    RUNS,
-    SHARE_ONE,
-    UNIT,
-    FractionalSite,
-    put_on,
-    take_off,
-)
+from gridweave.site.disciplines.fractional.kernels.state import RUNS, SHARE_ONE, FractionalSite, put_on, take_off
+from gridweave.site.kernels.parts import UNIT
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"

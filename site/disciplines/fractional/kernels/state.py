@@ -10,16 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.jit import Int, Ints, Record, Records, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
-
-UNIT = 1_000_000
-"""All of a node's CPU, or all of its memory."""
 
 SHARE_ONE = 1_000
 """The share of a job that is to have the same yield as others: twice that, twice their yield."""
@@ -128,19 +124,6 @@ def empty_fractional(nodes: int, *, slots: int, pool: int) -> FractionalSite:
         by_memory=by_memory,
         counters=counters,
     )
-
-
-def parts_of_node(fractions: npt.ArrayLike) -> Ints:
-    """Return fractions of a node as whole millionths; what is between two is rounded up, so that no node is overfull.
-
-    Examples
-    --------
-    >>> parts_of_node([0.1, 1 / 3, 1]).tolist()
-    [100000, 333334, 1000000]
-    """
-    exact = np.asarray(fractions, np.float64) * UNIT
-    near = np.rint(exact)
-    return np.where(np.abs(exact - near) < 1e-6, near, np.ceil(exact)).astype(np.int64)
 
 
 @kernel

@@ -23,6 +23,7 @@ from gridweave.site.disciplines.gang.kernels.state import (
     NO_BACKFILL,
     GangCodes,
     GangSite,
+    has_room,
     is_ahead,
     join_row,
     leave_row,
@@ -130,7 +131,7 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
         leave_row(state, job, job.home)
         move_others(state, codes, job, target, found)
         return True
-    if not may_move(state, job) or tasks > counters.tasks_left:
+    if not may_move(state, job) or tasks > counters.tasks_left or not has_room(state, job, target):
         return False
     if tasks > 0 and not _may_cost(state, codes, job, target, now_ms, found, whole_ms, half_ms):
         return False

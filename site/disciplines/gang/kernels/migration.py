@@ -45,12 +45,13 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 def tasks_in_the_way(state: GangSite, row: Int, found: Int) -> Int:
     """Return how many tasks the jobs in ``overlapping`` have; -1 if one of them cannot be moved.
 
-    None can that is in another row too, where it would have to leave its nodes as well.
+    None can that is in another row too, where it would have to leave its nodes as well; nor one whose memory is known:
+    where it would come to lie is not known before all are moved.
     """
     tasks = 0
     for i in range(found):
         other = state.jobs[state.overlapping[i]]
-        if other.rows != 1 << row or not may_move(state, other):
+        if other.rows != 1 << row or other.memory > 0 or not may_move(state, other):
             return -1
         tasks += tasks_of(other)
     return tasks

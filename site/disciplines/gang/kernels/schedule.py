@@ -13,9 +13,11 @@ from gridweave.site.disciplines.gang.kernels.promises import (
 from gridweave.site.disciplines.gang.kernels.state import (
     CONSERVATIVE,
     NO_BACKFILL,
+    NO_MEMORY,
     NO_ROW,
     GangCodes,
     GangSite,
+    has_room,
     place_job,
     turns_until,
 )
@@ -40,7 +42,8 @@ def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
     Without backfilling the first that fits nowhere ends the phase. With backfilling it is promised a start: in the row
     in which that is earliest by estimates, of several the first. Under EASY it is the only one. A job may be put into
     a row if it delays none of the promises there. Of the rows that may take a job it gets that with the fewest free
-    nodes, of several that whose turn is next.
+    nodes, of several that whose turn is next. The first job that lacks nothing but memory is promised nothing, and ends
+    the phase with any backfilling, as nobody knows whose memory is free when.
     """
     counters = state.counters[0]
     if counters.n_waiting == 0:
@@ -58,20 +61,28 @@ def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
         row = NO_ROW
         if job.width <= widest:
             row = _best_row(state, job, backfills, now_ms)
-        if row != NO_ROW:
+        if row >= 0:
             place_job(state, slot, row)
             state.waiting[place] = GONE
             placed += 1
             widest = _most_free(state)
             if backfills:
                 hold_row(state, row, now_ms, longest_ms(state, job), job.width)
-        elif not backfills:
+        elif not backfills or row == NO_MEMORY:
+            _promise_nothing_from(state, place)
             break
         elif promises == 0 or codes.backfill == CONSERVATIVE:
             _promise(state, job, now_ms)
             promises += 1
     if placed > 0:
         _close_gaps(state)
+
+
+@kernel_part
+def _promise_nothing_from(state: GangSite, first: Int) -> None:
+    """Promise nothing to the jobs from a place of the queue on."""
+    for place in range(first, state.counters[0].n_waiting):
+        state.jobs[state.waiting[place]].promised_ms = UNPLACED_MS
 
 
 @kernel_part
@@ -93,9 +104,9 @@ def _is_open(state: GangSite, row: Int) -> bool:
 
 @kernel_part
 def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int:
-    """Return the row that a job may be put into and fits best; `NO_ROW` if there is none."""
+    """Return the row that a job may be put into and fits best; `NO_ROW` or `NO_MEMORY` if there is none."""
     counters = state.counters[0]
-    best = NO_ROW
+    best = none = NO_ROW
     for row in range(counters.rows):
         free = counters.nodes - state.used[row]
         if not _is_open(state, row) or job.width > free:
@@ -107,8 +118,11 @@ def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int
             continue
         if backfills and row_start_ms(state, row, now_ms, job.width, longest_ms(state, job)) != now_ms:
             continue
+        if not has_room(state, job, row):
+            none = NO_MEMORY
+            continue
         best = row
-    return best
+    return best if best != NO_ROW else none
 
 
 @kernel_part

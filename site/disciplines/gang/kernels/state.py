@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import Int, Record, kernel, kernel_part
+from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS, add, copy, count, remove, take_lowest, words_for
+from gridweave.site.kernels.parts import UNIT
 from gridweave.site.kernels.state import NEVER_MS, dequeue, enqueue
 from gridweave.site.kernels.turns import Cycle, time_of_turn_ms, times_of_turn
 
@@ -26,10 +27,13 @@ MAX_ROWS = 62
 NO_ROW = np.int64(-1)
 """The home of a job that is not placed, and the row that ran last before any has."""
 
+NO_MEMORY = np.int64(-2)
+"""In place of a row: there are some with the nodes for a job, and none of them has its memory."""
+
 GANG_JOB = np.dtype(
     [
         ("key", np.float64),
-        *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
+        *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms", "memory")),
         # What it has been promised while it waits.
         *((name, np.int64) for name in ("promised_ms", "promised_row")),
         # Where it is in the matrix: rows are bits.
@@ -40,9 +44,10 @@ GANG_JOB = np.dtype(
     ],
     align=True,
 )
-"""A job. ``bits`` is the row of the table of columns; ``moved`` the number of the decision that moved it last;
-``owed_ms`` what it is still to pay for having been moved; ``begin_ms`` when it began, or will; ``end_ms`` when it will
-have worked for its estimate, if nothing is decided before."""
+"""A job. ``memory`` is what it needs of each of its nodes (parts.py), 0 if that is not known; ``bits`` is the row of
+the table of columns; ``moved`` the number of the decision that moved it last; ``owed_ms`` what it is still to pay for
+having been moved; ``begin_ms`` when it began, or will; ``end_ms`` when it will have worked for its estimate, if nothing
+is decided before."""
 
 GANG_COUNTERS = np.dtype(
     [
@@ -88,6 +93,8 @@ class GangSite(NamedTuple):
         The columns that are taken in each row of the matrix; what lies beyond the nodes is always taken.
     used : numpy.ndarray of int64, shape (rows,)
         Nodes in use in each row.
+    memory : numpy.ndarray of int64, shape (nodes,)
+        How much of each node's the placed jobs there need, in whatever rows: they stay in core.
     turn_row : numpy.ndarray of int64, shape (rows,)
         The row of the matrix in each slice of the cycle.
     empty, first_switched, switched : numpy.ndarray of int64, shape (rows,)
@@ -108,6 +115,7 @@ class GangSite(NamedTuple):
     vacant: npt.NDArray[np.int64]
     taken: npt.NDArray[np.int64]
     used: npt.NDArray[np.int64]
+    memory: npt.NDArray[np.int64]
     turn_row: npt.NDArray[np.int64]
     empty: npt.NDArray[np.int64]
     first_switched: npt.NDArray[np.int64]
@@ -186,6 +194,7 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
         vacant=np.arange(room - 1, -1, -1),
         taken=np.zeros((rows, words), np.int64),
         used=np.zeros(rows, np.int64),
+        memory=np.zeros(nodes, np.int64),
         turn_row=np.zeros(rows, np.int64),
         empty=np.zeros(rows, np.int64),
         first_switched=np.zeros(rows, np.int64),
@@ -296,6 +305,7 @@ def gang_job_ended(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) ->
     for row in range(counters.rows):
         if (job.rows >> row) & 1:
             leave_row(state, job, row)
+    hold_memory(state, job, -job.memory)
     state.vacant[counters.n_vacant] = job.bits
     counters.n_vacant += 1
     _drop(state.placed, counters.n_placed, slot)
@@ -316,7 +326,7 @@ def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
 
 @kernel
 def place_job(state: GangSite, slot: Int, row: Int) -> None:
-    """Put a job that waits into a row that has the columns for it: the lowest; the row becomes its home."""
+    """Put a job that waits into a row that has the columns for it: the lowest it may have; the row becomes its home."""
     counters = state.counters[0]
     job = state.jobs[slot]
     counters.n_vacant -= 1
@@ -329,7 +339,10 @@ def place_job(state: GangSite, slot: Int, row: Int) -> None:
     columns = state.columns[job.bits]
     for word in range(len(columns)):
         columns[word] = 0
-    take_lowest(state.taken[row], job.width, columns)
+    copy(state.scratch, state.taken[row])
+    add_crowded(state, job, state.scratch)
+    take_lowest(state.scratch, job.width, columns)
+    hold_memory(state, job, job.memory)
     join_row(state, job, row)
     state.placed[counters.n_placed] = slot
     place = counters.n_placed
@@ -376,13 +389,57 @@ def is_ahead(state: GangSite, job: Record, row: Int) -> bool:
 
 
 @kernel
+def hold_memory(state: GangSite, job: Record, part: Int) -> None:
+    """Let the nodes of a placed job hold so much more of their memory; a negative part gives it back."""
+    if part == 0:
+        return
+    columns = state.columns[job.bits]
+    for node in range(len(state.memory)):
+        state.memory[node] += part * ((columns[node // WORD_BITS] >> (node % WORD_BITS)) & 1)
+
+
+@kernel
+def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
+    """Add the nodes to a set that have not the memory for a job beside what they hold."""
+    if job.memory == 0:
+        return
+    for node in range(len(state.memory)):
+        if state.memory[node] + job.memory > UNIT:
+            columns[node // WORD_BITS] |= 1 << (node % WORD_BITS)
+
+
+@kernel
+def has_room(state: GangSite, job: Record, row: Int) -> bool:
+    """Whether so many nodes of a row are free, and have the memory for a job; a placed job has that of its own nodes.
+
+    The nodes alone are enough for it.
+    """
+    if job.memory == 0:
+        return True
+    scratch = state.scratch
+    if job.home != NO_ROW:
+        hold_memory(state, job, -job.memory)
+    copy(scratch, state.taken[row])
+    add_crowded(state, job, scratch)
+    if job.home != NO_ROW:
+        hold_memory(state, job, job.memory)
+    return len(scratch) * WORD_BITS - count(scratch) >= job.width
+
+
+@kernel
 def give_columns(state: GangSite, job: Record, row: Int) -> None:
-    """Give a job that is in no row of the matrix columns of a row: of its own those that are free, then the lowest."""
+    """Give a job that is in no row of the matrix columns of a row: of its own those that are free, then the lowest.
+
+    They have its memory, as `has_room` says.
+    """
     columns, scratch = state.columns[job.bits], state.scratch
+    hold_memory(state, job, -job.memory)
     copy(scratch, state.taken[row])
     remove(columns, scratch)
     add(scratch, columns)
+    add_crowded(state, job, scratch)
     take_lowest(scratch, job.width - count(columns), columns)
+    hold_memory(state, job, job.memory)
     join_row(state, job, row)
 
 

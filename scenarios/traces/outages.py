@@ -1,0 +1,195 @@
+"""Nodes that were down, as logs of machines have it, read as what happens to nodes in a simulation (docs/traces.md).
+
+Two kinds of logs are read, told apart by their headings: what ``sacctmgr --parsable2 show event`` of Slurm prints, and
+the failure data of Los Alamos (LA-UR-05-7318, 1996 to 2005: one line for each failure of a node).
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gridweave.errors import TraceError
+from gridweave.scenarios.traces.text import open_trace, short
+from gridweave.scenarios.workload.node_events import NodeEvent
+from gridweave.scenarios.workload.table import MS_PER_S
+
+SLURM = ("NodeName", "TimeStart", "TimeEnd", "State")
+"""Columns of Slurm's events; between bars."""
+
+LOS_ALAMOS = ("System", "nodenumz", "Prob Started", "Prob Fixed")
+"""Columns of the failure data of Los Alamos; ``nodenumz`` counts the nodes of a system from 0."""
+
+_LOS_ALAMOS_DATE = "%m/%d/%Y %H:%M"
+_NO_DATE = ("", "Unknown", "None")
+
+
+class Outage(NamedTuple):
+    """A span in which a node was of no use; in seconds since 1970 on the clock of the log."""
+
+    node: int
+    kind: str  # ``down``: what ran on it was lost; ``drain``: it ended first
+    start_s: float
+    end_s: float  # infinite: the log does not tell that it came back
+
+
+def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]:
+    """Read in which spans nodes were down or drained.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A log with headings; plain, gzip or xz.
+    system : str, optional
+        Of the data of Los Alamos: which system. It may be left out where there is one only.
+
+    Returns
+    -------
+    list of Outage
+        By start. Slurm's nodes are numbered from 0 in the order of their names, those alone that the log names.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, is of neither kind, has several systems, or a line makes no sense; with the line.
+    """
+    with open_trace(path) as stream:
+        lines = stream.read().decode("utf-8-sig", "replace").splitlines()
+    headings = lines[0] if lines else ""
+    rows = csv.DictReader(lines, delimiter="|" if "|" in headings else ",")
+    names = [name.strip() for name in rows.fieldnames or ()]
+    rows.fieldnames = names
+    if set(names) >= set(SLURM):
+        found = _of_slurm(path, rows)
+    elif set(names) >= set(LOS_ALAMOS):
+        found = _of_los_alamos(path, rows, system)
+    else:
+        kinds = "sacctmgr --parsable2 show event (NodeName|TimeStart|...), and the failure data of Los Alamos"
+        raise TraceError(path, f"has other headings than the logs that are read: {kinds}", line=1)
+    return sorted(found, key=lambda outage: (outage.start_s, outage.node))
+
+
+def _of_slurm(path: str | Path, rows: csv.DictReader[str]) -> list[Outage]:
+    """Return the events of nodes; those of the whole cluster, and of nodes that are only reserved, are none."""
+    events = []
+    for row in rows:
+        kind = _kind_of(row["State"] or "")
+        if not row["NodeName"] or not kind:
+            continue
+        start_s, end_s = _instants(path, rows.line_num, row, SLURM[1], SLURM[2], dt.datetime.fromisoformat)
+        events.append((row["NodeName"], kind, start_s, end_s))
+    numbers = {name: number for number, name in enumerate(sorted({event[0] for event in events}, key=natural_order))}
+    return [Outage(numbers[name], kind, start_s, end_s) for name, kind, start_s, end_s in events]
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return by what names with numbers are sorted as people count.
+
+    Examples
+    --------
+    >>> sorted(["n10", "n9", "m1"], key=natural_order)
+    ['m1', 'n9', 'n10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _kind_of(state: str) -> str:
+    """Return what a state of a node is in a simulation; empty if the node could be used."""
+    state = state.upper()
+    if any(word in state for word in ("DOWN", "FAIL", "NO_RESPOND", "NOT_RESPONDING")):
+        return "down"
+    return "drain" if "DRAIN" in state else ""
+
+
+def _of_los_alamos(path: str | Path, rows: csv.DictReader[str], system: str | None) -> list[Outage]:
+    lines = [(rows.line_num, row) for row in rows if row["System"]]
+    systems = sorted({row["System"] for _, row in lines}, key=natural_order)
+    if system is None and len(systems) > 1:
+        raise TraceError(path, f"has the systems {', '.join(systems)}; say which")
+    if system is not None and system not in systems:
+        raise TraceError(path, f"has no system {system!r:.40}; there are {', '.join(systems)}")
+
+    def instant(text: str) -> dt.datetime:
+        return dt.datetime.strptime(text, _LOS_ALAMOS_DATE)  # noqa: DTZ007 - the clock of the log
+
+    found = []
+    for line, row in lines:
+        if row["System"] != (system or systems[0]):
+            continue
+        start_s, end_s = _instants(path, line, row, LOS_ALAMOS[2], LOS_ALAMOS[3], instant)
+        if not row["nodenumz"].isdecimal():
+            raise TraceError(path, f"{short(row['nodenumz'])!r} is no number of a node", line=line)
+        found.append(Outage(int(row["nodenumz"]), "down", start_s, end_s))
+    return found
+
+
+def _instants(
+    path: str | Path, line: int, row: Mapping[str, str], start: str, end: str, read: Callable[[str], dt.datetime]
+) -> tuple[float, float]:
+    """Return from when to when; without an end, for ever."""
+    try:
+        first, last = (
+            math.inf if row[name] in _NO_DATE else read(row[name]).replace(tzinfo=dt.UTC).timestamp()
+            for name in (start, end)
+        )
+    except (ValueError, TypeError) as error:
+        raise TraceError(path, f"is no outage: {short(str(error))}", line=line) from None
+    if not first <= last or first == math.inf:
+        raise TraceError(path, f"is no outage: it ends at {row[end]} and starts at {row[start]}", line=line)
+    return first, last
+
+
+def node_events(outages: Sequence[Outage], *, start_unix_s: int) -> list[NodeEvent]:
+    """Return what happens to nodes in a simulation whose time 0 is an instant on the clock of the log.
+
+    Where outages of a node overlap, or follow each other at once, it comes back after the last. One that drains and is
+    down meanwhile goes down. What was over at time 0 did not happen, and what had begun begins at it.
+
+    Examples
+    --------
+    >>> outages = [Outage(0, "drain", 10, 40), Outage(0, "down", 20, 30), Outage(1, "down", -5, 15)]
+    >>> [(event.at_ms, event.kind, event.first_node) for event in node_events(outages, start_unix_s=0)]
+    [(0, 'down', 1), (10000, 'drain', 0), (15000, 'up', 1), (20000, 'down', 0), (40000, 'up', 0)]
+    """
+    of_node: dict[int, list[Outage]] = {}
+    for outage in outages:
+        if outage.end_s > max(start_unix_s, outage.start_s):
+            of_node.setdefault(outage.node, []).append(outage)
+    events = [
+        NodeEvent(at_ms=round((max(at_s, start_unix_s) - start_unix_s) * MS_PER_S), kind=kind, first_node=node)
+        for node, spans in of_node.items()
+        for at_s, kind in _changes(spans)
+    ]
+    return sorted(events, key=lambda event: (event.at_ms, event.first_node))
+
+
+def _changes(spans: list[Outage]) -> Iterator[tuple[float, str]]:
+    """Yield what happens to one node, and when."""
+    until_s, is_down = -math.inf, False
+    for outage in sorted(spans, key=lambda span: (span.start_s, span.kind != "down")):
+        if outage.start_s > until_s:
+            if until_s > -math.inf:
+                yield until_s, "up"
+            is_down = False
+            yield outage.start_s, outage.kind
+        elif outage.kind == "down" and not is_down:
+            yield outage.start_s, "down"
+        is_down = is_down or outage.kind == "down"
+        until_s = max(until_s, outage.end_s)
+    if until_s < math.inf:
+        yield until_s, "up"
+
+
+def node_events_text(events: Sequence[NodeEvent]) -> str:
+    """Return a file as ``simulate --node-events`` reads it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(NodeEvent.__struct_fields__)
+    writer.writerows((event.at_ms, event.kind, event.first_node, event.nodes) for event in events)
+    return text.getvalue()

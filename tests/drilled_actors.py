@@ -1,0 +1,91 @@
+"""Actors of a live grid that have somebody fail as soon as a message of the agreement on a start is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.service.actor import MetaActor
+from gridweave.site.channel import Packet
+from gridweave.site.messages import GridMessage, SiteMessage
+from gridweave.site.service.actor import SiteActor
+
+FROM_GRID: msgspec.msgpack.Decoder[Packet[Any]] = msgspec.msgpack.Decoder(Packet[GridMessage])
+FROM_SITE: msgspec.msgpack.Decoder[Packet[Any]] = msgspec.msgpack.Decoder(Packet[SiteMessage])
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is to happen, and at which message; one of all actors takes it."""
+
+    message: str
+    pid: int = 0  # whose process gets the signal
+    signal: int = 0
+    cut: list[str] = []  # which sites are cut off from the grid
+
+
+def wanted(folder: Path) -> Path:
+    """Return the file of the fault that is to happen."""
+    return folder / "fault.json"
+
+
+def taken(folder: Path) -> Path:
+    """Return the file of the fault that has happened."""
+    return folder / "fault.taken"
+
+
+def cut_off(folder: Path, site: str) -> Path:
+    """Return the file that says that a site is cut off."""
+    return folder / f"{site}.cut"
+
+
+async def carry(
+    folder: Path,
+    site: str,
+    data: bytes,
+    decoder: msgspec.msgpack.Decoder[Packet[Any]],
+    send: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Carry a packet between the grid and a site, unless that is cut off; if the fault waits for it, it happens now."""
+    if cut_off(folder, site).exists():
+        raise UnavailableError(f"{site} is cut off")
+    sending = asyncio.ensure_future(send())
+    fault = _fault(folder, {type(message).__name__ for message in decoder.decode(data).messages})
+    if fault is not None:
+        await asyncio.sleep(0)  # it is on its way
+        for each in fault.cut:
+            cut_off(folder, each).touch()
+        if fault.pid:
+            os.kill(fault.pid, fault.signal)
+    await sending
+
+
+def _fault(folder: Path, messages: set[str]) -> Fault | None:
+    with contextlib.suppress(FileNotFoundError):
+        fault = msgspec.json.decode(wanted(folder).read_bytes(), type=Fault)
+        if fault.message in messages:
+            os.rename(wanted(folder), taken(folder))
+            return fault
+    return None
+
+
+class DrilledMeta(MetaActor):
+    """A meta-scheduler whose packets may meet a fault."""
+
+    async def _to_site(self, site: str, data: bytes) -> None:
+        folder, send = Path(self._journal).parent, super()._to_site
+        await carry(folder, site, data, FROM_GRID, lambda: send(site, data))
+
+
+class DrilledSite(SiteActor):
+    """A site whose packets may meet a fault."""
+
+    async def _to_grid(self, peer: str, data: bytes) -> None:
+        folder, send = Path(self._journal).parent.parent, super()._to_grid
+        await carry(folder, self._settings.name, data, FROM_SITE, lambda: send(peer, data))
