@@ -27,6 +27,7 @@ from gridweave.site.disciplines.protocol import (
     MovesJobs,
     MovesStarts,
     Policy,
+    TellsSwitches,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
@@ -102,6 +103,9 @@ class SiteCore:
         self._pool = NodePool(nodes)
         entry = entry_of(policy)
         self.slices_time, self.shares_nodes = entry.slices_time, entry.shares_nodes
+        self.gives_fractions = entry.gives_fractions
+        # A job that is slow, or stands still, on one of its sites has the others wait, and is ended there at its limit.
+        self.takes_parts = not (entry.slices_time or entry.gives_fractions)
         self._use(entry.make(nodes, policy, week_offset_ms))
         self._now_ms = 0
         self._waiting: set[int] = set()
@@ -134,6 +138,11 @@ class SiteCore:
     def figures(self) -> KeepsFigures | None:
         """The discipline, where it tells more of its jobs than when they ran."""
         return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+
+    @property
+    def switches(self) -> TellsSwitches | None:
+        """The discipline, where it switches from one of its policies to another."""
+        return self._discipline if isinstance(self._discipline, TellsSwitches) else None
 
     @property
     def asks(self) -> AsksBatchSystem | None:
@@ -411,6 +420,10 @@ class SiteCore:
         For a planning site this is its plan; for a queue only the head has a promise, its shadow time.
         """
         return self._discipline.waiting()
+
+    def occupied(self) -> list[tuple[int, NodeIntervals]]:
+        """Return which nodes the running jobs have, by job."""
+        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
         """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""

@@ -124,6 +124,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_
     """Start a job, now, on these nodes."""
 
     job_id: int
+    # Where jobs have parts of nodes, a node stands here once for each task on it.
     nodes: NodeIntervals
     # The hardware threads that it has, counted through node by node, where nodes are shared; empty if all are its.
     threads: NodeIntervals = ()
@@ -302,6 +303,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     # The job could start now on nodes that others use, and would take so many times as long.
     slowdown: float | None = None
     cause: Cause = ""  # of a refusal
+    takes_parts: bool = True  # of a job on several sites
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
@@ -645,6 +647,7 @@ class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=Tru
     attempt: int
     runs: bool
     at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
+    speed: float = 1.0  # which part of the CPU that it may use at most it gets while it runs
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):

@@ -106,16 +106,6 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
-def check_alone(sites: Sequence[object], mode: str, report: FileReport) -> None:
-    """Check that disciplines which are only simulated, each site by itself, are asked for nothing else."""
-    for number, site in enumerate(sites):
-        if isinstance(site, Site) and mode != "local":
-            entry = DISCIPLINES.get(site.discipline)
-            if entry is not None and entry.simulated_alone:
-                only = "only in scenarios with mode = 'local' and by `gridweave simulate`"
-                report.add(("sites", number, "discipline"), f"is {site.discipline!r}, which there is {only}")
-
-
 def check_live_only(sites: Sequence[object], control: str | None, report: FileReport) -> None:
     """Check that disciplines which only live sites have are asked for nothing else.
 

@@ -13,7 +13,6 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
-    check_alone,
     check_fragments,
     check_links,
     check_live_only,
@@ -243,7 +242,6 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
     check_sites(sites, report)
-    check_alone(sites, "live", report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":

@@ -23,7 +23,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `EvictsJobs` or `KeepsFigures`.
+    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `EvictsJobs`, `KeepsFigures` or `TellsSwitches`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -179,6 +179,28 @@ class KeepsFigures(Protocol):
         """Return what has been counted so far, by name, for `Entry.metrics`."""
 
 
+@runtime_checkable
+class TellsSwitches(Protocol):
+    """What a simulation asks besides of a discipline that switches from one of its policies to another."""
+
+    def switches_after(self, count: int) -> list[tuple[int, int]]:
+        """Return (instant, number of the policy) of the switches behind the first so many; not all, if they are many.
+
+        A simulation asks after every step.
+        """
+
+    def own(self, switches: Sequence[tuple[int, int]], started_by: npt.NDArray[np.int64]) -> object:
+        """Return what a simulation tells as ``result.own``.
+
+        Parameters
+        ----------
+        switches : sequence of (int, int)
+            All of the run, as (instant, number of the policy).
+        started_by : numpy.ndarray of int64, shape (n,)
+            The policy in force when each job started, the first of `Entry.columns`; -1 if it did not.
+        """
+
+
 class Played(NamedTuple):
     """What a simulation of one site came to, for the metrics of its discipline.
 
@@ -251,9 +273,9 @@ class Entry:
         ``--option`` of the command. It is handed to ``read`` under the name ``table_key``.
     shares_nodes : bool
         Whether several jobs may be on a node.
-    simulated_alone : bool
-        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
-        world nor a live site carries out what it commands.
+    gives_fractions : bool
+        Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
+        intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
     live_only : bool
         Whether only a live site can have it, and no simulation.
     shares_time : bool
@@ -290,7 +312,7 @@ class Entry:
     table: type[msgspec.Struct] | None = None
     table_key: str = ""
     shares_nodes: bool = False
-    simulated_alone: bool = False
+    gives_fractions: bool = False
     live_only: bool = False
     shares_time: bool = False
     uses_resources: bool = False
