@@ -276,6 +276,9 @@ class Entry:
     gives_fractions : bool
         Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
         intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
+    simulated_alone : bool
+        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
+        world nor a live site carries out what it commands.
     live_only : bool
         Whether only a live site can have it, and no simulation.
     shares_time : bool
@@ -313,6 +316,7 @@ class Entry:
     table_key: str = ""
     shares_nodes: bool = False
     gives_fractions: bool = False
+    simulated_alone: bool = False
     live_only: bool = False
     shares_time: bool = False
     uses_resources: bool = False

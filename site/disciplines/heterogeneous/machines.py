@@ -222,7 +222,7 @@ def machine_problems(
     for number, form in enumerate(forms, start=1):
         found += _form_problems(number, form, known, clusters)
     found += _idle_forms(classes, clusters, forms) if not found else []
-    names = [one.name for one in (*classes, *clusters)]
+    names = [one.name for one in classes] + [one.name for one in clusters]
     found += [
         f"{name!r} is the name of several; each needs its own" for name in sorted(set(names)) if names.count(name) > 1
     ]
