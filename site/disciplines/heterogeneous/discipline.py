@@ -54,7 +54,7 @@ class WaitingJob(msgspec.Struct, kw_only=True):
     planned_ms: int | None = None
 
 
-class PlacedJob(msgspec.Struct, kw_only=True):
+class JobOnMachines(msgspec.Struct, kw_only=True):
     """A running job.
 
     Attributes
@@ -110,7 +110,7 @@ class HeterogeneousState(CoreState, frozen=True, kw_only=True, tag="Heterogeneou
     """The jobs of a site, its experience, and what has been counted."""
 
     waiting: list[WaitingJob]
-    running: list[PlacedJob]
+    running: list[JobOnMachines]
     experience: list[RunTimes]
     totals: dict[str, float]
 
@@ -135,7 +135,7 @@ class Heterogeneous:
         self._policy = policy
         self._site = Inventory(policy.classes, policy.clusters, policy.forms, policy.out_of_service)
         self._waiting: dict[int, WaitingJob] = {}
-        self._runs: dict[int, PlacedJob] = {}
+        self._runs: dict[int, JobOnMachines] = {}
         self.experience = ExperienceDatabase()
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
         self._evictions: list[tuple[int, bool]] = []
@@ -285,7 +285,7 @@ class Heterogeneous:
             rate, resource = speeds.alone[number], self._site.classes[number].name
         del self._waiting[one.job.job_id]
         one.planned_ms = None
-        self._runs[one.job.job_id] = PlacedJob(
+        self._runs[one.job.job_id] = JobOnMachines(
             was=one,
             start_ms=now_ms,
             expected_ms=now_ms + self._length(one, resource, rate),
@@ -323,7 +323,7 @@ class Heterogeneous:
         base, after = self._base_level(one.job), self._policy.raise_after
         return base if after is None else max(0, base - one.evictions // after)
 
-    def _may_evict(self, level: int, run: PlacedJob) -> bool:
+    def _may_evict(self, level: int, run: JobOnMachines) -> bool:
         levels = self._policy.levels
         return levels[self._level_of(run.was)].name in levels[level].evicts
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from gridweave.site.disciplines.heterogeneous.kernels.greedy import Machines
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
 from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE
@@ -119,14 +119,14 @@ class Inventory:
         self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
         self._speeds: dict[tuple[int | None, int], Speeds] = {}
-        self._arrays: dict[tuple[Team, ...], Machines] = {}
+        self._arrays: dict[tuple[Team, ...], MachineArrays] = {}
 
     @property
     def nodes(self) -> int:
         """All machines, also those that are out of service."""
         return len(self.class_of)
 
-    def arrays(self, teams: tuple[Team, ...]) -> Machines:
+    def arrays(self, teams: tuple[Team, ...]) -> MachineArrays:
         """Return the machines as the kernels read them; one class more than there are has those out of service."""
         if teams not in self._arrays:
             classes = self.class_of.copy()

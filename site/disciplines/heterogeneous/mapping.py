@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.heterogeneous.kernels import greedy, parallel
-from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, Jobs, Machines, Mapping, Scratch
-from gridweave.site.disciplines.heterogeneous.kernels.parallel import BY_END, BY_LENGTH, Desk, map_jobs
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays, Mapping, Scratch
+from gridweave.site.disciplines.heterogeneous.kernels.parallel import BY_END, BY_LENGTH, MappingDesk, map_jobs
 from gridweave.site.kernels.state import NEVER_MS
 
 IntArray = npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ class Mapped(NamedTuple):
 
 def machine_arrays(
     classes: Sequence[int], clusters: Sequence[Sequence[int]] = (), teams: Sequence[tuple[int, int]] | None = None
-) -> Machines:
+) -> MachineArrays:
     """Return the machines of a site as the kernels read them.
 
     Parameters
@@ -73,7 +73,7 @@ def machine_arrays(
     """
     kinds = np.asarray(classes, np.int64)
     teams = [(number, len(members)) for number, members in enumerate(clusters)] if teams is None else teams
-    return Machines(
+    return MachineArrays(
         first=_bounds(np.bincount(kinds)),
         by_class=np.argsort(kinds, kind="stable").astype(np.int64),
         cluster_first=_bounds(np.array([len(members) for members in clusters], np.int64)),
@@ -84,7 +84,7 @@ def machine_arrays(
 
 
 def map_to(
-    machines: Machines,
+    machines: MachineArrays,
     ready_ms: npt.ArrayLike,
     kind: npt.ArrayLike,
     alone_ms: npt.ArrayLike,
@@ -97,7 +97,7 @@ def map_to(
 
     Parameters
     ----------
-    machines : Machines
+    machines : MachineArrays
         From `machine_arrays`.
     ready_ms : array_like of int, shape (m,)
         When each machine has done what it does now; at the earliest the present.
@@ -136,13 +136,13 @@ def map_to(
     n_teams = len(machines.team_width)
     team = np.full((len(alone), n_teams), NEVER_MS) if team_ms is None else np.ascontiguousarray(team_ms, np.int64)
     counts = np.bincount(kinds, minlength=len(alone)) if len(kinds) else np.zeros(len(alone), np.int64)
-    jobs = Jobs(alone, team, kinds, _bounds(counts), np.argsort(kinds, kind="stable").astype(np.int64))
+    jobs = JobKinds(alone, team, kinds, _bounds(counts), np.argsort(kinds, kind="stable").astype(np.int64))
     desk = _desk(machines, ready, len(kinds), len(alone))
     map_jobs(jobs, machines, desk, ALGORITHMS[algorithm], PROFITS[profit])
     return _read(jobs, machines, desk.best)
 
 
-def _read(jobs: Jobs, machines: Machines, plan: Mapping) -> Mapped:
+def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping) -> Mapped:
     """Return a mapping as it is told."""
     n_machines, n_classes = len(plan.ready_ms), len(machines.first) - 1
     class_of = np.zeros(n_machines, np.int64)
@@ -164,12 +164,12 @@ def _read(jobs: Jobs, machines: Machines, plan: Mapping) -> Mapped:
     return Mapped(np.where(has_place, end_ms - length_ms, NEVER_MS), end_ms, tuple(places), team, plan.ready_ms)
 
 
-def _desk(machines: Machines, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> Desk:
+def _desk(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingDesk:
     widest = int(machines.team_width.max(initial=0))
     largest = int(np.diff(machines.cluster_first).max(initial=0))
     best, base, trial, other = (_empty_mapping(ready_ms, n_jobs, widest) for _ in range(4))
     scratch = Scratch(np.zeros(len(ready_ms), np.int64), *np.zeros((3, n_kinds), np.int64))
-    return Desk(best, base, trial, other, scratch, np.zeros(largest, np.int64))
+    return MappingDesk(best, base, trial, other, scratch, np.zeros(largest, np.int64))
 
 
 def _empty_mapping(ready_ms: IntArray, n_jobs: int, widest: int) -> Mapping:

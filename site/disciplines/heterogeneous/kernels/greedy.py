@@ -29,7 +29,7 @@ OLB, BEST_ASSIGNMENT, MIN_MIN, MIN_MAX = (np.int64(number) for number in range(4
 UNMAPPED = np.int64(-1)
 
 
-class Jobs(NamedTuple):
+class JobKinds(NamedTuple):
     """The jobs to map, by kind.
 
     Attributes
@@ -53,7 +53,7 @@ class Jobs(NamedTuple):
     rows: IntArray
 
 
-class Machines(NamedTuple):
+class MachineArrays(NamedTuple):
     """The machines of a site, and the teams that they can form.
 
     Attributes
@@ -107,7 +107,7 @@ class Scratch(NamedTuple):
     heap : numpy.ndarray of int64, shape (m,)
         The machines of each class as a heap, the one that is ready first on top.
     next_row : numpy.ndarray of int64, shape (kinds,)
-        Where each kind's next job stands in ``Jobs.rows``.
+        Where each kind's next job stands in ``JobKinds.rows``.
     best_ms, best_class : numpy.ndarray of int64, shape (kinds,)
         When that job would end on its best class of machines, and that class.
     """
@@ -119,13 +119,13 @@ class Scratch(NamedTuple):
 
 
 @kernel
-def map_alone(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
+def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
     """Map every job that has no place yet to a single machine, behind what the machines have been given.
 
     Parameters
     ----------
-    jobs : Jobs
-    machines : Machines
+    jobs : JobKinds
+    machines : MachineArrays
     plan : Mapping
         Jobs that have a place keep it.
     scratch : Scratch
@@ -161,7 +161,7 @@ def map_alone(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, r
 
 
 @kernel
-def _map_in_order(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
+def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
     """Map jobs in the order of their rows: to the machine that is ready first, or the first of the best class."""
     total: Int = 0
     for row in range(len(jobs.kind)):
@@ -184,14 +184,14 @@ def _map_in_order(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratc
 
 
 @kernel_part
-def _is_before(machines: Machines, plan: Mapping, scratch: Scratch, one: Int, other: Int) -> bool:
+def _is_before(machines: MachineArrays, plan: Mapping, scratch: Scratch, one: Int, other: Int) -> bool:
     """Whether the first machine of a class is ready before that of another; the lower number at one instant."""
     a, b = scratch.heap[machines.first[one]], scratch.heap[machines.first[other]]
     return _goes_before(a, b, plan.ready_ms)
 
 
 @kernel_part
-def _next_row(jobs: Jobs, plan: Mapping, kind: Int, at: Int) -> Int:
+def _next_row(jobs: JobKinds, plan: Mapping, kind: Int, at: Int) -> Int:
     """Return where the next job of a kind without a place stands in the rows."""
     while at < jobs.first[kind + 1] and plan.place[jobs.rows[at]] != UNMAPPED:
         at += 1
@@ -199,7 +199,7 @@ def _next_row(jobs: Jobs, plan: Mapping, kind: Int, at: Int) -> Int:
 
 
 @kernel_part
-def _find_best(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, kind: Int) -> None:
+def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, kind: Int) -> None:
     """Find on which class the next job of a kind ends first; of several the one with the lowest machine."""
     scratch.best_ms[kind], scratch.best_class[kind] = NEVER_MS, -1
     for c in range(len(machines.first) - 1):
@@ -216,7 +216,7 @@ def _find_best(jobs: Jobs, machines: Machines, plan: Mapping, scratch: Scratch, 
 
 
 @kernel_part
-def _next_kind(jobs: Jobs, scratch: Scratch, rule: Int) -> Int:
+def _next_kind(jobs: JobKinds, scratch: Scratch, rule: Int) -> Int:
     """Return the kind whose next job ends first (min-min) or last (min-max), the lowest row of several; -1: none."""
     found = -1
     for kind in range(len(jobs.alone_ms)):
@@ -233,7 +233,7 @@ def _next_kind(jobs: Jobs, scratch: Scratch, rule: Int) -> Int:
 
 
 @kernel_part
-def _give(machines: Machines, plan: Mapping, scratch: Scratch, row: Int, c: Int, end_ms: Int) -> None:
+def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c: Int, end_ms: Int) -> None:
     """Give a job to the first machine of a class."""
     machine = scratch.heap[machines.first[c]]
     plan.place[row], plan.end_ms[row], plan.ready_ms[machine] = machine, end_ms, end_ms

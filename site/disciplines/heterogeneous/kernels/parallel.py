@@ -18,8 +18,8 @@ from gridweave.site.disciplines.heterogeneous.kernels.greedy import (
     MIN_MAX,
     MIN_MIN,
     UNMAPPED,
-    Jobs,
-    Machines,
+    JobKinds,
+    MachineArrays,
     Mapping,
     Scratch,
     map_alone,
@@ -32,7 +32,7 @@ BY_END, BY_LENGTH = np.int64(0), np.int64(1)
 """How profit is read: the end on the best machine less that on the team, or the same of the lengths alone."""
 
 
-class Desk(NamedTuple):
+class MappingDesk(NamedTuple):
     """The mapping that is made, others to compare it with, and room to work in.
 
     Attributes
@@ -55,16 +55,16 @@ class Desk(NamedTuple):
 
 
 @kernel
-def map_jobs(jobs: Jobs, machines: Machines, desk: Desk, rule: Int, profit: Int) -> Int:
+def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: Int, profit: Int) -> Int:
     """Map jobs to machines and teams.
 
     Jobs that can run on teams alone go first, in the order of their rows, each to the team on which it ends first.
 
     Parameters
     ----------
-    jobs : Jobs
-    machines : Machines
-    desk : Desk
+    jobs : JobKinds
+    machines : MachineArrays
+    desk : MappingDesk
         ``desk.best`` holds on entry when the machines are ready, and no job has a place; it is the mapping on return.
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN`, `MIN_MAX`, `SJS` or `PJS`.
@@ -103,7 +103,7 @@ def map_jobs(jobs: Jobs, machines: Machines, desk: Desk, rule: Int, profit: Int)
 
 
 @kernel_part
-def _runs_alone(jobs: Jobs, kind: Int) -> bool:
+def _runs_alone(jobs: JobKinds, kind: Int) -> bool:
     """Whether a job of a kind can run on a single machine."""
     classes = 0
     for c in range(jobs.alone_ms.shape[1]):
@@ -112,7 +112,7 @@ def _runs_alone(jobs: Jobs, kind: Int) -> bool:
 
 
 @kernel
-def _better_of_two(jobs: Jobs, machines: Machines, desk: Desk) -> Int:
+def _better_of_two(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk) -> Int:
     """Map what has no place in the base by min-min and by min-max; have the better as the trial, min-min if alike."""
     _copy(desk.base, desk.trial)
     total = map_alone(jobs, machines, desk.trial, desk.scratch, MIN_MIN)
@@ -125,7 +125,7 @@ def _better_of_two(jobs: Jobs, machines: Machines, desk: Desk) -> Int:
 
 
 @kernel
-def _most_profitable(jobs: Jobs, machines: Machines, desk: Desk, profit: Int) -> Any:
+def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, profit: Int) -> Any:
     """Return the kind and the team of the most profitable job without a place; -1, -1 if none has any profit.
 
     Of several the lowest row, then the lowest team.
@@ -149,7 +149,7 @@ def _most_profitable(jobs: Jobs, machines: Machines, desk: Desk, profit: Int) ->
 
 
 @kernel_part
-def _end_alone(jobs: Jobs, machines: Machines, desk: Desk, kind: Int, profit: Int) -> Int:
+def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int, profit: Int) -> Int:
     """Return when a job of a kind would end on its best machine as these now are, or its length there."""
     best = NEVER_MS
     for c in range(len(machines.first) - 1):
@@ -165,7 +165,7 @@ def _end_alone(jobs: Jobs, machines: Machines, desk: Desk, kind: Int, profit: In
 
 
 @kernel_part
-def _first_row(jobs: Jobs, desk: Desk, kind: Int) -> Int:
+def _first_row(jobs: JobKinds, desk: MappingDesk, kind: Int) -> Int:
     """Return the first job of a kind that has no place in the base; -1 if there is none."""
     for at in range(jobs.first[kind], jobs.first[kind + 1]):
         if desk.base.place[jobs.rows[at]] == UNMAPPED:
@@ -175,7 +175,7 @@ def _first_row(jobs: Jobs, desk: Desk, kind: Int) -> Int:
 
 
 @kernel_part
-def _earliest_team(jobs: Jobs, machines: Machines, desk: Desk, kind: Int) -> Int:
+def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int) -> Int:
     """Return the team on which a job of a kind ends first, the lowest of several; -1 if it runs on none."""
     found, end_ms = -1, NEVER_MS
     for team in range(jobs.team_ms.shape[1]):
@@ -187,7 +187,7 @@ def _earliest_team(jobs: Jobs, machines: Machines, desk: Desk, kind: Int) -> Int
 
 
 @kernel
-def _ready_ms(machines: Machines, desk: Desk, team: Int) -> Int:
+def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
     """Return when a team is ready; its machines, those of its cluster that are ready first, stand first in the reach.
 
     Of machines that are ready at one instant the lowest are taken.
@@ -210,7 +210,7 @@ def _ready_ms(machines: Machines, desk: Desk, team: Int) -> Int:
 
 
 @kernel
-def _commit(jobs: Jobs, machines: Machines, desk: Desk, row: Int, team: Int) -> Int:
+def _commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int, team: Int) -> Int:
     """Give a job to a team in the base; return when it ends."""
     end_ms: Int = _ready_ms(machines, desk, team) + jobs.team_ms[jobs.kind[row], team]
     for place in range(machines.team_width[team]):
