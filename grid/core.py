@@ -16,6 +16,7 @@ from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.none import NoControl
+from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
     FromSite,
     GridCommand,
@@ -31,7 +32,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
-from gridweave.site.explain import Forecast, Forecaster
+from gridweave.site.explain import Forecast, Forecaster, Planner
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
 from gridweave.site.messages import Ended
 from gridweave.site.state import CoreState, with_parts
@@ -176,6 +177,11 @@ class MetaCore:
         """Yield the jobs that wait, in the order in which they are thought of."""
         return self._control.waiting()
 
+    @property
+    def tuning(self) -> QueueTuning | None:
+        """What its queue knows of its orders, if it has one that tunes itself."""
+        return self._control.tuning
+
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""
         wakeup_ms = self._control.next_wakeup_ms()
@@ -215,11 +221,16 @@ class MetaCore:
         sends: Sends | None = None,
         barred: tuple[int, ...] = (),
         end_ms: int = 0,
+        without: int | None = None,
     ) -> Forecaster:
-        """Return what works a quote out, from a copy of what is known now."""
+        """Return what works a quote out, from a copy of what is known now; it may be without a job that waits."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends, barred, end_ms)
+        return self._control.quoter(now_ms, job, sensitivity, sends, barred, end_ms, without)
+
+    def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
+        """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""
+        return self._control.planner(max(now_ms, self._now_ms), most_jobs, end_ms)
 
     @property
     def state_type(self) -> Any:

@@ -18,6 +18,7 @@ from gridweave.site.job import Job, State, why_impossible
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
 from gridweave.site.messages import (
     Answer,
+    BatchSeen,
     CancelJob,
     ChangeRate,
     Command,
@@ -361,6 +362,8 @@ class ContractCore:
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
                 return self._asked_by_own_user(event)
+            case BatchSeen():
+                return (event,)
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):
@@ -435,8 +438,8 @@ class ContractCore:
         reason = why_impossible(job) or self._share.why_not(width)
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
-        elif is_shared and self.site.slices_time:
-            reason = "the site shares its nodes in time, and a job on several sites would wait for itself here"
+        elif is_shared and not self.site.takes_parts:
+            reason = "the site slows and pauses jobs, and a job on several sites would wait for itself here"
         elif start_ms < self._now_ms:
             reason = f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
         if reason is not None:
@@ -655,7 +658,8 @@ class ContractCore:
         if reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
             reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
-        return Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(request, room))
+        slowdown, takes_parts = self._slowdown_of(request, room), self.site.takes_parts
+        return Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
 
     def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
         """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""

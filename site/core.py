@@ -17,6 +17,7 @@ from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import (
+    AsksBatchSystem,
     ChangesRates,
     ChoosesNodes,
     CountsWork,
@@ -25,11 +26,13 @@ from gridweave.site.disciplines.protocol import (
     MovesJobs,
     MovesStarts,
     Policy,
+    TellsSwitches,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
     AcceptReservation,
+    BatchSeen,
     ChangeRate,
     CloseReservation,
     Command,
@@ -98,6 +101,9 @@ class SiteCore:
         self._pool = NodePool(nodes)
         entry = entry_of(policy)
         self.slices_time, self.shares_nodes = entry.slices_time, entry.shares_nodes
+        self.gives_fractions = entry.gives_fractions
+        # A job that is slow, or stands still, on one of its sites has the others wait, and is ended there at its limit.
+        self.takes_parts = not (entry.slices_time or entry.gives_fractions)
         self._use(entry.make(nodes, policy, week_offset_ms))
         self._now_ms = 0
         self._waiting: set[int] = set()
@@ -113,6 +119,7 @@ class SiteCore:
         self._places = discipline if isinstance(discipline, ChoosesNodes) else None
         self._rates = discipline if isinstance(discipline, ChangesRates) else None
         self._moves = discipline if isinstance(discipline, MovesJobs) else None
+        self._asks = discipline if isinstance(discipline, AsksBatchSystem) else None
 
     @property
     def nodes(self) -> int:
@@ -128,6 +135,16 @@ class SiteCore:
     def figures(self) -> KeepsFigures | None:
         """The discipline, where it tells more of its jobs than when they ran."""
         return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+
+    @property
+    def switches(self) -> TellsSwitches | None:
+        """The discipline, where it switches from one of its policies to another."""
+        return self._discipline if isinstance(self._discipline, TellsSwitches) else None
+
+    @property
+    def asks(self) -> AsksBatchSystem | None:
+        """The discipline, where a batch system is asked for the nodes of each job."""
+        return self._asks
 
     @property
     def free(self) -> int:
@@ -198,7 +215,19 @@ class SiteCore:
             return self._cancel(event.job_id)
         if isinstance(event, ReservationRequested):
             return self._reserve(event)
+        if isinstance(event, BatchSeen):
+            return self._batch_seen(event)
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
+
+    def _batch_seen(self, event: BatchSeen) -> list[Command]:
+        """Take in how the batch system is, and refuse the jobs that it will not have."""
+        if self._asks is None:
+            return []
+        refused = self._asks.batch_seen(self._now_ms, event)
+        for job_id, _ in refused:
+            self._waiting.discard(job_id)
+            self._discipline.withdraw(self._now_ms, job_id)
+        return [RefuseJob(job_id, reason) for job_id, reason in refused]
 
     def check(self, now_ms: int, *events: object) -> None:
         """Raise InputError if `handle` would: time went backwards, or a job or a request has impossible numbers.
@@ -377,6 +406,10 @@ class SiteCore:
         For a planning site this is its plan; for a queue only the head has a promise, its shadow time.
         """
         return self._discipline.waiting()
+
+    def occupied(self) -> list[tuple[int, NodeIntervals]]:
+        """Return which nodes the running jobs have, by job."""
+        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
         """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""

@@ -92,13 +92,39 @@ class ReservationCancelled(msgspec.Struct, frozen=True, tag="ReservationCancelle
     reservation_id: int
 
 
-Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled
+AskState = Literal["waiting", "ready", "over", "refused", "cancelled"]
+
+
+class AskSeen(msgspec.Struct, frozen=True, gc=False):
+    """What has become of the nodes that a batch system was asked for on behalf of a job."""
+
+    job_id: int
+    ask: int  # how often it had been asked for this job before
+    # ``ready``: all nodes are there, and wait for the job; ``over``: they were given back, lost, or never came;
+    # ``refused``: the batch system will never give them; ``cancelled``: somebody cancelled that there.
+    state: AskState
+    start_ms: int | None = None  # when they are expected, as the batch system says
+    reason: str = ""
+
+
+class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
+    """The batch system that the nodes belong to has been looked at."""
+
+    nodes: int  # that run jobs, or could
+    longest_ms: int | None  # the longest time for which nodes are given; None: any
+    free: tuple[tuple[int, int], ...]  # from when on how many nodes nobody has, as is expected now; by the instant
+    asks: tuple[AskSeen, ...] = ()
+    problem: str = ""  # why it does not answer; empty if it does
+
+
+Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | BatchSeen
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
     """Start a job, now, on these nodes."""
 
     job_id: int
+    # Where jobs have parts of nodes, a node stands here once for each task on it.
     nodes: NodeIntervals
     # The hardware threads that it has, counted through node by node, where nodes are shared; empty if all are its.
     threads: NodeIntervals = ()
@@ -270,6 +296,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     # The job could start now on nodes that others use, and would take so many times as long.
     slowdown: float | None = None
     cause: Cause = ""  # of a refusal
+    takes_parts: bool = True  # of a job on several sites
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
@@ -551,6 +578,7 @@ LiveSiteEvent = (
     | MachineTakes
     | MachineForgotten
     | MaximaSet
+    | BatchSeen
 )
 """What a live site is told."""
 
@@ -612,6 +640,7 @@ class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=Tru
     attempt: int
     runs: bool
     at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
+    speed: float = 1.0  # which part of the CPU that it may use at most it gets while it runs
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):

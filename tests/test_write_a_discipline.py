@@ -245,6 +245,11 @@ def test_no_file_of_the_batch_driver_names_a_discipline() -> None:
             ), file
 
 
+def test_the_dictionary_knows_disciplines_by_their_names() -> None:
+    """Each place has the entry of that name."""
+    assert [entry.name for entry in DISCIPLINES.values()] == list(DISCIPLINES)
+
+
 COMMANDS = r"""
 import json, re, sys
 from pathlib import Path

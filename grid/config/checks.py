@@ -106,14 +106,21 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
-def check_alone(sites: Sequence[object], mode: str, report: FileReport) -> None:
-    """Check that disciplines which are only simulated, each site by itself, are asked for nothing else."""
+def check_live_only(sites: Sequence[object], control: str | None, report: FileReport) -> None:
+    """Check that disciplines which only live sites have are asked for nothing else.
+
+    Parameters
+    ----------
+    control : str, optional
+        How much a live grid has to say; None: it is simulated.
+    """
     for number, site in enumerate(sites):
-        if isinstance(site, Site) and mode != "local":
-            entry = DISCIPLINES.get(site.discipline)
-            if entry is not None and entry.simulated_alone:
-                only = "only in scenarios with mode = 'local' and by `gridweave simulate`"
-                report.add(("sites", number, "discipline"), f"is {site.discipline!r}, which there is {only}")
+        entry = DISCIPLINES.get(site.discipline) if isinstance(site, Site) else None
+        if entry is None or not entry.live_only or control in ("limited", "none"):
+            continue
+        why = f"is {entry.name!r}, where {entry.about}"
+        right = "it is for live sites alone" if control is None else "give control = 'limited' or 'none' in [grid]"
+        report.add(("sites", number, "discipline"), f"{why}; {right}")
 
 
 def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
@@ -125,7 +132,8 @@ def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
     plain = Site(name=site.name, nodes=site.nodes)
     known = site.discipline if site.discipline in DISCIPLINES else plain.discipline
     rest = {name: value for name, value in site.options.items() if name != "order"}
-    for changed in ({"discipline": known, "order": site.order}, {"discipline": site.discipline, **rest}):
+    order = [] if site.order is None else [{"discipline": known, "order": site.order}]
+    for changed in (*order, {"discipline": site.discipline, **rest}):
         try:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:

@@ -13,9 +13,9 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
-    check_alone,
     check_fragments,
     check_links,
+    check_live_only,
     check_sites,
     grid_decides_all,
     grid_policy,
@@ -224,6 +224,7 @@ def _read(
         _check_own_site(file, report)
     else:
         net = file.net
+        check_live_only(sites, grid.control, report)
         _check_net(file, sites, report)
         for number, site in enumerate(file.sites):
             if isinstance(site, FarSiteTable):
@@ -242,7 +243,6 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
     check_sites(sites, report)
-    check_alone(sites, "live", report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":
@@ -252,6 +252,9 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
             report.add(("sites", number, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
         if isinstance(site, LiveSiteTable):
             _check_launcher(site.launcher, ("sites", number, "launcher"), report)
+            if site.discipline == "slurm" and site.launcher.kind == "user":
+                said = "is 'user', and nodes of Slurm run jobs as the account of the site alone; give 'self'"
+                report.add(("sites", number, "launcher", "kind"), said)
 
 
 def _check_launcher(table: LauncherTable, key: KeyPath, report: FileReport) -> None:

@@ -271,7 +271,8 @@ class LimitedControl(DelegatingControl):
             return self._delegate(now_ms, delegation, site)
         end_ms, site = self._earliest_end(now_ms, delegation, delay_ms)
         sends = delegation.sends, delegation.submit_ms, now_ms
-        split = self._one_job.split(job, delegation.sensitivity, self._not_asked(free), *sends)
+        for_parts = {s: count if quotes[s].takes_parts else 0 for s, count in free.items()}
+        split = self._one_job.split(job, delegation.sensitivity, self._not_asked(for_parts), *sends)
         if split is not None:
             fragments, length_ms = split
             if end_ms is None or not self.policy.adaptive or now_ms + length_ms < end_ms:
@@ -410,8 +411,9 @@ class LimitedControl(DelegatingControl):
         sends: Sends | None,
         barred: Barred = (),
         end_ms: int = 0,
+        without: int | None = None,
     ) -> Forecaster:
-        """Return what works out when a job would start: not known before the sites are asked."""
+        """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
         found = unasked_quote(now_ms, job, self._nodes, self.why_never(job, barred), self._names)
         return lambda: found
 

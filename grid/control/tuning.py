@@ -45,6 +45,11 @@ class QueueTuning:
         """The order in force."""
         return self.orders[self._active]
 
+    @property
+    def active(self) -> int:
+        """The place of the order in force among the orders."""
+        return self._active
+
     def why_starts_move(self) -> str:
         """Say which order is in force, and by which rule another may be."""
         when = "each submission and end" if self._codes.follows & ENDED else "each submission"

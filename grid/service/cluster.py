@@ -6,7 +6,9 @@ their names, and ended.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -28,7 +30,12 @@ from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
 from gridweave.netmodel.model import NetworkModel
+from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.service.actor import BatchSiteActor
+from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.contract import ALONE_MS
+from gridweave.site.disciplines.batch.entry import SlurmTable
+from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
@@ -55,6 +62,8 @@ from gridweave.site.service.calls import (
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.host import Host, packed
 from gridweave.site.service.probes.probing import ProbePlan
+
+logger = logging.getLogger("gridweave.live")
 
 START_S = 60.0
 """So long an actor may take to answer."""
@@ -108,6 +117,9 @@ FIRST_PORT = 20_000
 PORTS_EACH = 200
 """So many ports for the ranks of jobs to meet at are kept for each machine of the grid, from the first on."""
 
+PORTS_OF_A_NODE = 4
+"""So many of them a node of a batch system has."""
+
 COMPILE_S = 600.0
 """So long the first start may take: kernels are compiled, once on a machine."""
 
@@ -133,6 +145,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
     owner: OwnerPolicy = OwnerPolicy()
     journal: str = ""  # URL of its journal; empty: a file in its folder
     rules: MachineRules = ANY_JOBS  # whose jobs its machines start, as whom
+    batch: BatchPlan | None = None  # the batch system that its nodes belong to, if they belong to one
 
     def __post_init__(self) -> None:
         if not 1 <= self.machines <= self.nodes:
@@ -406,7 +419,9 @@ def add_site(
 ) -> None:
     """Add the actors of a site: those of its machines, and its own, with the options of `SiteActor`."""
     folder = Path(place.folder) / site.name
-    for each in settings.machines:
+    if site.batch is not None:
+        check_batch_system(site.name, site.batch)
+    for each in settings.machines if site.batch is None else ():
         probes = probing if each is settings.machines[0] else (None, ())
         what = (site.name, each, str(folder / each.name), site.virtual, *probes, Clock())
         named: dict[str, Any] = {"host": place.host} if place.host else {}
@@ -417,7 +432,20 @@ def add_site(
         )
     journal = site.journal or str(folder / "site.journal")
     spot = _spot(place.labelled, site, settings.machines[0].name)
-    found.add(kinds.site, site_actor(site.name), spot, settings, journal, Clock(), **options)
+    kind = kinds.site
+    if site.batch is not None:
+        kind, options = BatchSiteActor, options | {"batch": site.batch}
+    found.add(kind, site_actor(site.name), spot, settings, journal, Clock(), **options)
+
+
+def check_batch_system(site: str, batch: BatchPlan) -> None:
+    """Raise InputError, in one line, if the batch system of a site can give it nothing; one that is away may come."""
+    try:
+        asyncio.run(Slurm(batch.slurm, Path(batch.folder)).check())
+    except InputError as error:
+        raise InputError(f"site {site}: {error}") from None
+    except UnavailableError as error:
+        logger.warning("site %s: %s", site, error)
 
 
 def _spot(labelled: bool, site: SitePlan, machine: str) -> Spot:
@@ -428,7 +456,16 @@ def _spot(labelled: bool, site: SitePlan, machine: str) -> Spot:
 
 
 def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
-    """Return the machines of a site, each with its nodes and ports of its own."""
+    """Return the machines of a site, each with its nodes and ports of its own.
+
+    Where the nodes belong to a batch system, each is the place of one node, whichever the batch system gives.
+    """
+    if site.batch is not None:
+        room = PORTS_EACH // PORTS_OF_A_NODE
+        firsts = [first_port + PORTS_OF_A_NODE * (number % room) for number in range(site.nodes)]
+        return tuple(
+            Machine(name=f"n{number}", nodes=1, ports=(low, low + PORTS_OF_A_NODE)) for number, low in enumerate(firsts)
+        )
     machines = []
     for machine in range(site.machines):
         nodes = site.nodes // site.machines + (machine < site.nodes % site.machines)
@@ -460,19 +497,37 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
 
 def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
     """Return a site as it is to be started; what it leaves open is as for the grid."""
+    policy = site_policy(site, grid)
     return SitePlan(
         name=site.name,
         nodes=site.nodes,
         machines=site.machines,
         virtual=site.virtual,
-        policy=site_policy(site, grid),
+        policy=policy,
         owner=owner_policy(site),
         journal=site.journal,
+        rules=machine_rules(site.launcher, gives_parts=entry_of(policy).gives_fractions),
+        batch=batch_plan(site),
+    )
+
+
+def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
+    """Return which batch system a site has, and how it is asked; None if its nodes are its own."""
+    table: SlurmTable | None = site.options.get("slurm")
+    if table is None:
+        return None
+    return BatchPlan(
+        slurm=table.settings,
+        folder=str(Path(table.folder) / site.name),
+        host=table.host,
+        python=table.python,
+        poll_s=table.poll_s,
+        lease_s=table.lease_s,
         rules=machine_rules(site.launcher),
     )
 
 
-def machine_rules(table: LauncherTable) -> MachineRules:
+def machine_rules(table: LauncherTable, *, gives_parts: bool = False) -> MachineRules:
     """Return what the machines of a site hold jobs to; the owner of the grid is who runs this process."""
     memory = None if table.memory_mb is None else table.memory_mb << 20
     limits = Limits(memory_bytes=memory, cpus=table.cpus, processes=table.processes)
@@ -480,6 +535,7 @@ def machine_rules(table: LauncherTable) -> MachineRules:
         owner=(login_name() or f"uid {os.getuid()}") if table.kind == "self" and table.trust == "owner" else "",
         launcher=table.socket if table.kind == "user" else "",
         limits=limits if limits.controllers else None,
+        gives_parts=gives_parts,
     )
 
 

@@ -57,6 +57,8 @@ def play_site(
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
     entry = entry_of(policy)
+    if entry.live_only:
+        raise OptionError("discipline", f"{entry.name!r} is for live sites alone: {entry.about}")
     _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)

@@ -150,7 +150,7 @@ class Stepped(NamedTuple):
     totals : mapping from str to float
         What it has counted.
     own : object
-        What else a discipline tells of a run in the compiled loop.
+        What else a discipline tells of a run.
     """
 
     start_ms: IntArray
@@ -225,6 +225,7 @@ class _SteppedSite:
         self._asked = {request.reservation_id: (when_ms, request) for when_ms, request in reservations}
         self._answers: dict[int, ReservationAnswer] = {}
         self._columns = {name: np.zeros(len(workload)) for name in entry_of(policy).columns}
+        self._switches: list[tuple[int, int]] = []
 
     @property
     def played(self) -> int:
@@ -255,12 +256,21 @@ class _SteppedSite:
             self._pass_over_cancelled()
         for command in self.core.handle(now_ms, *events):
             self._carry_out(now_ms, command)
+        if self.core.switches is not None:
+            self._switches += self.core.switches.switches_after(len(self._switches))
 
     def outcome(self) -> Stepped:
         """Return what became of the jobs and of the requests."""
         answers = tuple(self._answers[reservation_id] for reservation_id in self._asked)
         totals = {} if self.core.figures is None else dict(self.core.figures.totals())
-        return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals)
+        return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals, self._own())
+
+    def _own(self) -> object:
+        """Return what the discipline tells besides, where it switches between policies."""
+        if self.core.switches is None:
+            return None
+        (policies, *_) = self._columns.values()
+        return self.core.switches.own(self._switches, np.where(self._start_ms == NEVER, -1, policies).astype(np.int64))
 
     def _pass_over_cancelled(self) -> None:
         """Pass over cancellations of jobs that have started, or were refused."""

@@ -101,6 +101,7 @@ def solve_time_indexed(
         policy=best,
         policy_worth=instance.worth(plan, metric),
         scale_s=scale_s,
+        scale_gap_pct=None if found.x is None else 100.0 * found.mip_gap,
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gridweave.scenarios.published.dfrs import DfrsRuns
+    from gridweave.scenarios.published.fractional_grid import FractionalGridRuns
     from gridweave.scenarios.published.lomarc import LomarcRuns
     from gridweave.scenarios.published.network import NetworkRuns
     from gridweave.scenarios.published.streit_dynp import TuningRuns
@@ -109,6 +110,13 @@ class Bench:
         hpc2n = path_of("HPC2N-2002-2.2-cln")
         return DfrsRuns(**self._seeds, full=self._full, hpc2n=hpc2n, progress=self._progress)
 
+    @cached_property
+    def fractional_grid(self) -> FractionalGridRuns:
+        """The grids of the catalogue, with sites that give fractions of nodes."""
+        from gridweave.scenarios.published.fractional_grid import FractionalGridRuns
+
+        return FractionalGridRuns(progress=self._progress)
+
 
 class PublishedTable(msgspec.Struct, frozen=True):
     """A published table or figure.
@@ -134,9 +142,8 @@ class PublishedTable(msgspec.Struct, frozen=True):
     @property
     def traces(self) -> tuple[str, ...]:
         """Names of the traces that it needs; what needs one that is not at hand is left out."""
-        return {"thesis": _ALL_FOUR, "tuning": _ALL_FOUR, "load": _ALL_FOUR, "lomarc": (), "dfrs": ()}.get(
-            self.runs, (_CTC,)
-        )
+        of_runs: dict[str, tuple[str, ...]] = dict.fromkeys(("thesis", "tuning", "load"), _ALL_FOUR)
+        return (of_runs | dict.fromkeys(("lomarc", "dfrs", "fractional_grid"), ())).get(self.runs, (_CTC,))
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
@@ -153,7 +160,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
     "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
     "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
-    "beyond": ("self-tuning", "reserved-starts", "control-levels", "network", "time-sharing", "time-sharing-grid"),
+    "beyond": (
+        "self-tuning",
+        "reserved-starts",
+        "control-levels",
+        "network",
+        "time-sharing",
+        "time-sharing-grid",
+        "fractional-grid",
+    ),
     "all": tuple(TABLES),
 }
 """Name to the ids that it stands for."""

@@ -23,9 +23,9 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
     WITHOUT_NET,
-    check_alone,
     check_fragments,
     check_links,
+    check_live_only,
     check_sites,
     checked,
     grid_decides_all,
@@ -335,7 +335,7 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
         Is told of every problem.
     """
     check_sites(scenario.sites, report)
-    check_alone(scenario.sites, scenario.grid.mode, report)
+    check_live_only(scenario.sites, None, report)
     _check_source(scenario.workload, report)
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from gridweave.site.allocation import bits_of
-from gridweave.site.job import NodeIntervals
+from gridweave.site.job import NodeIntervals, Resources
+from gridweave.site.kernels.parts import UNIT, parts_of_node
+from gridweave.site.kernels.work import RATE_ONE
 
 
 class ViolationError(AssertionError):
@@ -20,31 +23,42 @@ class ViolationError(AssertionError):
 class _Run(msgspec.Struct, gc=False):
     """A fragment on the nodes of a site; what it holds is the bits of a number: all are compared in one step.
 
-    Where time is shared it may stand still, so that others work on its nodes.
+    Where time is shared it may stand still, so that others work on its nodes. Where it has parts of nodes, ``tasks``
+    are the nodes of its tasks, one in so many intervals as there are tasks on it, and what each task needs.
     """
 
     attempt: int
     start_ms: int
     held: int
     width: int
-    works: bool = True
+    rate: int = RATE_ONE
+    tasks: NodeIntervals = ()
+    needs: Resources = Resources()
 
 
 class History:
     """The record of one run, checked as it is written.
 
     ``lanes`` are the hardware threads of a node of each site, ``slices_time`` says which sites share their nodes in
-    time. ``leases`` has until when nodes may be reserved, by site, job and attempt. Every method raises ViolationError:
-    a node is double-booked, a job runs twice, a part of a job starts or works without the others, nodes are reserved
-    past their lease, or an accepted job is lost or given up unasked.
+    time, and ``fractions`` which give jobs parts of nodes. ``leases`` has until when nodes may be reserved, by site,
+    job and attempt. Every method raises ViolationError: a node is double-booked or gives more than it has, a job runs
+    twice, a part of a job starts or works without the others, nodes are reserved past their lease, or an accepted job
+    is lost or given up unasked.
     """
 
     def __init__(
-        self, nodes: list[int], lanes: list[int] | None = None, slices_time: Sequence[bool] | None = None
+        self,
+        nodes: list[int],
+        lanes: list[int] | None = None,
+        slices_time: Sequence[bool] | None = None,
+        fractions: Sequence[bool] | None = None,
     ) -> None:
+        self._nodes = nodes
         self._lanes = lanes or [1] * len(nodes)
         self._is_shared = max(self._lanes) > 1
         self._slices_time = slices_time or [False] * len(nodes)
+        self._fractions = fractions or [False] * len(nodes)
+        # Sites whose nodes are shared in time or in parts, where anything has changed since the last check.
         self._turned: set[int] = set()
         self._busy = [0] * len(nodes)
         self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
@@ -95,8 +109,9 @@ class History:
         nodes: NodeIntervals,
         width: int,
         threads: NodeIntervals = (),
+        needs: Resources | None = None,
     ) -> None:
-        """Note that a fragment started on these nodes, or, where they are shared, on these threads of them."""
+        """Note that a fragment started on these nodes, or, where they are shared, on these threads or parts of them."""
         held = taken = bits_of(nodes)
         if self._is_shared and self._lanes[site] > 1:
             held = bits_of(threads)
@@ -104,19 +119,22 @@ class History:
         busy = self._busy[site]
         if busy & held:
             raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
-        self._check_width(now_ms, site, job_id, taken, width)
+        count = _tasks_on(nodes) if self._fractions[site] else taken.bit_count()
+        self._check_width(now_ms, site, job_id, count, width)
         runs = self._runs[site]
         if job_id in runs:
             raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
-        if self._slices_time[site]:
+        runs[job_id] = _Run(attempt, now_ms, held, width)
+        if self._fractions[site]:
+            runs[job_id].tasks, runs[job_id].needs = nodes, needs or Resources()
+        if self._slices_time[site] or self._fractions[site]:
             self._turned.add(site)
         else:
             self._busy[site] = busy | held
-        runs[job_id] = _Run(attempt, now_ms, held, width)
 
-    def _check_width(self, now_ms: int, site: int, job_id: int, taken: int, width: int) -> None:
+    def _check_width(self, now_ms: int, site: int, job_id: int, count: int, width: int) -> None:
         """Check that a fragment has as many nodes as it asked for."""
-        if taken.bit_count() != width:
+        if count != width:
             raise ViolationError(
                 f"{now_ms} ms: job {job_id} does not have the {width} nodes of site {site} that it asked for"
             )
@@ -128,38 +146,66 @@ class History:
         if used != {node for start, stop in nodes for node in range(start, stop)}:
             raise ViolationError(f"{now_ms} ms: job {job_id} has threads of site {site} that are not on its nodes")
 
-    def paced(self, site: int, job_id: int, *, works: bool) -> None:
-        """Note that a fragment stands still from now on, or works."""
+    def paced(self, site: int, job_id: int, rate: int) -> None:
+        """Note that a fragment works at another rate from now on, or stands still."""
         run = self._runs[site].get(job_id)
-        if run is not None and self._slices_time[site]:
-            run.works = works
+        if run is not None and (self._slices_time[site] or self._fractions[site]):
+            run.rate = rate
             self._turned.add(site)
 
     def moved(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals) -> None:
-        """Note that a fragment of a site that shares its nodes in time is on other nodes from now on."""
+        """Note that a fragment is on other nodes from now on, where nodes are shared in time or in parts.
+
+        One that is paused where it has parts of nodes is on none.
+        """
         run = self._runs[site].get(job_id)
-        if run is None or not self._slices_time[site]:
+        if run is None or not (self._slices_time[site] or self._fractions[site]):
             raise ViolationError(f"{now_ms} ms: job {job_id} is moved on site {site}, where it cannot be")
-        run.held = bits_of(nodes)
-        self._check_width(now_ms, site, job_id, run.held, run.width)
+        if self._fractions[site]:
+            run.tasks = nodes
+            if nodes:
+                self._check_width(now_ms, site, job_id, _tasks_on(nodes), run.width)
+        else:
+            run.held = bits_of(nodes)
+            self._check_width(now_ms, site, job_id, run.held.bit_count(), run.width)
         self._turned.add(site)
 
-    def check_slices(self, now_ms: int) -> None:
-        """Check, when all that happens at an instant has happened, that no two jobs work on one node."""
+    def check_shares(self, now_ms: int) -> None:
+        """Check, when all that happens at an instant has happened, how nodes are shared in time, and in parts.
+
+        No two jobs work on one node in a slice, and no node gives more memory, or CPU, than it has.
+        """
         for site in self._turned:
+            if self._fractions[site]:
+                self._check_fractions(now_ms, site)
+                continue
             busy = 0
             for job_id, run in self._runs[site].items():
-                if run.works and busy & run.held:
+                if run.rate and busy & run.held:
                     raise ViolationError(f"{now_ms} ms: job {job_id} works on nodes of site {site} where another does")
-                busy |= run.held if run.works else 0
+                busy |= run.held if run.rate else 0
         self._turned.clear()
+
+    def _check_fractions(self, now_ms: int, site: int) -> None:
+        memory, cpu = np.zeros((2, self._nodes[site]), np.int64)
+        for job_id, run in self._runs[site].items():
+            if run.rate and not run.tasks:
+                raise ViolationError(f"{now_ms} ms: job {job_id} works on site {site}, and is on no node")
+            need, held = parts_of_node([run.needs.cpu_need, run.needs.memory])
+            for start, stop in run.tasks:
+                memory[start:stop] += held
+                cpu[start:stop] += need * run.rate
+        for what, given, has in (("memory", memory, UNIT), ("CPU", cpu, UNIT * RATE_ONE)):
+            if (given > has).any():
+                node, part = int(given.argmax()), given.max() / has
+                raise ViolationError(f"{now_ms} ms: node {node} of site {site} gives {part:.2%} of its {what}")
 
     def left(self, now_ms: int, site: int, job_id: int) -> None:
         """Note that a fragment left its nodes."""
         run = self._runs[site].pop(job_id, None)
         if run is None:
             raise ViolationError(f"{now_ms} ms: job {job_id} leaves site {site}, where it does not run")
-        if not self._slices_time[site]:
+        if not (self._slices_time[site] or self._fractions[site]):
             self._busy[site] ^= run.held
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:
@@ -266,3 +312,8 @@ class History:
         if self.leases:
             site, job_id, _ = min(self.leases)
             raise ViolationError(f"{now_ms} ms: site {site} still has nodes reserved for job {job_id}")
+
+
+def _tasks_on(nodes: NodeIntervals) -> int:
+    """Return how many tasks are on nodes of which each stands there once for each of them."""
+    return sum(stop - start for start, stop in nodes)

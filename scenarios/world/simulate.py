@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from operator import attrgetter
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
@@ -18,6 +20,7 @@ from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
 from gridweave.scenarios.results.uses import WorldUse
+from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Routes
 from gridweave.scenarios.world.links import WorldLinks
@@ -25,6 +28,8 @@ from gridweave.scenarios.world.traffic import LinkTraffic
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
+from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -90,7 +95,8 @@ def simulate_world(
     OptionError
         If an array has not the length of the workload, or of the sites, or the network does not go with the policy.
     InputError
-        If the workload has jobs that are cancelled. With a network: if a column of the workload makes no sense, a job
+        If the workload has jobs that are cancelled, or does not tell what jobs need of the nodes of a site that gives
+        them parts of nodes. With a network: if a column of the workload makes no sense, a job
         runs over links that fail for ever, or a site is cut off from the meta-scheduler for ever.
     ViolationError
         If something happened that must never happen: a fault of ours.
@@ -103,7 +109,7 @@ def simulate_world(
     >>> result.start_ms.tolist(), result.fragments_of(1)
     ([5, 130], [(0, 4), (1, 2)])
     """
-    _check_workload(workload)
+    _check_workload(workload, site_policies or ())
     rng = rng or np.random.default_rng(0)
     sites, for_grid = _sites(nodes, site_policies, owners)
     # One stream of its own for the selection, so that it is the same whatever the network does.
@@ -118,13 +124,16 @@ def simulate_world(
     world = World(sites, meta, lengths, routes, played, rng, check=check, channels=channels, links=links)
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
-    return _result(workload, nodes, policy, world, None if links is None else links.traffic)
+    result = _result(workload, nodes, policy, world, None if links is None else links.traffic)
+    return result if meta.tuning is None else _with_orders(result, meta.tuning, world.switches)
 
 
-def _check_workload(workload: Workload) -> None:
-    """Refuse jobs that users cancel."""
+def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None:
+    """Refuse jobs that users cancel, or that do not tell what a site has to know of them."""
     if (np.asarray(workload.columns.get("cancel_ms", -1)) >= 0).any():
         raise InputError("cancel_ms: the simulated world cancels no jobs; leave the column out, or simulate in batch")
+    for policy in site_policies:
+        check_needs(workload, entry_of(policy).needs)
 
 
 def _sites(
@@ -212,3 +221,32 @@ def _result(
         },
         shared=world.shares_nodes,
     )
+
+
+def _with_orders(
+    result: SimulationResult, tuning: QueueTuning, switches: Sequence[tuple[int, int]]
+) -> SimulationResult:
+    """Return a result that tells besides in which order the queue of the grid stood when.
+
+    The metrics are those that a self-tuning site has, under the name ``grid``; a job counts for the order that was in
+    force when it began.
+    """
+    switched = np.array(switches, np.int64).reshape(-1, 2)
+    since = np.searchsorted(switched[:, 0], result.start_ms, side="right")
+    in_force = np.append(0, switched[:, 1])[since]
+    use = TuningUse(
+        policies=tuning.orders,
+        decisions=tuning.decisions,
+        cases={},
+        switched_ms=switched[:, 0],
+        switched_to=switched[:, 1],
+        started_by=np.where(result.ran, in_force, -1),
+    )
+    metrics = {"grid.decisions": float(tuning.decisions)}
+    if result.ran.any():
+        first_ms, last_ms = int(result.workload.submit_ms[result.ran].min()), int(result.end_ms.max())
+        for one in use.uses(first_ms, last_ms):
+            metrics[f"grid.{one.policy}_time_pct"] = 100.0 * one.active_ms / (last_ms - first_ms)
+            metrics[f"grid.{one.policy}_jobs_pct"] = 100.0 * one.jobs / int(result.ran.sum())
+            metrics[f"grid.{one.policy}_switches"] = float(one.switches)
+    return replace(result, own=use, own_metrics={**result.own_metrics, **metrics})

@@ -13,7 +13,7 @@ from gridweave.scenarios.world.history import History
 from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.scenarios.world.traffic import JobRate, LinkTraffic
 from gridweave.site.contract import OWN, ContractCore, ContractEvent
-from gridweave.site.job import Job
+from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
@@ -49,7 +49,8 @@ class WorldJob(msgspec.Struct, frozen=True, gc=False):
 class WorldAttempt(msgspec.Struct, gc=False):
     """An attempt as it really is: which fragments were asked for, how many are to start, since when the job works.
 
-    A job goes at the rate of its slowest fragment, times what links leave of it.
+    A job goes at the rate of its slowest fragment, times what links leave of it. ``needs`` are those of
+    which its site knows: the grid reserves whole nodes.
     """
 
     job_id: int
@@ -62,6 +63,7 @@ class WorldAttempt(msgspec.Struct, gc=False):
     begun_ms: int = -1
     is_dead: bool = False
     rates: dict[int, int] | None = None
+    needs: Resources | None = None
     on_links: int = RATE_ONE
 
     @property
@@ -152,6 +154,7 @@ class Works:
         job, attempt = request.job, request.attempt
         handed_in = self._jobs[job.job_id]
         work = WorldAttempt(job.job_id, attempt, handed_in, {site: job.width}, job.estimate_ms, None, 1)
+        work.needs = job.resources
         self._attempts[job.job_id, attempt] = work
         if self._traffic is not None:
             self._traffic.asked(job.job_id, attempt)
@@ -178,11 +181,11 @@ class Works:
             handed_in = self._jobs[job_id]
             job = handed_in.job
             self._attempts[job_id, OWN] = WorldAttempt(
-                job_id, OWN, handed_in, {site: job.width}, job.estimate_ms, None, 1
+                job_id, OWN, handed_in, {site: job.width}, job.estimate_ms, None, 1, needs=job.resources
             )
         work = self._attempts[job_id, attempt]
         fragments = work.fragments
-        history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads)
+        history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads, work.needs)
         is_split = len(fragments) > 1
         if is_split:
             history.joined(now_ms, site, job_id, attempt, work.start_ms)
@@ -227,7 +230,7 @@ class Works:
             work.rates = dict.fromkeys(work.fragments, RATE_ONE)
         work.rates[site] = command.rate
         self.slowest = min(self.slowest, command.rate) or self.slowest
-        self._history.paced(site, command.job_id, works=command.rate > 0)
+        self._history.paced(site, command.job_id, command.rate)
         self._set_rate(now_ms, work)
 
     def move(self, now_ms: int, site: int, command: MoveJob) -> None:

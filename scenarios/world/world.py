@@ -99,7 +99,8 @@ _MAX_ROUNDS = 10_000
 def _history_of(sites: Sequence[ContractCore]) -> History:
     """Return an empty history of these sites."""
     lanes = [site.site.threads_per_node for site in sites]
-    return History([site.nodes for site in sites], lanes, [site.site.slices_time for site in sites])
+    slices, fractions = ([getattr(site.site, name) for site in sites] for name in ("slices_time", "gives_fractions"))
+    return History([site.nodes for site in sites], lanes, slices, fractions)
 
 
 class World:
@@ -134,6 +135,8 @@ class World:
         self._pending: list[WorldJob] = []
         self.now_ms = self.crashes = self.cuts = self.link_changes = 0
         self.refused: dict[int, str] = {}
+        # When the queue of the grid came to stand in another order, and in which of those that it may.
+        self.switches: list[tuple[int, int]] = []
         self._down = [False] * len(sites)
         self._parked: list[list[ContractEvent]] = [[] for _ in sites]
         # When each site, and behind them (`GRID`) the grid, wants to act though it is told nothing.
@@ -291,7 +294,7 @@ class World:
                 break
         else:
             raise ViolationError(f"{self.now_ms} ms: it never ends: the sites and the grid have no end of answers")
-        self.history.check_slices(self.now_ms)
+        self.history.check_shares(self.now_ms)
         if self._check:
             self.history.check_leases(self.now_ms)
 
@@ -336,6 +339,8 @@ class World:
             elif isinstance(command, ReportRefused):
                 self._is_refused(command.job_id, command.reason)
         self.connections.send(now_ms)
+        if meta.tuning is not None and meta.tuning.active != (self.switches[-1][1] if self.switches else 0):
+            self.switches.append((now_ms, meta.tuning.active))
         if self._check:
             meta.check_invariants()
         self._wakes(GRID, meta.next_wakeup_ms())

@@ -14,6 +14,10 @@ from gridweave.errors import OptionError
 
 AllocationState = Literal["waiting", "running", "ended"]
 
+AllocationEnd = Literal["", "given back", "cancelled", "limit", "memory", "lost"]
+"""How an allocation ended: its script did, well; somebody cancelled it in the batch system; its time was up; it used
+more memory than it was given; or by a fault, or for another's sake."""
+
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that a site asks the batch system for, each for itself alone.
@@ -56,11 +60,14 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         When it starts, as the batch system expects now; when it has started. None: not known.
     reason : str
         Why it waits, or how it ended, in plain words; empty while it runs.
+    end : str
+        As `AllocationEnd`, once it has ended.
     """
 
     name: str
     number: str
     state: AllocationState
+    end: AllocationEnd = ""
     start_ms: int | None = None
     reason: str = ""
 
@@ -77,19 +84,18 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     longest_ms : int, optional
         The longest time for which nodes are given; None: any.
     allocations : tuple of Allocation
-        Those whose names begin as was asked. One that ended some minutes ago may be left out.
-    ends : tuple of (int, int)
-        Of all that runs, whoever it belongs to: when it ends at the latest, and how many nodes it has; by the end.
-    waiting : tuple of (int, int)
-        Of all that waits and has an expected start, whoever it belongs to: that start, and how many nodes it needs.
+        Those whose names begin as was asked, by name; one name twice, if somebody asked twice. One that ended some
+        minutes ago may be left out.
+    busy : tuple of (int, int, int)
+        Of all that runs, and of all that waits and has an expected start, whoever it belongs to: from when to when at
+        the latest it has how many nodes.
     """
 
     nodes: int
     idle: int
     longest_ms: int | None = None
     allocations: tuple[Allocation, ...] = ()
-    ends: tuple[tuple[int, int], ...] = ()
-    waiting: tuple[tuple[int, int], ...] = ()
+    busy: tuple[tuple[int, int, int], ...] = ()
 
 
 class BatchSystem(Protocol):
@@ -107,6 +113,13 @@ class BatchSystem(Protocol):
 
     async def submit(self, request: AllocationRequest) -> str:
         """Ask for nodes; return the number of the allocation. InputError: the batch system will not have it."""
+
+    def script(self, command: tuple[str, ...]) -> str:
+        """Return the script that runs a command once on each node of an allocation, and ends when all have ended.
+
+        Each finds the number of its node, from 0, in ``GRIDWEAVE_NODE``, and that of the allocation in
+        ``GRIDWEAVE_ALLOCATION``.
+        """
 
     async def cancel(self, numbers: tuple[str, ...]) -> None:
         """Give allocations back, or take what waits out of the queue; those that have ended are passed over."""

@@ -14,6 +14,7 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.messages import BatchSeen
 from gridweave.site.state import HasState
 
 
@@ -22,7 +23,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates`, `MovesJobs` or `KeepsFigures`.
+    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `KeepsFigures` or `TellsSwitches`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -137,6 +138,28 @@ class MovesJobs(Protocol):
         """Return the running jobs that have other nodes than was told, by job id."""
 
 
+class NodesAsked(NamedTuple):
+    """The nodes of a job that a batch system is to be asked for, or that it has given."""
+
+    job: Job
+    ask: int  # how often it was asked before, for this job
+    has_started: bool
+
+
+@runtime_checkable
+class AsksBatchSystem(Protocol):
+    """What `SiteCore` asks besides of a discipline whose nodes belong to a batch system, which decides when jobs start.
+
+    The batch system is asked for nodes for each job; when they are there the job starts on them.
+    """
+
+    def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
+        """Return all that the batch system should have been asked for by now, and what it has given and is in use."""
+
+    def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
+        """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
+
+
 @runtime_checkable
 class KeepsFigures(Protocol):
     """What a simulation asks besides of a discipline that tells more of its jobs, or of itself, than when they ran."""
@@ -146,6 +169,28 @@ class KeepsFigures(Protocol):
 
     def totals(self) -> Mapping[str, float]:
         """Return what has been counted so far, by name, for `Entry.metrics`."""
+
+
+@runtime_checkable
+class TellsSwitches(Protocol):
+    """What a simulation asks besides of a discipline that switches from one of its policies to another."""
+
+    def switches_after(self, count: int) -> list[tuple[int, int]]:
+        """Return (instant, number of the policy) of the switches behind the first so many; not all, if they are many.
+
+        A simulation asks after every step.
+        """
+
+    def own(self, switches: Sequence[tuple[int, int]], started_by: npt.NDArray[np.int64]) -> object:
+        """Return what a simulation tells as ``result.own``.
+
+        Parameters
+        ----------
+        switches : sequence of (int, int)
+            All of the run, as (instant, number of the policy).
+        started_by : numpy.ndarray of int64, shape (n,)
+            The policy in force when each job started, the first of `Entry.columns`; -1 if it did not.
+        """
 
 
 class Played(NamedTuple):
@@ -220,9 +265,11 @@ class Entry:
         ``--option`` of the command. It is handed to ``read`` under the name ``table_key``.
     shares_nodes : bool
         Whether several jobs may be on a node.
-    simulated_alone : bool
-        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
-        world nor a live site carries out what it commands.
+    gives_fractions : bool
+        Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
+        intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
+    live_only : bool
+        Whether only a live site can have it, and no simulation.
     shares_time : bool
         Whether jobs that have started also pause or run at a fraction of their speed, which metrics count as waiting.
     uses_resources : bool
@@ -257,7 +304,8 @@ class Entry:
     table: type[msgspec.Struct] | None = None
     table_key: str = ""
     shares_nodes: bool = False
-    simulated_alone: bool = False
+    gives_fractions: bool = False
+    live_only: bool = False
     shares_time: bool = False
     uses_resources: bool = False
     needs: tuple[str, ...] = ()

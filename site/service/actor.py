@@ -8,7 +8,7 @@ import gc
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -30,9 +30,11 @@ from gridweave.site.service.calls import (
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
+    from gridweave.site.desk_messages import LinkStatus
     from gridweave.site.runs import SiteSettings
     from gridweave.site.service.desk import Desk, SiteDesk
     from gridweave.site.service.link import Link, LinkEnd
+    from gridweave.site.service.site_driver import SiteDriver
 
 
 logger = logging.getLogger("gridweave.live")
@@ -188,6 +190,10 @@ class SiteActor(DrivenActor["SiteDesk"]):
         from gridweave.site.service.desk import SiteDesk
         from gridweave.site.service.site_driver import SiteDriver
 
+        return SiteDesk(self.make_driver(SiteDriver), uplink=self.uplink_status)
+
+    def make_driver(self, kind: type[SiteDriver]) -> SiteDriver:
+        """Return the driver of the site, with its connection to the grid."""
         if self._uplink_end is not None:
             from gridweave.site.service.link import Link
 
@@ -195,9 +201,13 @@ class SiteActor(DrivenActor["SiteDesk"]):
         place = journal_place(self._journal, self._password_file)
         doors: dict[str, Any] = {"to_grid": self._to_grid, "to_machine": self._to_machine}
         own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
-        driver = SiteDriver(self._settings, place, self._clock, **doors, **own)
+        return kind(self._settings, place, self._clock, **doors, **own)
+
+    @property
+    def uplink_status(self) -> Callable[[], LinkStatus] | None:
+        """What tells how the way to the grid is; None if the grid is beside it."""
         uplink = self._uplink
-        return SiteDesk(driver, uplink=None if uplink is None else lambda: uplink.status)
+        return None if uplink is None else lambda: uplink.status
 
     def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
         """Return the turns, the orders that are repeated, and the look after the machines."""

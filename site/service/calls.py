@@ -31,7 +31,9 @@ logger = logging.getLogger("gridweave.live")
 
 LOOPBACK = "127.0.0.1"
 
-_SECRET_BYTES = 32
+SECRET_BYTES = 32
+"""Length of the secret that a line begins with."""
+
 _LENGTH_BYTES = 4
 _GREETING_S = 10.0
 _BUFFER_BYTES = 1 << 20
@@ -83,6 +85,8 @@ _ANSWERS = msgspec.msgpack.Decoder(_Answer)
 class NearDoor:
     """Answers calls on this machine, of methods that are coroutines, and take and return what MessagePack knows.
 
+    Or, with a ``host``, at an address of this machine; and under a ``secret`` that was given.
+
     Examples
     --------
     >>> class Adder:
@@ -100,10 +104,18 @@ class NearDoor:
     5
     """
 
-    def __init__(self, actor: object, methods: Sequence[str], network: str) -> None:
+    def __init__(
+        self,
+        actor: object,
+        methods: Sequence[str],
+        network: str,
+        *,
+        host: str = LOOPBACK,
+        secret: bytes | None = None,
+    ) -> None:
         self._methods: dict[str, Callable[..., Awaitable[object]]] = {name: getattr(actor, name) for name in methods}
         self._network = network
-        self._secret = secrets.token_bytes(_SECRET_BYTES)
+        self._host, self._secret = host, secret or secrets.token_bytes(SECRET_BYTES)
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,7 +125,7 @@ class NearDoor:
         """Return where it answers; from the first time on it does."""
         async with self._opening:
             if self._server is None:
-                self._server = await asyncio.start_server(self._greet, LOOPBACK, 0, limit=_BUFFER_BYTES)
+                self._server = await asyncio.start_server(self._greet, self._host, 0, limit=_BUFFER_BYTES)
         return NearAddress(self._network, self._server.sockets[0].getsockname()[1], self._secret)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,7 +133,7 @@ class NearDoor:
         self._writers.add(writer)
         try:
             async with asyncio.timeout(_GREETING_S):
-                said = await reader.readexactly(_SECRET_BYTES)
+                said = await reader.readexactly(SECRET_BYTES)
             if hmac.compare_digest(said, self._secret):
                 while True:
                     call = _CALLS.decode(await _read(reader))
@@ -180,9 +192,9 @@ class NearLine:
         self._task.add_done_callback(self._ended)
 
     @classmethod
-    async def open(cls, address: NearAddress) -> NearLine:
-        """Return a line to an actor."""
-        reader, writer = await asyncio.open_connection(LOOPBACK, address.port, limit=_BUFFER_BYTES)
+    async def open(cls, address: NearAddress, host: str = LOOPBACK) -> NearLine:
+        """Return a line to an actor, on another host if one is named."""
+        reader, writer = await asyncio.open_connection(host, address.port, limit=_BUFFER_BYTES)
         writer.write(address.secret)
         return cls(reader, writer)
 

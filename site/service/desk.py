@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from gridweave.site.desk_messages import (
+    BusyNodes,
     JobEvent,
     JobEvents,
     JobPage,
@@ -33,6 +34,7 @@ from gridweave.site.explain import Forecast
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
+from gridweave.site.machine.agent import OutputRead
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.site_driver import SiteDriver
@@ -238,15 +240,21 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
 class SiteDesk(Desk[SiteDriver]):
     """What is asked of a site: of its own users' jobs, and of itself.
 
-    ``uplink`` says how the way to the grid is; `away` are the machines that do not answer, as far as whoever carries
-    orders knows.
+    ``uplink`` says how the way to the grid is; ``read`` reads output that machines have left, as `AgentDriver.part`;
+    `away` are the machines that do not answer, as far as whoever carries orders knows.
     """
 
-    methods = (*Desk.methods, "status", "drain", "machine_of", "forecast", "quote", "queue", "about")
+    methods = (*Desk.methods, "status", "drain", "machine_of", "forecast", "quote", "queue", "about", "part")
 
-    def __init__(self, driver: SiteDriver, *, uplink: Callable[[], LinkStatus] | None = None) -> None:
+    def __init__(
+        self,
+        driver: SiteDriver,
+        *,
+        uplink: Callable[[], LinkStatus] | None = None,
+        read: Callable[[int, int, int, str, int, int], OutputRead] | None = None,
+    ) -> None:
         super().__init__(driver, driver.site, driver.journal)
-        self._uplink = uplink
+        self._uplink, self._read = uplink, read
         self.away: Collection[str] = ()
 
     async def status(self) -> SiteInfo:
@@ -275,6 +283,7 @@ class SiteDesk(Desk[SiteDriver]):
             machines=machines,
             policy=policy_label(settings.policy, settings.owner),
             paused=site.runs.paused(),
+            busy=tuple(BusyNodes(*each) for each in core.occupied()),
             progress=tuple(JobProgress(*told) for told in core.progress(self.driver.clock.now_ms())),
             uplink=None if self._uplink is None else self._uplink(),
             users=site.runs.users.words,
@@ -314,6 +323,12 @@ class SiteDesk(Desk[SiteDriver]):
         """Return which machine runs a rank of an attempt; empty if none does now."""
         await self.driver.durable()
         return self.driver.site.runs.machine_of(job_id, attempt, rank)
+
+    async def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
+        """Return a part of the output of a rank whose machine cannot be asked, if the site can read it itself."""
+        if self._read is None:
+            return OutputRead(is_here=False, data=b"", size=0)
+        return await asyncio.to_thread(self._read, job_id, attempt, rank, stream, offset, limit)
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts that is here, and why not earlier; None if it is not known."""

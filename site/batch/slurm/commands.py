@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.slurm.parse import (
     OLDEST,
     SINFO_FORMAT,
@@ -21,28 +20,8 @@ from gridweave.site.batch.slurm.parse import (
     read_version,
     view_of,
 )
+from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest, BatchView, check_request
-
-ALLOWED = (
-    "account",
-    "clusters",
-    "constraint",
-    "exclude",
-    "gres",
-    "licenses",
-    "mail-type",
-    "mail-user",
-    "mem",
-    "mem-per-cpu",
-    "nice",
-    "nodelist",
-    "partition",
-    "priority",
-    "qos",
-    "reservation",
-    "wckey",
-)
-"""Options of ``sbatch`` that may be passed on; all others would change what a job of gridweave is."""
 
 COMMAND_S = 30.0
 """So long a command of Slurm may take; afterwards it is not known what it has done."""
@@ -67,51 +46,6 @@ _LIMIT = ("violates accounting/qos policy", "job submit limit", "queue is full",
 """What ``sbatch`` says of a limit that others' ends may lift."""
 
 _OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
-
-
-class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which cluster, and as what jobs are submitted there.
-
-    Attributes
-    ----------
-    partition : str
-        Of which nodes are asked for.
-    account, qos : str
-        As Slurm knows them; empty: those that it gives to whoever submits.
-    conf : str
-        Path of the cluster's ``slurm.conf``; empty: where Slurm looks for it itself.
-    bin : str
-        Folder of Slurm's commands; empty: they are on the path.
-    options : tuple of str
-        Further options of ``sbatch`` for every job, each as ``name=value``; of `ALLOWED` alone.
-
-    Raises
-    ------
-    OptionError
-        If an option is none that may be passed on.
-
-    Examples
-    --------
-    >>> SlurmSettings(partition="main", options=("constraint=fast",)).options
-    ('constraint=fast',)
-    """
-
-    partition: str
-    account: str = ""
-    qos: str = ""
-    conf: str = ""
-    bin: str = ""
-    options: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.partition):
-            raise OptionError("partition", f"{self.partition!r} is the name of none; letters, digits, hyphens")
-        for option in self.options:
-            name = option.removeprefix("--").partition("=")[0]
-            if name not in ALLOWED:
-                raise OptionError(
-                    "options", f"{name!r} is no option of sbatch that is passed on; those are {', '.join(ALLOWED)}"
-                )
 
 
 class Slurm:
@@ -183,6 +117,11 @@ class Slurm:
             request.script,
         )
         return said.strip().partition(";")[0]
+
+    def script(self, command: tuple[str, ...]) -> str:
+        """Return the script that runs a command once on each node of an allocation, and ends when all have ended."""
+        on_node = 'GRIDWEAVE_NODE=$SLURM_PROCID GRIDWEAVE_ALLOCATION=$SLURM_JOB_ID exec "$@"'
+        return f"#!/bin/sh\nexec srun --kill-on-bad-exit=0 sh -c '{on_node}' node {shlex.join(command)}\n"
 
     async def cancel(self, numbers: tuple[str, ...]) -> None:
         """Cancel jobs of Slurm by their numbers; those that are over are passed over."""

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.batch.slurm.reasons import why_ended, why_waiting
+from gridweave.site.batch.slurm.reasons import how_ended, why_waiting
 from gridweave.site.batch.system import Allocation, BatchView
 
 OLDEST = (22, 5)
@@ -134,7 +134,7 @@ class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for nodes."""
-        return not self.is_running and why_ended(self.state) is None
+        return not self.is_running and how_ended(self.state) is None
 
 
 def read_squeue(text: str) -> list[QueuedInSlurm]:
@@ -168,39 +168,31 @@ def read_squeue(text: str) -> list[QueuedInSlurm]:
 
 
 def view_of(partition: Partition, queue: list[QueuedInSlurm], prefix: str) -> BatchView:
-    """Return what is seen of the cluster, with the allocations whose names begin with ``prefix``.
-
-    If one name is there twice, the older of both counts: the other is a mistake of somebody else.
-    """
-    ours: dict[str, Allocation] = {}
-    ends, waiting = [], []
-    for job in queue:
-        if job.is_running and job.end_ms is not None:
-            ends.append((job.end_ms, job.nodes))
-        if job.is_waiting and job.start_ms is not None:
-            waiting.append((job.start_ms, job.nodes))
-        if job.name.startswith(prefix):
-            ours.setdefault(job.name, _allocation(job))
+    """Return what is seen of the cluster, with the allocations whose names begin with ``prefix``."""
+    busy = [
+        (job.start_ms, job.end_ms, job.nodes)
+        for job in queue
+        if job.start_ms is not None and job.end_ms is not None and (job.is_running or job.is_waiting)
+    ]
+    ours = [_allocation(job) for job in queue if job.name.startswith(prefix)]
     return BatchView(
         nodes=partition.nodes,
         idle=partition.idle,
         longest_ms=partition.longest_ms,
-        allocations=tuple(ours[name] for name in sorted(ours)),
-        ends=tuple(sorted(ends)),
-        waiting=tuple(sorted(waiting)),
+        allocations=tuple(sorted(ours, key=lambda each: (each.name, int(each.number)))),
+        busy=tuple(sorted(busy)),
     )
 
 
 def _allocation(job: QueuedInSlurm) -> Allocation:
-    if job.is_running:
-        return Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms)
-    ended = why_ended(job.state)
+    known = Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms)
+    ended = how_ended(job.state)
     if ended is not None:
-        return Allocation(
-            name=job.name, number=job.number, state="ended", start_ms=job.start_ms, reason=_with_word(ended, job.state)
-        )
-    said = _with_word(why_waiting(job.reason), job.reason)
-    return Allocation(name=job.name, number=job.number, state="waiting", start_ms=job.start_ms, reason=said)
+        reason = _with_word(ended[1], job.state)
+        return msgspec.structs.replace(known, state="ended", reason=reason, end=ended[0])
+    if job.is_running:
+        return known
+    return msgspec.structs.replace(known, state="waiting", reason=_with_word(why_waiting(job.reason), job.reason))
 
 
 def _with_word(plain: str, word: str) -> str:

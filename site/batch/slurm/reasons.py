@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gridweave.site.batch.system import AllocationEnd
+
 WAITING = {
     "None": "Slurm has not looked at it yet",
     "Priority": "other jobs in Slurm's queue have a higher priority",
@@ -52,19 +54,19 @@ _LIMITS = {
     "QOS": "its quality of service (QOS)",
 }
 
-ENDED = {
-    "COMPLETED": "its nodes were given back",
-    "CANCELLED": "it was cancelled in Slurm",
-    "FAILED": "its script in Slurm failed",
-    "TIMEOUT": "it reached its time limit in Slurm",
-    "NODE_FAIL": "a node failed under it",
-    "PREEMPTED": "Slurm took its nodes for a job that goes first (preempted)",
-    "OUT_OF_MEMORY": "it used more memory than Slurm gave it",
-    "BOOT_FAIL": "its nodes did not boot",
-    "DEADLINE": "it could not end by its deadline in Slurm",
-    "REVOKED": "another cluster of Slurm's federation has it",
-    "REQUEUED": "Slurm put it back into its queue",
-    "SPECIAL_EXIT": "it was put back and held by Slurm, as its exit code says",
+ENDED: dict[str, tuple[AllocationEnd, str]] = {
+    "COMPLETED": ("given back", "its nodes were given back"),
+    "CANCELLED": ("cancelled", "it was cancelled in Slurm"),
+    "FAILED": ("lost", "its script in Slurm failed"),
+    "TIMEOUT": ("limit", "it reached its time limit in Slurm"),
+    "NODE_FAIL": ("lost", "a node failed under it"),
+    "PREEMPTED": ("lost", "Slurm took its nodes for a job that goes first"),
+    "OUT_OF_MEMORY": ("memory", "it used more memory than Slurm gave it"),
+    "BOOT_FAIL": ("lost", "its nodes did not boot"),
+    "DEADLINE": ("limit", "it could not end by its deadline in Slurm"),
+    "REVOKED": ("lost", "another cluster of Slurm's federation has it"),
+    "REQUEUED": ("lost", "Slurm put it back into its queue"),
+    "SPECIAL_EXIT": ("lost", "it was put back and held by Slurm, as its exit code says"),
 }
 """The states of a job in Slurm that are ends, and what they mean."""
 
@@ -99,16 +101,14 @@ def why_waiting(reason: str) -> str:
     return f"Slurm gives the reason {word}" if word else WAITING["None"]
 
 
-def why_ended(state: str) -> str | None:
-    """Return in plain words how a job ended in Slurm; None if its state is no end.
+def how_ended(state: str) -> tuple[AllocationEnd, str] | None:
+    """Return how a job ended in Slurm, and that in plain words; None if its state is no end.
 
     Examples
     --------
-    >>> why_ended("NODE_FAIL")
-    'a node failed under it'
-    >>> why_ended("CANCELLED by 0")
-    'it was cancelled in Slurm'
-    >>> why_ended("RUNNING") is None
+    >>> how_ended("CANCELLED by 0")
+    ('cancelled', 'it was cancelled in Slurm')
+    >>> how_ended("RUNNING") is None
     True
     """
     return ENDED.get(state.split(" ", maxsplit=1)[0].rstrip("+"))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gridweave.site.disciplines.compiled import CompiledSite, Ints, Jobs, OwnFigures, fill_jobs, rows_without
-from gridweave.site.disciplines.dynp.figures import COLUMNS, totals_of, tuning_use
+from gridweave.site.disciplines.dynp.figures import COLUMNS, switches_after, totals_of, tuning_use
+from gridweave.site.disciplines.dynp.kernels.state import NO_CANDIDATE
 from gridweave.site.disciplines.dynp.kernels.tuning import TuningRules
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.disciplines.queue import limit_masks, refusals
@@ -27,7 +28,9 @@ def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week_offset_ms: Ca
 
     def figures() -> OwnFigures:
         started_by = np.maximum(memory.started_by, 0).astype(np.float64)
-        own = tuning_use(policy.policies, memory, rows, len(jobs))
+        of_all = np.full(len(jobs), NO_CANDIDATE)
+        of_all[rows] = memory.started_by
+        own = tuning_use(policy.policies, memory, switches_after(memory, 0), of_all)
         return OwnFigures(dict.fromkeys(COLUMNS, started_by), totals_of(policy.policies, memory), own)
 
     return CompiledSite(rows=rows, refused=refused, state=state, rules=rules, room=len(state.running), figures=figures)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gridweave.site.disciplines.dynp.figures import totals_of
+from gridweave.jit import Ints
+from gridweave.site.disciplines.dynp.figures import TuningUse, switches_after, totals_of, tuning_use
 from gridweave.site.disciplines.dynp.kernels.state import (
     Candidates,
     Tuning,
@@ -104,6 +105,14 @@ class DynP(ArrayDiscipline):
     def totals(self) -> Mapping[str, float]:
         """Return what has been counted so far, by name."""
         return totals_of(self._tuned_by.policies, self.tuning.memory)
+
+    def switches_after(self, count: int) -> list[tuple[int, int]]:
+        """Return when and to which candidate it switched behind the first so many switches; at most the last 64."""
+        return switches_after(self.tuning.memory, count)
+
+    def own(self, switches: Sequence[tuple[int, int]], started_by: Ints) -> TuningUse:
+        """Return what is told of a run beside its schedule."""
+        return tuning_use(self._tuned_by.policies, self.tuning.memory, switches, started_by)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from gridweave.jit import Ints
 from gridweave.site.disciplines.dynp.kernels.deciding import CASES
-from gridweave.site.disciplines.dynp.kernels.state import NO_CANDIDATE, TuningMemory
+from gridweave.site.disciplines.dynp.kernels.state import TuningMemory
 from gridweave.site.disciplines.protocol import Played
 
 COLUMNS = ("policy",)
@@ -87,7 +87,9 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def tuning_use(policies: tuple[str, ...], memory: TuningMemory, rows: Ints, count: int) -> TuningUse:
+def tuning_use(
+    policies: tuple[str, ...], memory: TuningMemory, switches: Sequence[tuple[int, int]], started_by: Ints
+) -> TuningUse:
     """Return what a site remembers of its decisions, for the jobs of a workload.
 
     Parameters
@@ -95,23 +97,27 @@ def tuning_use(policies: tuple[str, ...], memory: TuningMemory, rows: Ints, coun
     policies : tuple of str
         The candidates.
     memory : TuningMemory
-        Of a site whose slots are the rows that were played, and whose log holds all switches.
-    rows : numpy.ndarray of int64
-        The rows of the workload that were played.
-    count : int
-        Jobs of the workload.
+    switches : sequence of (int, int)
+        All of them: when, and to which candidate.
+    started_by : numpy.ndarray of int64, shape (n,)
+        The candidate that was in force when each job of the workload started; -1 if it never was.
     """
-    log = memory.log[: int(memory.now["n_logged"][0])]
-    started_by = np.full(count, NO_CANDIDATE)
-    started_by[rows] = memory.started_by
+    switched = np.array(switches, np.int64).reshape(-1, 2)
     return TuningUse(
         policies=policies,
         decisions=int(memory.now["decisions"][0]),
         cases=dict(zip(CASES, memory.cases.tolist(), strict=True)) if memory.cases.any() else {},
-        switched_ms=log["when_ms"].copy(),
-        switched_to=log["candidate"].copy(),
+        switched_ms=switched[:, 0],
+        switched_to=switched[:, 1],
         started_by=started_by,
     )
+
+
+def switches_after(memory: TuningMemory, count: int) -> list[tuple[int, int]]:
+    """Return when and to which candidate a site switched behind its first so many switches, as far as it remembers."""
+    logged, kept = int(memory.now["n_logged"][0]), len(memory.log)
+    entries = (memory.log[number % kept] for number in range(max(count, logged - kept), logged))
+    return [(int(entry["when_ms"]), int(entry["candidate"])) for entry in entries]
 
 
 def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Self
 
 import numpy as np
 
 from gridweave.jit import Ints, Record
+from gridweave.site.allocation import intervals_of
 from gridweave.site.disciplines.fractional.averages import average_yields
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import (
     STRETCH_PER,
@@ -188,7 +190,7 @@ class Fractional:
         return sorted(told)
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes of a job, each once though several tasks may be on it, and no hardware threads."""
+        """Return the nodes of a job, each once for every task on it, and no hardware threads."""
         row = self._state.jobs[self._slots.of[job_id]]
         if row["status"] != RUNS:
             return (), ()
@@ -238,10 +240,18 @@ class Fractional:
         return self.free
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job with whole nodes would start: now, or nobody knows, as no estimates are used."""
+        """Return when a job would have whole nodes: when so many are empty, by estimates and at the yields of now."""
         if width > len(self._state.nodes):
             return None
-        return now_ms if width <= self.free else now_ms + self._policy.period_ms
+        empty_ms = np.full(len(self._state.nodes), now_ms)
+        for run in self.running():
+            row = self._state.jobs[self._slots.of[run.job.job_id]]
+            if row["status"] == RUNS:
+                tasks = self._tasks_of(row)
+                empty_ms[tasks] = np.maximum(empty_ms[tasks], run.end_by_estimate_ms)
+        start_ms = int(np.sort(empty_ms)[width - 1])
+        # Nobody knows when a job goes on that stands still.
+        return start_ms if start_ms < NEVER_MS else None
 
     def next_wakeup_ms(self) -> int | None:
         """Return when a job has paid, or the period comes round."""
@@ -339,14 +349,19 @@ def _resources(job: Job) -> Resources:
 
 
 def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
-    """Return ascending numbers, some perhaps several times, as half-open intervals."""
+    """Return ascending numbers, some perhaps several times, as half-open intervals: each in as many as it stands there.
+
+    Examples
+    --------
+    >>> intervals_of_numbers([0, 1, 1, 1, 2, 4])
+    ((0, 3), (1, 2), (1, 2), (4, 5))
+    """
+    counts = Counter(numbers)
     found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and number <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], number + 1)
-        else:
-            found.append((number, number + 1))
-    return tuple(found)
+    while counts:
+        found += intervals_of(sum(1 << number for number in counts))
+        counts = Counter({number: count - 1 for number, count in counts.items() if count > 1})
+    return tuple(sorted(found))
 
 
 def pool_of(arrays: Arrays) -> int:

@@ -100,7 +100,12 @@ class Optimal(ArrayDiscipline):
         if len(instance) > policy.most_jobs or (plan == instance.now_ms).all():
             return plan
         found = solve_intervals(
-            instance, metric=policy.metric, policies=policy.policies, limit_s=np.inf, effort_s=policy.effort_s
+            instance,
+            metric=policy.metric,
+            policies=policy.policies,
+            limit_s=np.inf,
+            effort_s=policy.effort_s,
+            workers=1,
         )
         self._totals["plans"] += 1
         self._totals["proven"] += found.gap_pct == 0

@@ -15,6 +15,9 @@ from gridweave.site.disciplines.optimal.instance import FloatArray, Instance, In
 THREE = ("fcfs", "sjf", "ljf")
 """The policies of the thesis."""
 
+WORKERS = 8
+"""So many different searches CP-SAT has at least, also where there are fewer processors: one alone proves little."""
+
 Progress = Callable[[float, float], None]
 """Told of every better plan and every better bound: what the best plan so far is worth, and the bound."""
 
@@ -38,6 +41,8 @@ class Solution:
         What its plan is worth.
     scale_s : int
         The time scale in seconds; 0 where there is none.
+    scale_gap_pct : float, optional
+        By how much a plan on the time scale may still be better than the best on it; None where there is none.
     """
 
     start_ms: IntArray
@@ -47,6 +52,7 @@ class Solution:
     policy: str
     policy_worth: float
     scale_s: int = 0
+    scale_gap_pct: float | None = None
 
     @property
     def quality(self) -> float:
@@ -71,7 +77,7 @@ def solve_intervals(
     policies: Sequence[str] = THREE,
     limit_s: float = 60.0,
     effort_s: float = math.inf,
-    workers: int = 1,
+    workers: int = WORKERS,
     progress: Progress | None = None,
 ) -> Solution:
     """Find the best plan with CP-SAT: interval variables under a cumulative constraint, exact to the millisecond.
@@ -88,7 +94,8 @@ def solve_intervals(
     effort_s : float
         After so much work the best plan so far is taken, in the solver's own measure, about a second each.
     workers : int
-        Threads. With one, and if ``limit_s`` is not met, the plan is the same on every machine.
+        Searches side by side, a thread each; some of them look for bounds alone. With one, and if ``limit_s`` is not
+        met, the plan is the same on every machine.
     progress : callable, optional
 
     Returns

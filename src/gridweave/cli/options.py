@@ -268,10 +268,10 @@ def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
     ScenarioError
         If the options are not known, or their values make no sense.
     """
-    from gridweave.grid.config.toml import FileReport, convert_table
-
     if not texts:
         return [{}]
+    from gridweave.grid.config.toml import FileReport, convert_table
+
     if entry.table is None:
         raise OptionError("--option", f"is of no use: the discipline {entry.name} has no options of its own")
     values: dict[str, list[object]] = {}

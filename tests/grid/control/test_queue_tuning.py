@@ -113,6 +113,16 @@ def test_one_order_is_that_order(tmp_path: Path) -> None:
     assert three.ran.all()
     assert three.start_ms.tolist() != played.start_ms.tolist()
     assert three.label == "sharing tuned advanced fcfs+sjf+ljf"
+    told = three.own_metrics
+    assert told["grid.decisions"] > 0
+    assert sum(told[f"grid.{order}_time_pct"] for order in ("fcfs", "sjf", "ljf")) == pytest.approx(100)
+    assert sum(told[f"grid.{order}_jobs_pct"] for order in ("fcfs", "sjf", "ljf")) == pytest.approx(100)
+    assert sum(told[f"grid.{order}_switches"] for order in ("fcfs", "sjf", "ljf")) == len(three.own.switched_ms) > 0
+    three.write(tmp_path / "told", plots=False)
+    lines = (tmp_path / "told" / "switches.csv").read_text().splitlines()
+    assert lines[0] == "when_ms,policy"
+    assert len(lines) == 1 + len(three.own.switched_ms)
+    assert "grid.sjf_time_pct" in (tmp_path / "told" / "summary.json").read_text()
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:

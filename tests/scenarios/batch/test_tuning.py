@@ -13,8 +13,10 @@ from builders import HOUR, cancelling, random_jobs, to_workload
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.plots.tuning import shares
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.dynp.discipline import KEPT_SWITCHES
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.dynp.policy import METRICS, CalendarEntry, DynPPolicy
+from gridweave.site.messages import ReservationRequested
 from gridweave.site.policy import Limit, SitePolicy, Window
 from reference import dynp as reference_dynp
 from reference import model
@@ -107,6 +109,8 @@ def test_the_loop_decides_as_the_reference(options: dict[str, Any]) -> None:
         assert stepped.own_metrics == result.own_metrics
         assert stepped.columns["policy"].tolist() == result.columns["policy"].tolist()
         assert isinstance(result.own, TuningUse)
+        for told in ("switched_ms", "switched_to", "started_by"):
+            assert getattr(stepped.own, told).tolist() == getattr(result.own, told).tolist()
         chosen += len(result.own.switched_ms)
     assert chosen > 3
 
@@ -173,3 +177,17 @@ def test_shares_of_a_bin_add_up() -> None:
     assert parts.sum(axis=0) == pytest.approx(1.0)
     lasted = {use.policy: use.active_ms for use in result.own.uses(0, int(result.end_ms.max()))}
     assert parts.mean(axis=1) * result.end_ms.max() == pytest.approx(list(lasted.values()))
+
+
+def test_switches_are_told_with_reservations_too(tmp_path: Path) -> None:
+    """A site that keeps reservations is stepped, and tells of more switches than it remembers at one time."""
+    jobs = to_workload(random_jobs(np.random.default_rng(3), 400, 12, load=1.3))
+    ask = ReservationRequested(reservation_id=1, start_ms=10 * HOUR, length_ms=HOUR, width=3)
+    result = simulate(jobs, 12, DynPPolicy(decider="simple"), reservations=[(0, ask)])
+    assert [answer.accepted for answer in result.reservations] == [True]
+    assert isinstance(result.own, TuningUse)
+    assert len(result.own.switched_ms) > KEPT_SWITCHES
+    switches = sum(result.own_metrics[f"{policy}_switches"] for policy in result.own.policies)
+    assert switches == len(result.own.switched_ms)
+    result.write(tmp_path, plots=False)
+    assert len((tmp_path / "switches.csv").read_text().splitlines()) == 1 + switches

@@ -51,7 +51,6 @@ def test_a_fractional_site_of_a_scenario_plays_its_jobs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (scenario(mode="sharing"), "only in scenarios with mode = 'local'"),
         (scenario(algorithm="MCB9*/per/OPT=MIN"), "near are MCB8*/per/OPT=MIN"),
         (scenario(needs='needs = "vm"'), "lublin"),
     ],

@@ -15,6 +15,7 @@ from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.policy import SitePolicy
 
 NODES = 16
@@ -73,18 +74,18 @@ def test_the_history_follows_who_stands_still_and_who_is_moved() -> None:
     history = History([4], slices_time=[True])
     for job_id in (1, 2):
         history.occupied(0, 0, job_id, 1, ((0, 3),), 3)
-        history.paced(0, job_id, works=job_id == 1)
-    history.check_slices(0)
-    history.paced(0, 2, works=True)
-    history.paced(0, 1, works=False)
-    history.check_slices(10)
-    history.paced(0, 1, works=True)
+        history.paced(0, job_id, RATE_ONE if job_id == 1 else 0)
+    history.check_shares(0)
+    history.paced(0, 2, RATE_ONE)
+    history.paced(0, 1, 0)
+    history.check_shares(10)
+    history.paced(0, 1, RATE_ONE)
     with pytest.raises(ViolationError, match="10 ms: job 2 works on nodes of site 0 where another does"):
-        history.check_slices(10)
+        history.check_shares(10)
     with pytest.raises(ViolationError, match="does not have the 3 nodes"):
         history.moved(20, 0, 1, ((2, 4),))
     history.left(20, 0, 1)
-    history.check_slices(20)
+    history.check_shares(20)
 
 
 def test_nodes_are_not_moved_where_time_is_not_shared() -> None:

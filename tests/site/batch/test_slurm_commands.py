@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.batch.slurm.commands import Slurm, SlurmSettings
+from gridweave.site.batch.slurm.commands import Slurm
+from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import Allocation, AllocationRequest, BatchView
 from slurm_cluster import SlurmCluster, running_cluster
 
@@ -60,7 +61,7 @@ async def test_allocations_from_the_request_to_the_end(cluster: SlurmCluster) ->
     view: BatchView = await slurm.view("gw-")
     waits = next(each for each in view.allocations if each.name == "gw-2")
     assert waits.reason == "Slurm has no nodes free for it now (Resources)"
-    assert view.ends == ((running.start_ms + 60_000, 2),)
+    assert view.busy[0] == (running.start_ms, running.start_ms + 60_000, 2)
     assert "anna" in cluster.run("squeue", "-h", "-o", "%k")
     await slurm.cancel((first, "999999"))
     assert (await seen(slurm, "gw-1", "ended")).reason == "it was cancelled in Slurm (CANCELLED)"

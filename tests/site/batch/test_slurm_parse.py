@@ -7,9 +7,9 @@ import re
 import pytest
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.site.batch.slurm.commands import SlurmSettings
 from gridweave.site.batch.slurm.parse import read_sinfo, read_span_ms, read_squeue, read_version, view_of
 from gridweave.site.batch.slurm.reasons import ENDED, WAITING, why_waiting
+from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest, check_request
 
 # Recorded from 22.05.8: squeue -h -a -t all in our format, while a job of four nodes waits for two that are taken.
@@ -50,8 +50,11 @@ def test_a_view_of_a_cluster_at_work() -> None:
     assert (over.name, over.number, over.state) == ("gw-x-1-1", "2", "ended")
     assert (waits.state, waits.start_ms) == ("waiting", 1795436673000)
     assert waits.reason == "Slurm has no nodes free for it now (Resources)"
-    assert view.ends == ((1795436673000, 2),)
-    assert view.waiting == ((1795436673000, 4), (1795436700000, 1))
+    assert view.busy == (
+        (1795436613000, 1795436673000, 2),
+        (1795436673000, 1795436733000, 4),
+        (1795436700000, 1795436760000, 1),
+    )
 
 
 def test_ends_and_reasons_of_newer_versions() -> None:
@@ -65,12 +68,13 @@ def test_ends_and_reasons_of_newer_versions() -> None:
         "gw-x-8-1": ("ended", "a node failed under it (NODE_FAIL)"),
         "gw-x-9-1": ("ended", "it used more memory than Slurm gave it (OUT_OF_MEMORY)"),
     }
-    assert view.ends == ()
+    assert [allocation.end for allocation in view.allocations] == ["", "lost", "memory"]
+    assert view.busy == ()
 
 
 def test_reasons_are_one_plain_line_each() -> None:
     """No reason is empty, ends with a stop, or is Slurm's word alone; those that are not known are told as they are."""
-    for word, plain in (WAITING | ENDED).items():
+    for word, plain in (WAITING | {word: plain for word, (_, plain) in ENDED.items()}).items():
         assert re.fullmatch(r"[a-zA-Z][^\n]{9,}[^.\s]", plain), word
         assert word not in plain
     assert why_waiting("AssocGrpCpuLimit") == "its account has a limit that is reached (AssocGrpCpuLimit)"

@@ -1,0 +1,74 @@
+"""When nodes of a batch system will be free, as far as can be seen: steps of free nodes, and the room in them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from gridweave.site.batch.system import BatchView
+
+Steps = tuple[tuple[int, int], ...]
+"""From when on how many nodes are free, by the instant; the last step holds for ever."""
+
+MOST_STEPS = 64
+"""With more steps the later ones are left out, and the least of them holds: a bound on what a journal keeps."""
+
+
+def free_steps(view: BatchView, now_ms: int) -> Steps:
+    """Return how many nodes are free from now on, if all that runs and waits takes as long as it may.
+
+    Jobs that share nodes are counted each for itself, so there may be more free nodes than is said; what waits and has
+    no expected start is not counted, so there may be fewer. What is said of now is the batch system's own word.
+
+    Examples
+    --------
+    >>> free_steps(BatchView(nodes=4, idle=1, busy=((0, 100, 3), (100, 160, 2))), 50)
+    ((50, 1), (100, 2), (160, 4))
+    """
+    change: Counter[int] = Counter({now_ms: 0})
+    for start_ms, end_ms, nodes in view.busy:
+        if end_ms > now_ms:
+            change[max(start_ms, now_ms)] += nodes
+            change[end_ms] -= nodes
+    steps: list[tuple[int, int]] = []
+    taken = 0
+    for instant in sorted(change):
+        taken += change[instant]
+        free = view.idle if instant == now_ms else max(0, min(view.nodes, view.nodes - taken))
+        if not steps or steps[-1][1] != free:
+            steps.append((instant, free))
+    if len(steps) > MOST_STEPS:
+        kept, left = steps[:MOST_STEPS], steps[MOST_STEPS:]
+        return (*kept[:-1], (kept[-1][0], min(free for _, free in [kept[-1], *left])))
+    return tuple(steps)
+
+
+def free_throughout(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int) -> int:
+    """Return how many nodes are free from one instant to another.
+
+    Examples
+    --------
+    >>> free_throughout(((50, 1), (100, 2), (160, 4)), 120, 200)
+    2
+    """
+    least: int | None = None
+    for number, (from_ms, free) in enumerate(steps):
+        until_ms = steps[number + 1][0] if number + 1 < len(steps) else None
+        if from_ms < end_ms and (until_ms is None or until_ms > start_ms):
+            least = free if least is None else min(least, free)
+    return least or 0
+
+
+def earliest_start(steps: Sequence[tuple[int, int]], now_ms: int, width: int, length_ms: int) -> int | None:
+    """Return the first instant from which so many nodes are free for so long; None: never, as far as can be seen.
+
+    Examples
+    --------
+    >>> earliest_start(((50, 1), (100, 2), (160, 4)), 50, 3, 10)
+    160
+    """
+    for from_ms, _ in steps:
+        start_ms = max(from_ms, now_ms)
+        if free_throughout(steps, start_ms, start_ms + length_ms) >= width:
+            return start_ms
+    return None

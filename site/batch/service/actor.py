@@ -1,0 +1,61 @@
+"""A site whose nodes belong to a batch system, as an actor: its driver, the hub of its nodes, and the keeper."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.service.actor import SiteActor
+
+if TYPE_CHECKING:
+    from gridweave.site.batch.service.hub import Hub
+    from gridweave.site.batch.service.keeper import BatchKeeper
+    from gridweave.site.service.desk import SiteDesk
+
+
+class BatchSiteActor(SiteActor):
+    """A site as `SiteActor`, whose machines are the nodes that a batch system gives it."""
+
+    def __init__(self, *arguments: Any, batch: BatchPlan, **options: Any) -> None:
+        self._batch = batch
+        self._hub: Hub | None = None
+        self._keeper: BatchKeeper | None = None
+        super().__init__(*arguments, **options)
+
+    def make_desk(self) -> SiteDesk:
+        """Return the desk of the site."""
+        from gridweave.site.batch.service.ended import output_of
+        from gridweave.site.batch.service.folder import SharedFolder
+        from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper
+        from gridweave.site.service.desk import SiteDesk
+
+        folder = SharedFolder(Path(self._batch.folder))
+        driver = self.make_driver(BatchSiteDriver)
+        assert isinstance(driver, BatchSiteDriver), "made as another"
+        self._hub, self._keeper = make_keeper(driver, folder, self._batch)
+        return SiteDesk(driver, uplink=self.uplink_status, read=partial(output_of, folder))
+
+    def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
+        """Return the turns, the orders that are repeated, and the look at the batch system."""
+        works = [desk.driver.run(), desk.driver.repeat_orders(), self._keep()]
+        return works if self._uplink is None else [*works, self._uplink.beat()]
+
+    async def _keep(self) -> None:
+        assert self._hub is not None, "kept before it was made"
+        assert self._keeper is not None, "kept before it was made"
+        await self._hub.open(self._batch.host or socket.gethostname())
+        await self._keeper.run()
+
+    async def _to_machine(self, machine: str, data: bytes) -> None:
+        if self._hub is not None:
+            self._hub.order(machine, data)
+
+    async def stop(self) -> None:
+        """Let go of the journal and of the nodes; what runs goes on."""
+        await super().stop()
+        if self._hub is not None:
+            await self._hub.close()

@@ -1,0 +1,79 @@
+"""The folder that a site shares with the nodes of its batch system: what lies where in it."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.site.launch import MachineRules
+from gridweave.site.machine.folders import Key, piece_folder, write_whole
+from gridweave.site.service.calls import SECRET_BYTES
+
+
+class SiteAddress(msgspec.Struct, frozen=True):
+    """Where the site hears the processes on its nodes."""
+
+    host: str
+    port: int
+
+
+class SharedFolder:
+    """A folder that every node sees under the same path, and that nobody but the account of the site can read.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            (path / "nodes").mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)
+        except OSError as error:
+            right = "name a folder that you can write to, and that every node of the cluster sees"
+            raise InputError(f"{path}: {error.strerror}; {right}") from error
+
+    def secret(self) -> bytes:
+        """Return the secret by which the site and its nodes know each other; it is made the first time."""
+        place = self.path / "secret"
+        if not place.exists():
+            write_whole(place, secrets.token_bytes(SECRET_BYTES))
+        return place.read_bytes()
+
+    def token(self) -> str:
+        """Return what the names of this site's allocations begin with, and those of no other's do."""
+        place = self.path / "token"
+        if not place.exists():
+            write_whole(place, secrets.token_hex(4).encode())
+        return place.read_text(encoding="ascii")
+
+    def set_address(self, address: SiteAddress) -> None:
+        """Tell the nodes where the site hears them now."""
+        write_whole(self.path / "address", msgspec.json.encode(address))
+
+    def address(self) -> SiteAddress:
+        """Return where the site hears its nodes; OSError if it was never there."""
+        return msgspec.json.decode((self.path / "address").read_bytes(), type=SiteAddress)
+
+    def set_rules(self, rules: MachineRules) -> None:
+        """Tell the nodes whose jobs they start, and within which limits."""
+        write_whole(self.path / "rules", msgspec.json.encode(rules))
+
+    def rules(self) -> MachineRules:
+        """Return whose jobs the nodes start; OSError if nobody has said it."""
+        return msgspec.json.decode((self.path / "rules").read_bytes(), type=MachineRules)
+
+    def node(self, name: str, number: int) -> Path:
+        """Return the folder of a node of an allocation, for what it runs."""
+        return self.path / "nodes" / f"{name}.{number}"
+
+    def nodes_with(self, key: Key) -> list[Path]:
+        """Return the folders of nodes that have, or had, a part of an attempt of a job."""
+        # The name of an allocation ends with the job and how often it was asked for.
+        found = (self.path / "nodes").glob(f"*-{key[0]}-*")
+        return sorted(folder for folder in found if piece_folder(folder, key).exists())

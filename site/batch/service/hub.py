@@ -1,0 +1,160 @@
+"""Where a site hears the processes on the nodes of its allocations, and hands them its orders."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.site.batch.service.folder import SharedFolder, SiteAddress
+from gridweave.site.messages import ENCODER, ORDERS, LookForRoom, Order, StartRun
+from gridweave.site.service.calls import NearDoor
+
+WAIT_S = 20.0
+"""So long a node that asks for orders waits for some; it asks again then."""
+
+SILENT_S = 60.0
+"""A node that has not asked for so long is not counted as there."""
+
+Place = tuple[str, int]
+"""A node: the name of its allocation, and its number there."""
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What a node is to do: as which machine, what, and whether to give itself back."""
+
+    machine: str = ""
+    orders: tuple[bytes, ...] = ()
+    leaves: bool = False
+
+
+class NodeOfSite:
+    """A node of an allocation, as the site knows it."""
+
+    def __init__(self, host: str) -> None:
+        self.host, self.machine = host, ""
+        self.orders: list[bytes] = []
+        self.news = asyncio.Event()
+        self.heard_s = time.monotonic()
+
+
+class Hub:
+    """Hears nodes, and knows which of them is which machine of the site.
+
+    A machine of such a site is no host: it is the place of one node, which a node of an allocation takes when it is
+    given the first part of a job, until the allocation ends. ``report`` takes in what a machine tells.
+    """
+
+    def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]]) -> None:
+        self._folder, self._report = folder, report
+        self._nodes: dict[Place, NodeOfSite] = {}
+        self._machines: dict[str, Place] = {}
+        # The allocation in the batch system that has a name; another that has the same name is a mistake.
+        self._numbers: dict[str, str] = {}
+        self._wanted: dict[int, str] | None = None  # by job; None: the site has not said it yet
+        self._leaving: set[str] = set()
+        self._door: NearDoor | None = None
+        self.news = asyncio.Event()
+
+    async def open(self, host: str) -> None:
+        """Listen, and tell the nodes where."""
+        self._door = NearDoor(self, ("hello", "ask", "report"), "", host="0.0.0.0", secret=self._folder.secret())
+        address = await self._door.address()
+        self._folder.set_address(SiteAddress(host, address.port))
+
+    async def close(self) -> None:
+        """Hear nobody any more."""
+        if self._door is not None:
+            await self._door.close()
+
+    # -- what the site wants ------------------------------------------------------------------------------------------
+
+    def want(self, names: dict[int, str]) -> None:
+        """Have the allocation of each job by its name; nodes of all others are to give themselves back."""
+        self._wanted = names
+        kept = set(names.values())
+        gone = [place for place in self._nodes if place[0] not in kept]
+        for place in gone:
+            self._leaving.add(place[0])
+            node = self._nodes.pop(place)
+            node.news.set()
+            if self._machines.get(node.machine) == place:
+                del self._machines[node.machine]
+
+    def is_ready(self, name: str, nodes: int) -> bool:
+        """Return whether all nodes of an allocation are there."""
+        now_s = time.monotonic()
+        found = (self._nodes.get((name, number)) for number in range(nodes))
+        return all(node is not None and now_s - node.heard_s < SILENT_S for node in found)
+
+    def order(self, machine: str, data: bytes) -> None:
+        """Hand orders to a machine; UnavailableError if no node is it."""
+        for order in ORDERS.decode(data):
+            place = self._place_for(machine, order)
+            node = self._nodes.get(place) if place is not None else None
+            if place is None or node is None:
+                raise UnavailableError(f"no node is machine {machine} now")
+            node.machine, self._machines[machine] = machine, place
+            node.orders.append(ENCODER.encode([self._meeting_here(order, place[0])]))
+            node.news.set()
+
+    def _place_for(self, machine: str, order: Order) -> Place | None:
+        """Return which node is to hear an order: that of the part of the job, or, of an end before the start, any."""
+        if isinstance(order, LookForRoom):
+            return self._machines.get(machine)
+        wanted = self._wanted or {}
+        if isinstance(order, StartRun):
+            name = wanted.get(order.launch.job_id)
+            return None if name is None else (name, order.launch.ranks[0].node)
+        name = wanted.get(order.job_id)
+        known = self._machines.get(machine)
+        if known is not None and known[0] == name:
+            return known
+        return next((place for place, node in self._nodes.items() if place[0] == name and not node.machine), None)
+
+    def _meeting_here(self, order: Order, name: str) -> Order:
+        """Return an order by which the ranks of a job on this site alone meet on the first node of its allocation."""
+        first = self._nodes.get((name, 0))
+        if not isinstance(order, StartRun) or first is None or len(order.launch.sites) > 1:
+            return order
+        _, colon, port = order.launch.rendezvous.rpartition(":")
+        meeting = f"{first.host}:{port}" if colon else ""
+        return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, rendezvous=meeting))
+
+    # -- what nodes call ----------------------------------------------------------------------------------------------
+
+    async def hello(self, name: str, number: int, allocation: str, host: str, machine: str) -> bool:
+        """Take note that a node is there, which may be a machine already; return whether it may stay."""
+        if self._wanted is None:
+            raise UnavailableError("the site is starting")
+        if name not in self._wanted.values() or self._numbers.setdefault(name, allocation) != allocation:
+            return False
+        place = name, number
+        node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host)
+        if machine and self._machines.setdefault(machine, place) == place:
+            node.machine = machine
+        self.news.set()
+        return True
+
+    async def ask(self, name: str, number: int) -> Orders:
+        """Return what a node is to do, as soon as there is anything."""
+        node = self._nodes.get((name, number))
+        if node is None:
+            return Orders(leaves=name in self._leaving)
+        node.heard_s = time.monotonic()
+        if not node.orders:
+            node.news.clear()
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await node.news.wait()
+            except TimeoutError:
+                pass
+        orders, node.orders = tuple(node.orders), []
+        return Orders(node.machine, orders, leaves=name in self._leaving)
+
+    async def report(self, data: bytes) -> None:
+        """Take in what a machine tells; return when it is durable."""
+        await self._report(data)

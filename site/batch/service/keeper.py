@@ -1,0 +1,293 @@
+"""Keeps a batch system asked for what a site wants of it, and the site told of what has become of that.
+
+It holds nothing that must not be lost. What is wanted follows from the state of the site, which is in its journal; what
+there is, from the names in the batch system's queue. What is wanted and is not there is asked for; what is there and is
+not wanted is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.outlook import Steps, free_steps
+from gridweave.site.batch.service.ended import end_of
+from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.service.hub import Hub
+from gridweave.site.batch.system import Allocation, AllocationRequest, BatchSystem, BatchView
+from gridweave.site.disciplines.protocol import NodesAsked
+from gridweave.site.messages import AskSeen, BatchSeen
+from gridweave.site.service.site_driver import SiteDriver
+
+logger = logging.getLogger("gridweave.live")
+
+LONGEST_PAUSE_S = 60.0
+"""A batch system that does not answer is asked at least so often."""
+
+IDLE = 5
+"""While nobody waits, and all that runs was seen to run, it is looked at so many times less often."""
+
+TELL_S = 30.0
+"""When nodes will be free is told so often at most, if nothing else has changed."""
+
+LEAVE_S = 10.0
+"""Nodes that were told to give themselves back have so long for it; then they are taken back."""
+
+GONE = "it is gone from the queue of the batch system"
+
+
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a batch system is kept asked."""
+
+    poll_s: float = 3.0
+    lease_s: float = 600.0
+    margin_ms: int = 120_000  # nodes are asked for so much longer than a job may take
+    python: str = ""  # the Python that has gridweave, on every node; empty: that of this process
+
+
+class BatchKeeper:
+    """Looks at a batch system again and again, and does what follows for a site.
+
+    Parameters
+    ----------
+    driver : SiteDriver
+        Of a site whose discipline asks a batch system.
+    system : BatchSystem
+    hub : Hub
+    folder : SharedFolder
+    settings : KeeperSettings
+    """
+
+    def __init__(
+        self, driver: SiteDriver, system: BatchSystem, hub: Hub, folder: SharedFolder, settings: KeeperSettings
+    ) -> None:
+        self._driver, self._system, self._hub = driver, system, hub
+        self._folder, self._settings = folder, settings
+        self._prefix = f"gw-{folder.token()}-"
+        self._view: BatchView | None = None
+        self._steps: Steps = ()
+        # What was asked for since the last look began, and of which of these it is not known whether that was heard.
+        self._asked: dict[str, str] = {}
+        self._unsure: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._told: dict[int, AskSeen] = {}
+        self._told_seen: BatchSeen | None = None
+        self._told_s = 0.0
+        self._unwanted: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Look and act, without end."""
+        pause_s = self._settings.poll_s
+        self._want()
+        while True:
+            try:
+                await self.look()
+                pause_s = self._settings.poll_s
+            except (UnavailableError, InputError) as error:
+                await self._away(str(error))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            await self._act_for(pause_s)
+
+    async def _act_for(self, pause_s: float) -> None:
+        """Ask and give back as the site changes, until it is time for the next look."""
+        begin_s = time.monotonic()
+        while True:
+            self._want()
+            if self._view is not None:
+                await self.act()
+                await self._tell(self._view)
+            left_s = begin_s + pause_s * (IDLE if self._is_quiet() else 1) - time.monotonic()
+            if left_s <= 0:
+                return
+            self._hub.news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._hub.news.wait()
+
+    def _want(self) -> None:
+        """Tell the hub which allocations are wanted."""
+        self._hub.want({each.job.job_id: self.name_of(each) for each in self._wanted()})
+
+    def _is_quiet(self) -> bool:
+        """Return whether nothing is expected of the batch system."""
+        view = self._view
+        if view is None or self._unsure:
+            return False
+        if self._unwanted:
+            return False
+        seen = {allocation.name: allocation.state for allocation in view.allocations}
+        return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
+
+    def name_of(self, asked: NodesAsked) -> str:
+        """Return the name of the allocation for a job; it ends with the job and how often it was asked for before."""
+        return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
+
+    def _wanted(self) -> list[NodesAsked]:
+        asks = self._driver.site.core.site.asks
+        assert asks is not None, "a site that asks no batch system"
+        return asks.nodes_asked(self._driver.clock.now_ms())
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Look at the batch system once, and tell the site what has changed."""
+        before, self._asked = self._asked, {}
+        view = await self._system.view(self._prefix)
+        there = {allocation.name for allocation in view.allocations}
+        # What was asked for before this look began, and is not there, never came or has been forgotten.
+        lost = [
+            Allocation(name=name, number=number, state="ended", reason=GONE, end="lost")
+            for name, number in before.items()
+            if name not in there and name not in self._unsure
+        ]
+        self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
+        self._steps = free_steps(view, self._driver.clock.now_ms())
+        self._unsure.clear()
+        await self._settle_ended(self._view)
+        await self._tell(self._view)
+
+    async def _away(self, problem: str) -> None:
+        """Tell the site that the batch system does not answer."""
+        logger.warning("%s: %s", self._driver.settings.name, problem)
+        last = self._told_seen or BatchSeen(0, None, ())
+        if last.problem != problem:
+            self._told_seen = msgspec.structs.replace(last, problem=problem, asks=())
+            await self._driver.told(self._told_seen)
+
+    async def _settle_ended(self, view: BatchView) -> None:
+        """Tell the site how parts of jobs ended whose nodes are gone."""
+        found = self._by_name(view)
+        for each in self._wanted():
+            name = self.name_of(each)
+            allocation = found.get(name, Allocation(name=name, number="", state="ended", reason=GONE, end="lost"))
+            if not each.has_started or allocation.state != "ended":
+                continue
+            reports = [
+                end_of(
+                    self._folder.node(name, node),
+                    machine,
+                    (each.job.job_id, attempt),
+                    allocation.end,
+                    allocation.reason,
+                )
+                for machine, attempt, node in self._driver.site.runs.unfinished(each.job.job_id)
+            ]
+            if reports:
+                await self._driver.told(*reports)
+
+    async def _tell(self, view: BatchView) -> None:
+        """Tell the site what it does not know yet."""
+        found = self._by_name(view)
+        asks = []
+        for each in self._wanted():
+            seen = None if each.has_started else self._seen(each, found)
+            if seen is not None and self._told.get(each.job.job_id) != seen:
+                self._told[each.job.job_id] = seen
+                asks.append(seen)
+        seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks))
+        plain = msgspec.structs.replace(seen_all, free=(), asks=())
+        is_new = self._told_seen is None or msgspec.structs.replace(self._told_seen, free=(), asks=()) != plain
+        if asks or is_new or time.monotonic() - self._told_s > TELL_S:
+            self._told_seen, self._told_s = seen_all, time.monotonic()
+            await self._driver.told(seen_all)
+            waiting = {each.job.job_id for each in self._wanted() if not each.has_started}
+            self._told = {job_id: seen for job_id, seen in self._told.items() if job_id in waiting}
+
+    def _seen(self, asked: NodesAsked, found: Mapping[str, Allocation]) -> AskSeen | None:
+        """Return what has become of the nodes of a job that waits; None if nothing is known yet."""
+        job, name = asked.job, self.name_of(asked)
+        if name in self._refused:
+            return AskSeen(job.job_id, asked.ask, "refused", None, self._refused[name])
+        allocation = found.get(name)
+        if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
+            return AskSeen(job.job_id, asked.ask, "ready")
+        if allocation is None:
+            return None
+        if allocation.state == "ended":
+            state = "cancelled" if allocation.end == "cancelled" else "over"
+            return AskSeen(job.job_id, asked.ask, state, None, allocation.reason)  # type: ignore[arg-type]
+        reason = allocation.reason or "its nodes are there, and are being prepared"
+        number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
+        return AskSeen(job.job_id, asked.ask, "waiting", allocation.start_ms, f"{number}{reason}")
+
+    @staticmethod
+    def _by_name(view: BatchView) -> dict[str, Allocation]:
+        """Return what counts of each name: what runs, else what waits, else what has ended."""
+        found: dict[str, Allocation] = {}
+        for allocation in view.allocations:
+            known = found.get(allocation.name)
+            if known is None or _RANK[allocation.state] < _RANK[known.state]:
+                found[allocation.name] = allocation
+        return found
+
+    # -- acting -------------------------------------------------------------------------------------------------------
+
+    async def act(self) -> None:
+        """Ask for what is wanted and not there, and give back what is there and not wanted."""
+        view = self._view
+        assert view is not None, "nothing is asked for before the first look"
+        wanted = {self.name_of(each): each for each in self._wanted()}
+        counts = self._by_name(view)
+        mistakes = [one for one in view.allocations if one.state != "ended" and counts[one.name] is not one]
+        gone = [one for name, one in counts.items() if name not in wanted and one.state != "ended"]
+        # Nodes that hear the site give themselves back, which asks nothing of the batch system.
+        now_s = time.monotonic()
+        self._unwanted = {one.number: self._unwanted.get(one.number, now_s) for one in gone}
+        gone = [one for one in gone if one.state == "waiting" or now_s - self._unwanted[one.number] > LEAVE_S]
+        numbers = tuple(one.number for one in (*mistakes, *gone))
+        if numbers:
+            await self._give_back(numbers)
+        for name, each in wanted.items():
+            known = name in counts or name in self._asked or name in self._unsure or name in self._refused
+            if not each.has_started and not known:
+                await self._ask(name, each)
+        self._refused = {name: why for name, why in self._refused.items() if name in wanted}
+
+    async def _give_back(self, numbers: tuple[str, ...]) -> None:
+        try:
+            await self._system.cancel(numbers)
+        except UnavailableError as error:
+            logger.warning("%s cannot be given back yet: %s", ", ".join(numbers), error)
+            return
+        assert self._view is not None, "given back before it was seen"
+        left = tuple(one for one in self._view.allocations if one.number not in numbers)
+        self._view = msgspec.structs.replace(self._view, allocations=left)
+
+    async def _ask(self, name: str, asked: NodesAsked) -> None:
+        """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
+        assert self._view is not None, "asked for before anything was seen"
+        job = asked.job
+        length_ms, longest_ms = job.estimate_ms + self._settings.margin_ms, self._view.longest_ms
+        module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
+        command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
+        request = AllocationRequest(
+            name=name,
+            nodes=job.width,
+            length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
+            script=self._system.script(command),
+            comment=self._comment(job.job_id),
+        )
+        try:
+            self._asked[name] = await self._system.submit(request)
+        except UnavailableError as error:
+            logger.warning("%s: %s", name, error)
+            self._unsure.add(name)
+        except InputError as error:
+            self._refused[name] = str(error)
+
+    def _comment(self, job_id: int) -> str:
+        """Return whose job it is, for people who look at the queue of the batch system."""
+        site = self._driver.site
+        request = site.request_of(job_id)
+        user = "" if request is None or not request.user else f" of {request.user}"
+        return f"gridweave job {job_id}{user}"
+
+
+_RANK = {"running": 0, "waiting": 1, "ended": 2}

@@ -1,0 +1,154 @@
+"""What runs on each node of an allocation: the agent of a machine, which connects to its site by itself.
+
+``python -m gridweave.site.batch.service.node FOLDER NAME LEASE_S``, by the script of the allocation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.service.hub import WAIT_S, Orders
+from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.service.calls import CALL_S, NearAddress, NearLine
+
+logger = logging.getLogger("gridweave.live")
+
+AGAIN_S = 0.5
+"""So long it waits before it tries to reach its site again."""
+
+END_S = 20.0
+"""So long the ranks have to end when the batch system takes the node."""
+
+TAKEN = "the batch system has taken its node"
+
+
+class Node:
+    """A node of an allocation, from its start until it is given back.
+
+    It is given back when the site says so, or when it runs nothing and has not heard of the site for the time of its
+    lease. When the batch system takes it (TERM), it ends what it runs, and tells nobody: the site finds out why from
+    the batch system, and how far it came from the folder.
+    """
+
+    def __init__(self, folder: SharedFolder, name: str, number: int, allocation: str, lease_s: float) -> None:
+        self._folder, self._name, self._number, self._allocation = folder, name, number, allocation
+        self._lease_s, self._heard_s = lease_s, time.monotonic()
+        self._host = socket.gethostname()
+        self._agent: AgentDriver | None = None
+        self._works: asyncio.Task[None] | None = None
+        self._line: NearLine | None = None
+        self._taken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work for the site until the node is given back, or taken."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._taken.set)
+        serving = asyncio.ensure_future(self._serve())
+        taken = asyncio.ensure_future(self._taken.wait())
+        await asyncio.wait({serving, taken}, return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        if taken.done():
+            await self._end_all()
+        if self._works is not None:
+            self._works.cancel()
+        if self._agent is not None:
+            await self._agent.close()
+        if serving.done() and not serving.cancelled():
+            serving.result()
+
+    async def _end_all(self) -> None:
+        """End what runs, and wait until it has ended, as long as the batch system may let it."""
+        agent = self._agent
+        if agent is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                for key in agent.runner.known():
+                    await agent.runner.cancel(*key, TAKEN)
+                while self._runs():
+                    await asyncio.sleep(0.05)
+
+    def _runs(self) -> bool:
+        """Return whether any part of a job has not ended."""
+        agent = self._agent
+        if agent is None:
+            return False
+        states = (agent.runner.state(*key) for key in agent.runner.known())
+        return any(state is None or state.phase != "ended" for state in states)
+
+    async def _serve(self) -> None:
+        while self._runs() or time.monotonic() - self._heard_s < self._lease_s:
+            try:
+                if not await self._follow():
+                    return
+            except (OSError, UnavailableError, TimeoutError, msgspec.MsgspecError) as error:
+                logger.info("%s cannot reach its site, trying again: %s", self._name, error)
+                await asyncio.sleep(AGAIN_S)
+        logger.warning(
+            "%s has heard nothing of its site for %.0f s, and gives its node back", self._name, self._lease_s
+        )
+
+    async def _follow(self) -> bool:
+        """Reach the site, and do what it says as long as the connection lasts; return False when the node goes back."""
+        address = await asyncio.to_thread(self._folder.address)
+        near = NearAddress("", address.port, self._folder.secret())
+        async with asyncio.timeout(CALL_S):
+            self._line = line = await NearLine.open(near, address.host)
+            machine = "" if self._agent is None else self._agent.name
+            stays = await line.call("hello", self._name, self._number, self._allocation, self._host, machine)
+        try:
+            while stays:
+                async with asyncio.timeout(WAIT_S + CALL_S):
+                    told = msgspec.convert(await line.call("ask", self._name, self._number), Orders)
+                self._heard_s = time.monotonic()
+                if told.leaves:
+                    return False
+                await self._do(told)
+        finally:
+            line.end()
+        return False
+
+    async def _do(self, told: Orders) -> None:
+        if told.orders and self._agent is None:
+            root = self._folder.node(self._name, self._number)
+            self._agent = AgentDriver(told.machine, root, self._report, host=self._host, rules=self._folder.rules())
+            await self._agent.open()
+            self._works = asyncio.ensure_future(self._agent.run())
+        for data in told.orders:
+            assert self._agent is not None, "orders for no machine"
+            await self._agent.order(data)
+
+    async def _report(self, data: bytes) -> None:
+        if self._taken.is_set() or self._line is None:
+            raise UnavailableError(TAKEN)
+        async with asyncio.timeout(CALL_S):
+            await self._line.call("report", data)
+
+
+def main(arguments: list[str]) -> None:
+    """Work on this node for the site whose folder is named; one line of what is wrong, if it cannot."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    try:
+        folder, name, lease_s = arguments
+        number, allocation = int(os.environ["GRIDWEAVE_NODE"]), os.environ["GRIDWEAVE_ALLOCATION"]
+        node = Node(SharedFolder(Path(folder)), name, number, allocation, float(lease_s))
+    except (KeyError, ValueError) as error:
+        sys.exit(f"this is started by the script of an allocation alone: {error!r}")
+    except GridweaveError as error:
+        sys.exit(str(error))
+    asyncio.run(node.run())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,36 @@
+"""The driver of a site whose nodes belong to a batch system, and what keeps that asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.service.hub import Hub
+from gridweave.site.batch.service.keeper import BatchKeeper, KeeperSettings
+from gridweave.site.batch.slurm.commands import Slurm
+from gridweave.site.messages import MachineTakes
+from gridweave.site.service.site_driver import SiteDriver
+
+
+class BatchSiteDriver(SiteDriver):
+    """Drives a site as `SiteDriver`, and wakes its keeper after every turn: something may be wanted, or no more."""
+
+    hub: Hub | None = None
+
+    def act(self, commands: Sequence[Any]) -> None:
+        """Tell the machines what to run, and the keeper to look what is wanted."""
+        super().act(commands)
+        if self.hub is not None:
+            self.hub.news.set()
+
+
+def make_keeper(driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan) -> tuple[Hub, BatchKeeper]:
+    """Return what hears the nodes of a site, and what keeps its batch system asked."""
+    folder.set_rules(plan.rules)
+    if driver.site.runs.users != plan.rules.users:
+        driver.tell(MachineTakes(driver.settings.machines[0].name, plan.rules.users))
+    driver.hub = hub = Hub(folder, driver.report)
+    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python)
+    return hub, BatchKeeper(driver, Slurm(plan.slurm, folder.path), hub, folder, settings)

@@ -1,0 +1,1 @@
+"""Sites whose nodes belong to a batch system (docs/slurm.md)."""

@@ -1,0 +1,220 @@
+"""A site whose batch system decides when jobs start: it is asked for nodes for each, and the job starts on them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Self
+
+import msgspec
+
+from gridweave.site.batch.outlook import earliest_start, free_throughout
+from gridweave.site.disciplines.batch.policy import BatchPolicy
+from gridweave.site.disciplines.protocol import NodesAsked
+from gridweave.site.explain import SiteReason, nodes_text
+from gridweave.site.job import Job, Running
+from gridweave.site.messages import BatchSeen
+from gridweave.site.state import CoreState
+from gridweave.site.times import rough_span_text, when_text
+
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10_000, 600_000
+"""When nodes were lost before their job began, they are asked for again after so long; twice as long each time."""
+
+
+class AskedJob(msgspec.Struct):
+    """A job of the site, and what is known of the nodes that were asked for it."""
+
+    job: Job
+    ask: int = 0
+    is_ready: bool = False
+    start_ms: int | None = None  # when nodes are expected; when it has started
+    end_ms: int | None = None  # when it ends by estimate, once it has started
+    not_before_ms: int = 0
+    reason: str = ""
+
+
+class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDiscipline 1"):
+    """The jobs in the order in which they came, and how the batch system was when it was looked at last."""
+
+    jobs: list[AskedJob]
+    seen: BatchSeen | None
+
+
+class BatchDiscipline:
+    """The jobs of a site that a batch system is asked for nodes for; first come, first asked.
+
+    Parameters
+    ----------
+    nodes : int
+        The most nodes that jobs have at one time.
+    policy : BatchPolicy
+    week_offset_ms : int
+        Counts for nothing here.
+    """
+
+    state_type: Any = BatchDisciplineState
+
+    def __init__(self, nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> None:
+        self._nodes, self._policy = nodes, policy
+        self._jobs: dict[int, AskedJob] = {}
+        self._seen: BatchSeen | None = None
+
+    def aside(self) -> Self:
+        """Return what can be asked anything; asking changes nothing here."""
+        return copy.copy(self)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        if job.width > self._nodes:
+            return f"the site has {nodes_text(self._nodes)}"
+        longest_ms = None if self._seen is None else self._seen.longest_ms
+        if longest_ms is not None and job.estimate_ms > longest_ms:
+            longest, asked = rough_span_text(longest_ms), rough_span_text(job.estimate_ms)
+            return (
+                f"its partition gives nodes for {longest} at most, and the job may take {asked}; give it a lower limit"
+            )
+        return None
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        self._jobs[job.job_id] = AskedJob(job)
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        del self._jobs[job_id]
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job to end at another instant."""
+        self._jobs[job_id].end_ms = end_ms
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        del self._jobs[job_id]
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nothing: the nodes belong to the batch system."""
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Do nothing: there is no reservation."""
+
+    # -- the batch system ---------------------------------------------------------------------------------------------
+
+    def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
+        """Return what is to be asked for or kept: for the jobs that have started, and for the first that wait."""
+        found = [NodesAsked(each.job, each.ask, True) for each in self._jobs.values() if each.end_ms is not None]
+        room = self._nodes - sum(asked.job.width for asked in found)
+        # Where the cluster is larger than what jobs of the site may have, no more is asked for than they may have.
+        is_capped = self._seen is not None and self._seen.nodes > self._nodes
+        for each in self._in_order()[: self._policy.most_asked]:
+            if is_capped and each.job.width > room:
+                break
+            room -= each.job.width
+            if each.not_before_ms <= now_ms:
+                found.append(NodesAsked(each.job, each.ask, False))
+        return found
+
+    def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
+        """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
+        self._seen = msgspec.structs.replace(seen, asks=())
+        refused = []
+        for ask in seen.asks:
+            each = self._jobs.get(ask.job_id)
+            if each is None or each.end_ms is not None or each.ask != ask.ask:
+                continue
+            each.is_ready, each.start_ms, each.reason = ask.state == "ready", ask.start_ms, ask.reason
+            if ask.state in ("refused", "cancelled"):
+                refused.append((ask.job_id, ask.reason))
+            elif ask.state == "over":
+                each.not_before_ms = now_ms + min(FIRST_PAUSE_MS * 2 ** min(each.ask, 16), LONGEST_PAUSE_MS)
+                each.ask, each.start_ms = each.ask + 1, None
+        return refused
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start the jobs whose nodes are there, in the order of the queue."""
+        free = self._nodes - sum(each.job.width for each in self._jobs.values() if each.end_ms is not None)
+        started = []
+        for each in self._in_order():
+            if each.is_ready and each.job.width <= free:
+                free -= each.job.width
+                each.start_ms, each.end_ms, each.reason = now_ms, now_ms + each.job.estimate_ms, ""
+                started.append(each.job)
+        return started
+
+    # -- what is asked of it ------------------------------------------------------------------------------------------
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length could have at once, as far as can be seen."""
+        if self._seen is None or self._seen.problem or self._in_order():
+            return 0
+        return min(self._nodes, free_throughout(self._seen.free, now_ms, now_ms + length_ms))
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, as far as can be seen; None: never, or nothing is seen."""
+        if width > self._nodes or self._seen is None:
+            return None
+        start_ms = earliest_start(self._seen.free, now_ms, width, length_ms)
+        expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
+        # Behind those of the site that wait; a batch system that backfills may be quicker.
+        return None if start_ms is None else max([start_ms, *expected])
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return nothing: jobs start when the batch system is seen to have given nodes."""
+        return None
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job."""
+        return min((each.end_ms for each in self._jobs.values() if each.end_ms is not None), default=None)
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        found = [
+            (each.end_ms, job_id, each.start_ms or 0) for job_id, each in self._jobs.items() if each.end_ms is not None
+        ]
+        for end_ms, job_id, start_ms in sorted(found):
+            yield Running(self._jobs[job_id].job, start_ms, end_ms)
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order in which nodes are asked for; none is promised a start."""
+        for each in self._in_order():
+            yield each.job, None
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job is expected to start, and why not earlier, in the batch system's view."""
+        each = self._jobs[job_id]
+        ahead = [other.job.job_id for other in self._in_order()].index(job_id)
+        problem = "" if self._seen is None else self._seen.problem
+        asked = any(found.job.job_id == job_id for found in self.nodes_asked(now_ms))
+        if self._seen is None or problem:
+            reason = problem or "the batch system has not been looked at yet"
+        elif each.not_before_ms > now_ms:
+            reason = f"its nodes were lost before it began: {each.reason}; they are asked for again "
+            reason += when_text(each.not_before_ms, now_ms)
+        elif not asked:
+            reason = "nodes are asked for on behalf of those ahead of it, and of no more at one time"
+        else:
+            reason = each.reason or "the batch system is being asked for its nodes"
+        return SiteReason(start_ms=each.start_ms, ahead=ahead, reason=reason)
+
+    def _in_order(self) -> list[AskedJob]:
+        """Return the waiting jobs, those that go behind all others last."""
+        return sorted((each for each in self._jobs.values() if each.end_ms is None), key=lambda each: each.job.behind)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> BatchDisciplineState:
+        """Return what is known of the jobs and of the batch system."""
+        return BatchDisciplineState(jobs=list(self._jobs.values()), seen=self._seen)
+
+    def restore(self, state: BatchDisciplineState) -> None:
+        """Take in what was known."""
+        self._jobs = {each.job.job_id: each for each in state.jobs}
+        self._seen = state.seen
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        held = sum(each.job.width for each in self._jobs.values() if each.end_ms is not None)
+        assert held <= self._nodes, "jobs have more nodes than there are"
+        assert all(each.is_ready for each in self._jobs.values() if each.end_ms is not None), "started without nodes"

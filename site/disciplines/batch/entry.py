@@ -1,0 +1,83 @@
+"""The discipline slurm as an entry of the dictionary: the options of such a site, and its policy from them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gridweave.errors import OptionError
+from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.disciplines.batch.discipline import BatchDiscipline
+from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy
+from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+
+
+class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which Slurm cluster a site is, and how it is asked: ``slurm`` of one of ``[[sites]]``.
+
+    Attributes
+    ----------
+    partition, account, qos, conf, bin : str
+    options : list of str
+        As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
+    folder : str
+        Where allocations work, and jobs and their output are kept; every node of the cluster sees it under this path.
+    host : str
+        By which name the nodes reach the machine of the site; empty: its own.
+    python : str
+        The Python that has gridweave, on every node; empty: the path of the one that runs the site.
+    most_asked : int
+        As in `BatchPolicy`.
+    poll_s : float
+        So often the cluster is looked at; less often while it does not answer.
+    lease_s : float
+        Nodes that run nothing and hear nothing of the site for so long give themselves back.
+    """
+
+    partition: Annotated[str, Meta(description="Of which nodes are asked for.")]
+    folder: Annotated[str, Meta(description="A folder that every node sees under this path.")]
+    account: str = ""
+    qos: str = ""
+    conf: str = ""
+    bin: str = ""
+    options: list[str] = []
+    host: str = ""
+    python: str = ""
+    most_asked: Annotated[int, Meta(description="Nodes are asked for on behalf of so many waiting jobs.")] = 100
+    poll_s: Annotated[float, Meta(description="So often the cluster is looked at.")] = 3.0
+    lease_s: Annotated[float, Meta(description="After so long without the site nodes give themselves back.")] = 600.0
+
+    @property
+    def settings(self) -> SlurmSettings:
+        """Which cluster it is, and as what jobs are submitted there."""
+        names = ("partition", "account", "qos", "conf", "bin")
+        return SlurmSettings(options=tuple(self.options), **{name: getattr(self, name) for name in names})
+
+
+def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
+    """Return the policy of a site that is a Slurm cluster: the table ``slurm`` is its option."""
+    refuse_unknown(given, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when")
+    table: SlurmTable | None = given.get(NAME)
+    if table is None:
+        raise OptionError(NAME, "is missing: a table that names at least the partition and a folder (docs/slurm.md)")
+    _ = table.settings
+    if not table.folder.startswith("/"):
+        raise OptionError("folder", f"{table.folder!r} must be an absolute path, the same on all nodes of the cluster")
+    for name, least in (("poll_s", 0.1), ("lease_s", 10.0)):
+        if not least <= getattr(table, name) <= 86_400:
+            raise OptionError(name, f"is {getattr(table, name):g}; from {least:g} to 86400 seconds")
+    return BatchPolicy(most_asked=table.most_asked)
+
+
+ENTRY = Entry(
+    name=NAME,
+    about="the nodes belong to a Slurm cluster, which decides what starts when",
+    make=BatchDiscipline,
+    read=read_policy,
+    backfills=("easy",),
+    table=SlurmTable,
+    table_key=NAME,
+    live_only=True,
+)

@@ -1,0 +1,143 @@
+"""Sites that give jobs fractions of nodes in the simulated world, and the checker that knows parts of nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridweave.errors import InputError
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
+from gridweave.scenarios.workload.needs import with_needs
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.connections import Faults, Network
+from gridweave.scenarios.world.history import History, ViolationError
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.disciplines.fractional.discipline import Fractional
+from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.job import Resources
+from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.policy import SitePolicy
+
+NODES = 16
+GREEDY = FractionalPolicy(algorithm="GreedyPM*/per/OPT=MIN/MINVT=600", period_ms=3_000_000)
+PACKED = FractionalPolicy(algorithm="MCB8*/per/OPT=AVG", period_ms=600_000)
+
+
+def drawn(seed: int, jobs: int = 100) -> Workload:
+    """Return jobs of the Lublin model under much load, with needs."""
+    rng = np.random.default_rng(seed)
+    return with_needs(generate_lublin(lublin_model(), jobs, rng, nodes=NODES, load=1.4), "lublin", rng)
+
+
+@pytest.mark.parametrize("policy", [GREEDY, PACKED], ids=["GreedyPM", "MCB8"])
+def test_own_users_in_the_world_have_the_schedule_of_their_site(policy: FractionalPolicy) -> None:
+    """Where nobody hands a job to the grid, a fractional site does what it would do by itself."""
+    workload = drawn(5)
+    alone = simulate(workload, NODES, policy)
+    world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
+    assert world.start_ms.tolist() == alone.start_ms.tolist()
+    assert world.end_ms.tolist() == alone.end_ms.tolist()
+    assert alone.columns["preemptions"].any(), "jobs are paused, so that the world has to follow"
+    assert alone.columns["migrations"].any(), "jobs are moved, so that the world has to follow"
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_that_must_never_happen_does_where_nodes_are_parted(seed: int, control: str) -> None:
+    """With losses, crashes and cuts no node gives more than it has, no job is lost, and none runs twice."""
+    workload = drawn(seed, jobs=60)
+    rng = np.random.default_rng(seed)
+    result = simulate_world(
+        workload,
+        [NODES, 8, NODES],
+        GridPolicy(mode="sharing" if control == "none" else "adaptive", control=control, overhead=0.2),
+        site_policies=[GREEDY, SitePolicy(), PACKED],
+        to_grid=rng.random(len(workload)) < 0.7,
+        home=np.where(workload.width > 8, 0, np.arange(len(workload)) % 3),
+        network=Network(latency_ms=50, jitter_ms=100, loss=0.1, duplicate=0.1),
+        faults=Faults(crash_every_ms=9_000_000, crash_lasts_ms=60_000, cut_every_ms=9_000_000, cut_lasts_ms=30_000),
+        rng=rng,
+        check=True,
+    )
+    assert not result.refused
+    assert (result.end_ms >= result.start_ms).all()
+
+
+def starts_at(policies: list[FractionalPolicy | SitePolicy], need: float, memory: float) -> list[int]:
+    """Return the starts of three jobs of a grid of two sites: two that take a site each, then one as wide."""
+    workload = Workload(
+        job_id=[1, 2, 3],
+        submit_ms=[0, 1, 1_000],
+        width=[2, 2, 2],
+        estimate_ms=[100_000, 30_000, 50_000],
+        run_ms=[100_000, 30_000, 50_000],
+        columns={"cpu_need": [1.0, 1.0, need], "memory_fraction": [memory, memory, memory]},
+    )
+    policy = GridPolicy(mode="sharing", control="limited")
+    result = simulate_world(workload, [2, 2], policy, site_policies=policies, check=True)
+    return result.start_ms.tolist()
+
+
+def test_the_grid_weighs_a_slow_start_against_a_wait() -> None:
+    """A job starts at once at two thirds of its speed if it ends sooner so than after a wait, and not else."""
+    sites = [FractionalPolicy(algorithm="Greedy*/OPT=MIN"), SitePolicy()]
+    assert starts_at(sites, need=0.5, memory=0.5) == [0, 1, 1_000], "75 s slowly, or 50 s after a wait of 29 s"
+    assert starts_at(sites, need=1.0, memory=0.5) == [0, 1, 30_001], "100 s slowly"
+    assert starts_at(sites, need=0.5, memory=0.6) == [0, 1, 30_001], "there is no memory for it beside the other"
+
+
+@pytest.mark.parametrize(("overhead", "fragments"), [(0.2, [(1, 2), (2, 2)]), (1.5, [(0, 4)])])
+def test_the_grid_weighs_a_slow_start_against_a_split(overhead: float, fragments: list[tuple[int, int]]) -> None:
+    """A job that would take twice as long beside another is split if that costs less."""
+    workload = Workload(
+        job_id=[1, 2],
+        submit_ms=[0, 1_000],
+        width=[4, 4],
+        estimate_ms=[100_000, 50_000],
+        run_ms=[100_000, 50_000],
+        columns={"cpu_need": [1.0, 1.0], "memory_fraction": [0.5, 0.5]},
+    )
+    policy = GridPolicy(mode="adaptive", control="limited", overhead=overhead)
+    sites = [FractionalPolicy(algorithm="Greedy*/OPT=MIN"), SitePolicy(), SitePolicy()]
+    result = simulate_world(workload, [4, 2, 2], policy, site_policies=sites, check=True)
+    assert result.start_ms.tolist() == [0, 1_000]
+    assert result.fragments_of(1) == fragments
+
+
+def test_fractional_sites_ask_for_needs() -> None:
+    """A workload that does not tell what tasks need is refused as by a site alone."""
+    with pytest.raises(InputError, match="has no column cpu_need"):
+        simulate_world(drawn(1).replace(columns={}), [NODES], GridPolicy(control="limited"), site_policies=[GREEDY])
+
+
+def test_a_job_that_works_on_while_it_is_paused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that tells nobody to go slower gives more than it has, and the history says so."""
+    monkeypatch.setattr(Fractional, "take_rates", lambda self: [])
+    with pytest.raises(ViolationError, match=r"site 0 gives \d+\.\d+% of its CPU|works on site 0, and is on no node"):
+        simulate_world(drawn(5), [NODES], GridPolicy(mode="local"), site_policies=[GREEDY])
+
+
+def test_the_history_counts_every_task_on_a_node() -> None:
+    """Two tasks of a job on one node take its memory and its CPU twice, and a paused job takes nothing."""
+    history = History([4], fractions=[True])
+    half = Resources(cpu_need=0.5, memory=0.5)
+    history.occupied(0, 0, 1, 1, ((0, 2), (0, 1)), 3, needs=half)
+    history.check_shares(0)
+    with pytest.raises(ViolationError, match="does not have the 3 nodes"):
+        history.occupied(0, 0, 9, 1, ((0, 2),), 3, needs=half)
+    history.occupied(5, 0, 2, 1, ((0, 1),), 1, needs=half)
+    with pytest.raises(ViolationError, match=r"5 ms: node 0 of site 0 gives 150\.00% of its memory"):
+        history.check_shares(5)
+    history.moved(5, 0, 2, ((1, 2),))
+    history.check_shares(5)
+    history.moved(9, 0, 1, ())
+    with pytest.raises(ViolationError, match="9 ms: job 1 works on site 0, and is on no node"):
+        history.check_shares(9)
+    history.paced(0, 1, 0)
+    history.occupied(9, 0, 3, 1, ((1, 2),), 1, needs=Resources(cpu_need=1.0, memory=0.5))
+    with pytest.raises(ViolationError, match=r"node 1 of site 0 gives 150\.00% of its CPU"):
+        history.check_shares(9)
+    history.paced(0, 3, RATE_ONE // 2)
+    history.check_shares(9)

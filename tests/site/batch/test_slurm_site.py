@@ -1,0 +1,206 @@
+"""A live site whose nodes belong to a real Slurm cluster: its jobs from the request to the end, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gridweave.errors import UnavailableError
+from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.service.ended import output_of
+from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper
+from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.disciplines.batch.policy import BatchPolicy
+from gridweave.site.job import OVER, Accepted, JobRecord, JobRequest, Program
+from gridweave.site.messages import Machine
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.clock import Clock
+from slurm_cluster import SlurmCluster, running_cluster
+
+NODES = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """Return a cluster of four nodes."""
+    with running_cluster(tmp_path_factory.mktemp("slurm"), "two", NODES, "120") as found:
+        yield found
+
+
+class BatchSite:
+    """A site on a cluster, in this event loop, that can be killed and started anew."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        slurm = SlurmSettings(partition="main", conf=str(cluster.conf))
+        self.plan = BatchPlan(slurm=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
+        self.driver: BatchSiteDriver
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start it from its journal."""
+        machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(25_000 + 4 * k, 25_004 + 4 * k)) for k in range(NODES))
+        settings = SiteSettings(name="two", number=0, machines=machines, policy=BatchPolicy())
+        folder = SharedFolder(Path(self.plan.folder))
+
+        async def to_grid(_peer: str, _data: bytes) -> None:
+            raise UnavailableError("there is no grid")
+
+        async def to_machine(machine: str, data: bytes) -> None:
+            with contextlib.suppress(UnavailableError):
+                self.hub.order(machine, data)
+
+        self.driver = BatchSiteDriver(
+            settings, self.folder / "journal", Clock(), to_grid=to_grid, to_machine=to_machine
+        )
+        self.hub, keeper = make_keeper(self.driver, folder, self.plan)
+        await self.hub.open("127.0.0.1")
+        works = (self.driver.run(), self.driver.repeat_orders(), keeper.run())
+        self.tasks = [asyncio.ensure_future(work) for work in works]
+
+    async def kill(self) -> None:
+        """End it as if its process had been killed: nothing more is written, said or heard."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+        await self.hub.close()
+        await self.driver.close()
+
+    async def submit(self, *argv: str, nodes: int = 1, limit_ms: int = 60_000, key: str = "", **program: object) -> int:
+        """Hand in a job of an own user, and return its number."""
+        made = Program(argv=argv, **program)  # type: ignore[arg-type]
+        request = JobRequest(program=made, nodes=nodes, limit_ms=limit_ms, user="anna")
+        (answer,) = await self.driver.submit([(key or f"{argv}{nodes}{self.driver.clock.now_ms()}", request)])
+        assert isinstance(answer, Accepted), answer
+        return answer.job_id
+
+    def record(self, job_id: int) -> JobRecord:
+        """Return what is known of a job."""
+        records = self.driver.site.book.records
+        return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
+
+    async def over(self, job_id: int) -> JobRecord:
+        """Return what is known of a job as soon as it is over."""
+        await self.until(lambda: self.record(job_id).state in OVER, f"the end of job {job_id}")
+        return self.record(job_id)
+
+    async def until(self, holds: Callable[[], bool], what: str, within_s: float = 120) -> None:
+        """Wait until something holds."""
+        try:
+            async with asyncio.timeout(within_s):
+                while not holds():
+                    for task in self.tasks:
+                        if task.done():
+                            task.result()
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            queue = self.cluster.run("squeue", "-a", "-t", "all")
+            raise AssertionError(f"{what}: not within {within_s:.0f} s\n{queue}") from None
+
+    def running(self, job_id: int) -> Callable[[], bool]:
+        """Return what tells whether a job runs."""
+        return lambda: self.record(job_id).state == "running"
+
+    def output(self, record: JobRecord, rank: int = 0) -> str:
+        """Return what a rank has written."""
+        shared = SharedFolder(Path(self.plan.folder))
+        return output_of(shared, record.job_id, record.attempt, rank, "out", 0, 1 << 16).data.decode()
+
+    def queue(self) -> list[str]:
+        """Return the names of the jobs in Slurm that have not ended."""
+        return self.cluster.run("squeue", "-h", "-a", "-o", "%j").split()
+
+
+@pytest_asyncio.fixture
+async def site(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSite]:
+    """Return a site that runs; in the end nothing of it is left in Slurm."""
+    found = BatchSite(cluster, tmp_path)
+    await found.start()
+    yield found
+    await found.kill()
+    cluster.run("scancel", "--partition=main")
+    cluster.wait(lambda: not found.queue(), "an empty queue")
+
+
+@pytest.mark.asyncio
+async def test_jobs_run_as_on_any_site(site: BatchSite) -> None:
+    """Ranks on the nodes that Slurm gave, their output, exit codes and usage; and the nodes go back at once."""
+    text = 'echo "$GRIDWEAVE_RANK of $GRIDWEAVE_SIZE at $SLURM_JOB_NUM_NODES"'
+    wide = await site.submit("sh", "-c", text, nodes=3)
+    bad = await site.submit("sh", "-c", "exit 3")
+    slow = await site.submit("sleep", "60", limit_ms=1_500)
+    record = await site.over(wide)
+    assert (record.outcome, record.reason) == ("finished", "")
+    assert [site.output(record, rank) for rank in range(3)] == [f"{rank} of 3 at 3\n" for rank in range(3)]
+    assert record.used.wall_s > 0
+    record = await site.over(bad)
+    assert (record.outcome, record.exit_codes) == ("failed", ((0, 3, None),))
+    assert (await site.over(slow)).outcome == "limit"
+    await site.until(lambda: not site.queue(), "nodes that are given back")
+
+
+@pytest.mark.asyncio
+async def test_why_a_job_waits_is_told_in_plain_words(site: BatchSite, cluster: SlurmCluster) -> None:
+    """Slurm's reason and expected start are what `explain` says; a job that is wanted no more is gone."""
+    own = cluster.run("sbatch", "--parsable", "-N4", "--exclusive", "-t", "30", "--wrap", "sleep 600").strip()
+    cluster.wait(lambda: "R" in cluster.run("squeue", "-h", "-j", own, "-o", "%t"), "the cluster's own user")
+    waits = await site.submit("true", nodes=2)
+    said = "there: Slurm has no nodes free for it now (Resources)"
+
+    def why() -> str:
+        forecast = site.driver.site.forecast(site.driver.clock.now_ms(), waits)
+        return "" if forecast is None else forecast.reason
+
+    await site.until(lambda: said in why(), "the reason of Slurm")
+    now_ms = site.driver.clock.now_ms()
+    quote = site.driver.site.quote(now_ms, JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=60_000))
+    assert quote.start_ms is not None
+    assert 25 * 60_000 < quote.start_ms - now_ms <= 32 * 60_000
+    never = site.driver.site.quote(now_ms, JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=9_000_000))
+    assert "its partition gives nodes for 2h at most" in never.reason
+    assert "anna" in cluster.run("squeue", "-h", "-t", "PD", "-o", "%k")
+    await site.driver.wish("cancel", [waits])
+    assert (await site.over(waits)).outcome == "cancelled"
+    await site.until(lambda: site.queue() == ["wrap"], "nothing of it in Slurm")
+    cluster.run("scancel", own)
+
+
+@pytest.mark.asyncio
+async def test_ends_that_slurm_brings(site: BatchSite, cluster: SlurmCluster) -> None:
+    """What an administrator cancels fails and says so, waiting or running; what a lost node ran is run again."""
+    runs = await site.submit("sleep", "600", limit_ms=600_000)
+    await site.until(site.running(runs), "a running job")
+    (name,) = site.queue()
+    cluster.run("scancel", f"--name={name}")
+    record = await site.over(runs)
+    assert (record.outcome, record.reason) == ("failed", "it was cancelled in Slurm (CANCELLED)")
+    cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    waits = await site.submit("true")
+    await site.until(lambda: len(site.queue()) == 1, "a job in Slurm")
+    cluster.run("scancel", f"--name={site.queue()[0]}")
+    record = await site.over(waits)
+    assert (record.outcome, record.reason) == ("failed", "it was cancelled in Slurm (CANCELLED)")
+    cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_lost_or_run_twice_when_the_site_is_killed(site: BatchSite, tmp_path: Path) -> None:
+    """Killed while jobs wait, run and end, the site finds each again by its name; each has run once."""
+    counted = tmp_path / "runs"
+    script = f"echo $GRIDWEAVE_JOB_ID >> {counted}; sleep 4"
+    jobs = [await site.submit("sh", "-c", script, nodes=nodes, key=f"key {nodes}") for nodes in (2, 3, 4)]
+    await site.until(lambda: any(site.running(job)() for job in jobs), "a running job")
+    await site.kill()
+    site.cluster.kill_controller()
+    site.cluster.start_controller()
+    await site.start()
+    for job in jobs:
+        assert (await site.over(job)).outcome == "finished"
+    assert sorted(map(int, counted.read_text().split())) == sorted([*[jobs[0]] * 2, *[jobs[1]] * 3, *[jobs[2]] * 4])
+    await site.until(lambda: not site.queue(), "nodes that are given back")
