@@ -33,7 +33,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.journal.journal import Journal, Snap
 from gridweave.site.journal.records import JobUsage, NumberedNote
-from gridweave.site.journal.replay import replay
+from gridweave.site.journal.replay import Replayed, replay
 from gridweave.site.journal.step import Core, Step
 from gridweave.site.maxima import NO_MAXIMA, Maxima, MaximaSet
 from gridweave.site.messages import UserSubmitted, Wish
@@ -121,13 +121,7 @@ class Driver(ABC, Generic[Incoming]):
         maxima: Maxima = NO_MAXIMA,
         history_days: int = HISTORY_DAYS,
     ) -> None:
-        try:
-            self.replayed = replay(journal, core)
-        except BaseException:
-            # Whoever tries again is to find it free.
-            with contextlib.suppress(GridweaveError):
-                journal.close()
-            raise
+        self.replayed = _replayed(journal, core)
         self._core, self._journal, self._send = core, journal, send
         self._history_ms = history_days * _DAY_MS
         self.clock = clock
@@ -497,6 +491,16 @@ def _restored(journal: Journal, peer: str) -> Channel:
     """Return the channel to a peer as the journal has it."""
     known = journal.channel(peer)
     return Channel.restored(RESEND_MS, first=known.first, unacknowledged=known.unacknowledged, received=known.received)
+
+
+def _replayed(journal: Journal, core: LiveCore) -> Replayed:
+    try:
+        return replay(journal, core)
+    except BaseException:
+        # Whoever tries again is to find it free.
+        with contextlib.suppress(GridweaveError):
+            journal.close()
+        raise
 
 
 def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
