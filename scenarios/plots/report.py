@@ -33,7 +33,7 @@ _METRICS = (
 """What a reader wants first (docs/metrics.md): the name in ``summary.json``, in words, and the unit."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class FinishedRun(msgspec.Struct, frozen=True):
     """A finished run, as its folder tells it."""
 
     label: str
@@ -43,7 +43,7 @@ class Run(msgspec.Struct, frozen=True):
     jobs: list[tuple[int, str, str, str, int, int, int, list[tuple[str, int]]]]
 
 
-def read_run(folder: str | Path) -> Run:
+def read_run(folder: str | Path) -> FinishedRun:
     """Return the run of a folder that ``--out`` has written.
 
     Raises
@@ -63,7 +63,7 @@ def read_run(folder: str | Path) -> Run:
     sites = sites or [(str(summary.get("site", "site")), int(summary["nodes"]))]
     workload = summary.get("workload", {}).get("name", "")
     label = f"{summary['label']}, {workload}" if workload else str(summary["label"])
-    return Run(label, sites, summary["metrics"], jobs)
+    return FinishedRun(label, sites, summary["metrics"], jobs)
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _places(text: str, width: int) -> list[tuple[str, int]]:
     return [(name, int(nodes)) for name, _, nodes in parts]
 
 
-def report(runs: Sequence[Run]) -> str:
+def report(runs: Sequence[FinishedRun]) -> str:
     """Return an HTML file of one or several runs, whole: it asks nobody for anything, and runs nothing but its own."""
     style = (_STATIC / "style.css").read_text(encoding="utf-8")
     # The one picture of the pages and of reports; a report is one file, so that nothing is imported there.
