@@ -188,8 +188,8 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     margin_ms : int
         So much after its sites were asked a job on several of them starts.
     start_ms, end_ms : int, optional
-        How long a job has its nodes until its processes run, and until the grid hears of their end, as its last jobs
-        had or ``[live]`` in GRID.toml says; None: no job has ended yet.
+        How long after it was placed the processes of a job run, and how long after their end the grid hears of it, as
+        the last jobs had it or ``[live]`` in GRID.toml says; None: no job has ended yet.
     """
 
     now_ms: int

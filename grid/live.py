@@ -88,7 +88,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = LEASE_MS
     alone_ms: int = ALONE_MS  # so long after it was opened a gate that is still closed stays so
     network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
-    # What processes take to start, and their ends to be heard; None: what the last jobs took. No decision hangs on it.
+    # What processes take to start, and their ends to be heard of; None: what the last jobs took. Decides nothing.
     start_ms: int | None = None
     end_ms: int | None = None
 
@@ -241,15 +241,17 @@ class LiveGrid:
         return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
 
     def around_ms(self) -> tuple[int, int] | None:
-        """Return how long jobs have their nodes before their processes run, and after these have ended.
+        """Return how long after they are placed, or the agreed start, processes run, and until the grid hears of ends.
 
         That is what the settings say, or else the means of the jobs that ended last; None if nothing is known.
         """
         settings, times = self.settings, []
         for record in self.book.last_ended(MEASURED_JOBS):
-            if record.outcome == "finished" and record.ran_ms and record.start_ms is not None and record.end_ms:
+            # The start of a job on several sites was agreed on; any other is to start when it is placed.
+            from_ms = record.start_ms if len(record.places) > 1 else record.placed_ms
+            if record.outcome == "finished" and record.ran_ms and from_ms is not None and record.end_ms is not None:
                 began_ms, ended_ms = record.ran_ms
-                times.append((max(0, began_ms - record.start_ms), max(0, record.end_ms - ended_ms)))
+                times.append((max(0, began_ms - from_ms), max(0, record.end_ms - ended_ms)))
         if not times and settings.start_ms is None and settings.end_ms is None:
             return None
         start_ms, end_ms = (sum(column) // len(column) for column in zip(*times or [(0, 0)], strict=True))
@@ -596,7 +598,7 @@ class LiveGrid:
                 self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
             record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
-            record.ran_ms = None
+            record.placed_ms, record.ran_ms = self._now_ms, None
             self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
         record.places = tuple((self._names[place], nodes) for place, nodes in places)
