@@ -13,7 +13,9 @@ from msgspec import Meta
 
 # What desks are asked and tell as well.
 from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
+from gridweave.site.desk_messages import BusyNodes as BusyNodes  # noqa: PLC0414
 from gridweave.site.desk_messages import EventKind as EventKind  # noqa: PLC0414
+from gridweave.site.desk_messages import Instant as Instant  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
 from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414
@@ -186,8 +188,8 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     margin_ms : int
         So much after its sites were asked a job on several of them starts.
     start_ms, end_ms : int, optional
-        How long a job has its nodes until its processes run, and until the grid hears of their end, as its last jobs
-        had or ``[live]`` in GRID.toml says; None: no job has ended yet.
+        How long after it was placed the processes of a job run, and how long after their end the grid hears of it, as
+        the last jobs had it or ``[live]`` in GRID.toml says; None: no job has ended yet.
     """
 
     now_ms: int
@@ -207,9 +209,64 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask when a job would start, and where; nothing is submitted."""
+    """Ask when a job would start, and where; nothing is submitted.
+
+    Attributes
+    ----------
+    instead_of : int, optional
+        A job that waits: it is asked as if that one were cancelled first.
+    """
 
     request: JobRequest
+    instead_of: JobId | None = None
+
+
+class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
+    """A job as a picture of the schedule needs it: an array, as there may be very many.
+
+    Attributes
+    ----------
+    state : str
+        Its outcome, once it has ended.
+    start_ms : int, optional
+        None: it has not started, and when it does is not said here.
+    end_ms : int, optional
+        Of one that runs or waits: when it ends at the latest.
+    places : tuple of (str, int)
+        Sites and nodes.
+    """
+
+    job_id: int
+    user: str
+    name: str
+    state: str
+    submit_ms: int
+    start_ms: int | None
+    end_ms: int | None
+    places: tuple[tuple[str, int], ...]
+
+
+class SchedulePart(msgspec.Struct, frozen=True, kw_only=True):
+    """Some jobs that have started, the newest first.
+
+    Attributes
+    ----------
+    below : int, optional
+        With which the next part is asked for; None: there is none.
+    """
+
+    jobs: list[ScheduledJob]
+    below: int | None = None
+
+
+class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
+    """When and where jobs that wait start, if each job takes as long as it may and no other comes.
+
+    Those of which that is known, by their starts; which these are depends on the level of control (docs/explain.md).
+    """
+
+    now_ms: int
+    jobs: list[ScheduledJob]
 
 
 class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,6 +380,32 @@ class MadeToken(msgspec.Struct, frozen=True, kw_only=True):
 
     token: str
     info: TokenInfo
+
+
+class NewLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """Log a browser in: by a token, or by a code that is good once.
+
+    Attributes
+    ----------
+    token, code : str
+        One of them; the other one is empty.
+    """
+
+    token: Annotated[str, Meta(max_length=4_000)] = ""
+    code: Annotated[str, Meta(max_length=200)] = ""
+
+
+class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
+    """A code by which a browser logs in once.
+
+    Attributes
+    ----------
+    seconds : float
+        So long it is good.
+    """
+
+    code: str
+    seconds: float
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
-from gridweave.site.explain import Forecast, Forecaster
+from gridweave.site.explain import Forecast, Forecaster, Planner
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
 from gridweave.site.messages import Ended
 from gridweave.site.state import CoreState, with_parts
@@ -221,11 +221,16 @@ class MetaCore:
         sends: Sends | None = None,
         barred: tuple[int, ...] = (),
         end_ms: int = 0,
+        without: int | None = None,
     ) -> Forecaster:
-        """Return what works a quote out, from a copy of what is known now."""
+        """Return what works a quote out, from a copy of what is known now; it may be without a job that waits."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends, barred, end_ms)
+        return self._control.quoter(now_ms, job, sensitivity, sends, barred, end_ms, without)
+
+    def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
+        """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""
+        return self._control.planner(max(now_ms, self._now_ms), most_jobs, end_ms)
 
     @property
     def state_type(self) -> Any:

@@ -42,7 +42,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
-from gridweave.site.explain import Forecast, Forecaster, nodes_text, record_forecast, with_refusals
+from gridweave.site.explain import Forecast, Forecaster, Planner, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
 from gridweave.site.launch import TakenUsers, both_ran, total_usage
 from gridweave.site.maxima import MaximaSet
@@ -88,7 +88,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = LEASE_MS
     alone_ms: int = ALONE_MS  # so long after it was opened a gate that is still closed stays so
     network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
-    # What processes take to start, and their ends to be heard; None: what the last jobs took. No decision hangs on it.
+    # What processes take to start, and their ends to be heard of; None: what the last jobs took. Decides nothing.
     start_ms: int | None = None
     end_ms: int | None = None
 
@@ -215,8 +215,8 @@ class LiveGrid:
         known = record_forecast(record, now_ms, kept)
         return (lambda: known) if found is None else self._with_refusals(found, record.request.user)
 
-    def quoter(self, now_ms: int, request: JobRequest) -> Forecaster:
-        """Return what works a quote out, from a copy of what is known now."""
+    def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
+        """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
         now_ms = max(now_ms, self._now_ms)
         state: State = "refused"
         refusal = self.book.refusal(request)
@@ -227,7 +227,7 @@ class LiveGrid:
                 sends = None if request.traffic is None else self._sends(request.traffic)
                 barred = self._barred(request.user)
                 if len(barred) < len(self._names):
-                    told = request.sensitivity, sends, tuple(barred), self._end_ms()
+                    told = request.sensitivity, sends, tuple(barred), self._end_ms(), instead_of
                     found = self.core.quoter(now_ms, self.book.next_job(request), *told)
                     return self._with_refusals(found, request.user)
                 state, refusal = "refused", self._no_site_takes(request.user, barred)
@@ -236,16 +236,22 @@ class LiveGrid:
         known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
         return lambda: known
 
+    def planner(self, now_ms: int, most_jobs: int) -> Planner:
+        """Return what works out when jobs start that wait, for so many of them at most."""
+        return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
+
     def around_ms(self) -> tuple[int, int] | None:
-        """Return how long jobs have their nodes before their processes run, and after these have ended.
+        """Return how long after they are placed, or the agreed start, processes run, and until the grid hears of ends.
 
         That is what the settings say, or else the means of the jobs that ended last; None if nothing is known.
         """
         settings, times = self.settings, []
         for record in self.book.last_ended(MEASURED_JOBS):
-            if record.outcome == "finished" and record.ran_ms and record.start_ms is not None and record.end_ms:
+            # The start of a job on several sites was agreed on; any other is to start when it is placed.
+            from_ms = record.start_ms if len(record.places) > 1 else record.placed_ms
+            if record.outcome == "finished" and record.ran_ms and from_ms is not None and record.end_ms is not None:
                 began_ms, ended_ms = record.ran_ms
-                times.append((max(0, began_ms - record.start_ms), max(0, record.end_ms - ended_ms)))
+                times.append((max(0, began_ms - from_ms), max(0, record.end_ms - ended_ms)))
         if not times and settings.start_ms is None and settings.end_ms is None:
             return None
         start_ms, end_ms = (sum(column) // len(column) for column in zip(*times or [(0, 0)], strict=True))
@@ -592,7 +598,7 @@ class LiveGrid:
                 self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
             record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
-            record.ran_ms = None
+            record.placed_ms, record.ran_ms = self._now_ms, None
             self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
         record.places = tuple((self._names[place], nodes) for place, nodes in places)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gridweave.site.job import JobOutcome, JobRecord, State
+from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals, State
 
 MOST_LISTED = 1_000
 """So many jobs are in one page at most."""
@@ -109,6 +109,21 @@ class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class BusyNodes(msgspec.Struct, frozen=True):
+    """The nodes of a site that a running job has.
+
+    Attributes
+    ----------
+    job_id : int
+        0 for who may not know of the job.
+    nodes : tuple of (int, int)
+        Half-open intervals of their numbers at the site; its machines have theirs one after the other.
+    """
+
+    job_id: int
+    nodes: NodeIntervals
+
+
 class JobProgress(msgspec.Struct, frozen=True):
     """How far a running job has come at a site whose limits count work, not time on the clock.
 
@@ -142,6 +157,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
     paused : tuple of int
         Jobs that run there and stand still until their time slice comes.
+    busy : tuple of BusyNodes
+        What runs on which nodes.
     progress : tuple of JobProgress
         Of the jobs that run there, if limits count work.
     uplink : LinkStatus, optional
@@ -161,6 +178,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[MachineInfo, ...] = ()
     policy: str = ""
     paused: tuple[int, ...] = ()
+    busy: tuple[BusyNodes, ...] = ()
     progress: tuple[JobProgress, ...] = ()
     uplink: LinkStatus | None = None
     users: str = ""

@@ -113,6 +113,9 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
 
 
+Planner = Callable[[], list[Forecast]]
+"""Works out when all that waits starts, as far as it can be told, as a `Forecaster` does for one job."""
+
 Forecaster = Callable[[], Forecast]
 """Works a forecast out, from copies that were made when it was asked for: at once, later, or in another thread."""
 

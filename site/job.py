@@ -389,6 +389,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
         Of a packed array: those that have ended, of all attempts; known when an attempt has.
     interrupted : tuple of int
         The elements that a failed machine interrupted, or may have, once for each time; they run again.
+    placed_ms : int, optional
+        When the grid placed its last attempt.
     ran_ms : (int, int), optional
         Of its last attempt: when the last of its processes began, and when the last ended, by the clocks of machines.
     """
@@ -409,6 +411,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     machines: tuple[str, ...] = ()
     elements: tuple[Element, ...] = ()
     interrupted: tuple[int, ...] = ()
+    placed_ms: int | None = None
     ran_ms: Ran = None
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:

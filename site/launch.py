@@ -77,6 +77,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, value in values.items() if value is not None)
 
 
+class NodePart(msgspec.Struct, frozen=True):
+    """What all ranks of a piece together have of the nodes of their machine where jobs get parts of them, in nodes."""
+
+    cpu: float  # at full speed
+    memory: float
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a job: all that one machine must know to run its ranks."""
 
@@ -94,7 +101,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     site: str = ""  # the name of this site
     sites: tuple[str, ...] = ()  # the names of all sites of the job
     rendezvous: str = ""  # ``host:port`` at which the ranks find each other
-    limit_ms: int | None = None  # wall time after which the piece is ended; ``None``: no limit
+    # Work after which the piece is ended, in ms at full speed: wall time, if it is neither paused nor slowed.
+    limit_ms: int | None = None
     grace_ms: int = DEFAULT_GRACE_MS  # time between TERM and KILL
     # What is kept of the output of a rank, standard output and error together.
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
@@ -109,6 +117,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
     elements: Ranges | None = None
     starts: int = 0  # how often the job has started before
+    part: NodePart | None = None  # ``None``: the nodes of its ranks, whole
     user: str = ""  # whose job it is
     # What the machine adds: the socket of the launcher that starts the ranks as the Unix user of that user (empty: they
     # run as the service does), what they may use together, and the control groups in which that is held, by controller.
@@ -194,11 +203,14 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         service does.
     limits : Limits, optional
         What a job may use for each of its nodes on the machine.
+    gives_parts : bool
+        Whether jobs get parts of its nodes, which control groups have to hold.
     """
 
     owner: str = ""
     launcher: str = ""
     limits: Limits | None = None
+    gives_parts: bool = False
 
     def refusal(self, user: str) -> str | None:
         """Return why a job of a user is not started, in one line, or None.

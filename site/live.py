@@ -24,6 +24,7 @@ from gridweave.site.job import (
     request_problem,
     why_impossible,
 )
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -58,7 +59,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import NO_PORT, Port, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.runs import NO_PORT, Port, Run, Runs, RunsState, SiteSettings, make_run
 from gridweave.site.state import CoreState, with_parts
 
 
@@ -109,7 +110,6 @@ class LiveSite:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
-        self._moves_jobs = bool(getattr(settings.policy, "moves_jobs", False))
         self.core = ContractCore(
             settings.nodes,
             settings.policy,
@@ -118,6 +118,10 @@ class LiveSite:
             alone_ms=settings.alone_ms,
             is_gated=True,
         )
+        # Where jobs get parts of nodes, they are bound to none of a machine.
+        self._gives_parts = self.core.site.gives_fractions
+        moves = bool(getattr(settings.policy, "moves_jobs", False))
+        self._moves_jobs = moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
         self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"))
         self.runs = Runs(settings, self.book)
@@ -313,8 +317,9 @@ class LiveSite:
                 case StartJob():
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
-                    # Who shares nodes at a rate above 0 is slowed by nothing but the others.
-                    self.runs.pace(self._now_ms, job_id, runs=rate > 0)
+                    # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
+                    speed = rate / RATE_ONE if self._gives_parts else 1.0
+                    self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
                 case MoveJob():
                     self._move(command)
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
@@ -342,7 +347,7 @@ class LiveSite:
             expected = self._expected[command.job_id, self.core.attempt_of(command.job_id)]
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
-        run = make_run(self.settings, command, described, self.core.site.threads_per_node, self._now_ms)
+        run = self._made(command, described)
         run.port = port
         if len(described.sites) == 1:
             # It has one already if its start was agreed on, which a job on one site need not be.
@@ -354,14 +359,24 @@ class LiveSite:
 
     def _move(self, command: MoveJob) -> None:
         """Have a job that was given other nodes go on there; one of the grid goes back to it, to be placed anew."""
-        record = self.book.records.get(command.job_id)
+        job_id, record = command.job_id, self.book.records.get(command.job_id)
+        attempt = self.core.attempt_of(job_id)
+        if record is not None:
+            described = self._describe(record, record.attempt + 1)
+        else:
+            described = self._expected[job_id, attempt].described
+        run = self._made(StartJob(job_id, command.nodes, command.threads), described)
+        if not command.nodes or (self._gives_parts and self.runs.has_as_many(run)):
+            return  # it is paused, or may stay on its machines
         if record is None:
-            attempt = self.core.attempt_of(command.job_id)
-            self.runs.requeue(command.job_id, attempt, f"its nodes at {self.settings.name} are for others now")
-            return
-        start = StartJob(command.job_id, command.nodes, command.threads)
-        described = self._describe(record, record.attempt + 1)
-        self.runs.move(make_run(self.settings, start, described, self.core.site.threads_per_node, self._now_ms))
+            self.runs.requeue(job_id, attempt, f"its nodes at {self.settings.name} are for others now")
+        else:
+            self.runs.move(run)
+
+    def _made(self, start: StartJob, described: DescribeJob) -> Run:
+        """Return what each machine has to run of a job on these nodes."""
+        told = self.settings, start, described, self.core.site.threads_per_node, self._now_ms
+        return make_run(*told, gives_parts=self._gives_parts)
 
     def _describe(self, record: JobRecord, attempt: int) -> DescribeJob:
         """Return what an attempt of a job of the site's own runs, as of one of the grid."""
@@ -387,7 +402,7 @@ class LiveSite:
         expected, grant = self._expected[job_id, attempt], self.core.grant_of(job_id)
         if grant is None or expected.described.first_rank != 0:
             return ""
-        run = make_run(self.settings, grant, expected.described, self.core.site.threads_per_node, self._now_ms)
+        run = self._made(grant, expected.described)
         expected.port = self.runs.ports.take(next(iter(run.pieces)))
         return expected.port.meeting
 

@@ -145,6 +145,13 @@ class MoveJob(msgspec.Struct, frozen=True, tag="MoveJob", gc=False):
     threads: NodeIntervals
 
 
+class EvictJob(msgspec.Struct, frozen=True, tag="EvictJob", gc=False):
+    """Take a running job off its nodes, now; it is back in the queue, and starts again later."""
+
+    job_id: int
+    keeps_work: bool  # whether it goes on from where it was, or begins from zero
+
+
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_defaults=True):
     """End a running job; its nodes are free when it is reported as finished."""
 
@@ -195,7 +202,7 @@ class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=F
 
 JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob | OpenFragment
 
-Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
+Command = JobCommand | EvictJob | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
 
 
 class OfAttempt(msgspec.Struct, frozen=True, gc=False):
@@ -640,6 +647,7 @@ class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=Tru
     attempt: int
     runs: bool
     at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
+    speed: float = 1.0  # which part of the CPU that it may use at most it gets while it runs
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):

@@ -15,8 +15,8 @@ from gridweave.errors import OptionError
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
-from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName
-from gridweave.site.launch import ANYONE, Launch, Ran, Rank, TakenUsers, Used, both_ran, total_usage
+from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Resources, SignalName
+from gridweave.site.launch import ANYONE, Launch, NodePart, Ran, Rank, TakenUsers, Used, both_ran, total_usage
 from gridweave.site.messages import (
     LOCAL,
     ConfirmRun,
@@ -194,6 +194,7 @@ class Run(msgspec.Struct):
     why_killed: str = ""  # why, in one line
     port: Port = NO_PORT  # at which its ranks meet
     is_paused: bool | None = None  # as its machines were told; ``None`` if they were told nothing
+    speed: float = 1.0  # as its machines were told: the part of the CPU that it needs for full speed
     next_run: Run | None = None  # where it goes on when it has saved what it has done and has ended here
 
     @property
@@ -311,17 +312,24 @@ def repeated_orders(
             elif not piece.has_started and run.is_open:
                 yield OpenRun(machine, run.job_id, run.attempt)
             if run.is_paused is not None and not run.ending:
-                yield PaceRun(machine, run.job_id, run.attempt, not run.is_paused)
+                yield PaceRun(machine, run.job_id, run.attempt, not run.is_paused, speed=run.speed)
 
 
 def make_run(
-    settings: SiteSettings, start: StartJob, described: DescribeJob, threads_per_node: int, now_ms: int
+    settings: SiteSettings,
+    start: StartJob,
+    described: DescribeJob,
+    threads_per_node: int,
+    now_ms: int,
+    *,
+    gives_parts: bool = False,
 ) -> Run:
     """Work out what each machine has to run; the nodes are those of the first machine, then those of the next.
 
-    Ranks go up with the nodes. Where nodes are shared, a rank has its hardware threads, counted from 0 on its node.
+    Ranks go up with the nodes. Where nodes are shared, a rank has its hardware threads, counted from 0 on its node;
+    where jobs get parts of nodes, several ranks may be on one, and none is bound to threads.
     """
-    nodes = [node for low, high in start.nodes for node in range(low, high)]
+    nodes = sorted(node for low, high in start.nodes for node in range(low, high))
     lanes = _lanes(start.threads, threads_per_node)
     program = described.request.program
     chosen = nodes[:1] if program.ranks == "first-node" else nodes
@@ -331,10 +339,14 @@ def make_run(
         here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
         if here:
             ranks = tuple(Rank(described.first_rank + number, number, lanes.get(node)) for number, node in here)
-            launch = _launch(settings, described, ranks)
+            launch = _launch(settings, described, ranks, part_of(described.request, len(here)) if gives_parts else None)
             pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
         first += machine.nodes
     return Run(described.job_id, described.attempt, described.request, len(nodes), now_ms, pieces)
+
+
+def _ranks_at(run: Run) -> dict[str, int]:
+    return {machine: len(piece.launch.ranks) for machine, piece in run.pieces.items()}
 
 
 def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
@@ -346,7 +358,13 @@ def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int
     return {node: tuple(lanes) for node, lanes in found.items()}
 
 
-def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...]) -> Launch:
+def part_of(request: JobRequest, tasks: int) -> NodePart:
+    """Return what so many tasks of a job need together, in nodes; of what is not said, all of a node each."""
+    needs = request.resources or Resources()
+    return NodePart(needs.cpu_need * tasks, needs.memory * tasks)
+
+
+def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...], part: NodePart | None) -> Launch:
     program, array = described.request.program, described.request.array
     environment = program.environment
     elements = described.elements
@@ -375,6 +393,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         elements=elements,
         alone_ms=settings.alone_ms if len(described.sites) > 1 else None,
         user=described.request.user,
+        part=part,
     )
 
 
@@ -539,6 +558,11 @@ class Runs:
             run.killed, run.why_killed, run.saves = "lost", reason, True
             self._end_pieces(run, reason)
 
+    def has_as_many(self, run: Run) -> bool:
+        """Return whether each machine runs as many ranks of a job as in another run of it."""
+        old = self._runs.get(run.job_id)
+        return old is not None and _ranks_at(old.next_run or old) == _ranks_at(run)
+
     def move(self, run: Run) -> None:
         """Have a job go on as another run: it saves what it has done and ends, and then starts there."""
         old = self._runs.get(run.job_id)
@@ -546,16 +570,18 @@ class Runs:
             old.next_run, old.saves = run, True
             self._end_pieces(old, "it is moved to other nodes")
 
-    def pace(self, now_ms: int, job_id: int, *, runs: bool) -> None:
+    def pace(self, now_ms: int, job_id: int, *, runs: bool, speed: float = 1.0) -> None:
         """Have the machines let a job stand still, or go on, if that is not what they were told last.
 
         Where there are several, they do so at one instant, by their clocks: who leaves and who comes change together.
+        While it stands still its speed is of no concern.
         """
         run = self._runs.get(job_id)
-        if run is not None and bool(run.is_paused) == runs:
-            run.is_paused = not runs
+        if run is not None and (bool(run.is_paused) == runs or (runs and run.speed != speed)):
+            run.is_paused, run.speed = not runs, speed if runs else run.speed
             at_ms = now_ms + PACE_MARGIN_MS if self._n_machines > 1 else 0
-            self._book.out += [PaceRun(machine, job_id, run.attempt, runs, at_ms) for machine in run.pieces]
+            told = runs, at_ms, run.speed
+            self._book.out += [PaceRun(machine, job_id, run.attempt, *told) for machine in run.pieces]
 
     def hand_back(self) -> None:
         """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""
@@ -672,9 +698,10 @@ class Runs:
         record.attempt, record.state = new.attempt, "starting"
         self._book.note(new.job_id, "moved", f"to {new.where}")
         self.start(new)
-        if old.is_paused:
-            new.is_paused = True
-            self._book.out += [PaceRun(machine, new.job_id, new.attempt, runs=False) for machine in new.pieces]
+        if old.is_paused is not None:
+            new.is_paused, new.speed = old.is_paused, old.speed
+            told = new.job_id, new.attempt, not new.is_paused
+            self._book.out += [PaceRun(machine, *told, speed=new.speed) for machine in new.pieces]
 
     def _delayed(self, event: RunDelayed) -> list[CoreEvent]:
         """Take note that a machine has no room; a site with no other starts nothing for the grid until one has."""

@@ -52,7 +52,7 @@ class GridInMemory(FakeBackend):
         record = self.records_by_id.get(job_id)
         return None if record is None else forecast(job_id, self.now_ms, record.request, record.state)
 
-    async def quote(self, request: JobRequest) -> api.Forecast:
+    async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> api.Forecast:
         """Return when such a job would start."""
         return forecast(None, self.now_ms, request, "waiting")
 

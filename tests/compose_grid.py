@@ -313,6 +313,7 @@ class ComposeGrid:
                     Program(argv=(*WRITES_ITS_OWN_STORY, "/story/lines", f"{sleep_s:.1f}"), grace_ms=500),
                     nodes=nodes,
                     limit="5m",
+                    user="operator",
                     site=None if service == "grid" else service,
                 )
                 for nodes, sleep_s in jobs
@@ -343,7 +344,7 @@ class ComposeGrid:
     def within(self, site: str, *command: str) -> str:
         """Return what a command of ours prints in the container of a site, to whoever may do everything."""
         token = f'export GRIDWEAVE_TOKEN="$(cat /run/secrets/{site}_operator)"'
-        line = f'{token}; export GRIDWEAVE_URL=http://127.0.0.1:8765; exec gridweave "$@"'
+        line = f'{token}; export GRIDWEAVE_URL=http://127.0.0.1:8765; export LOGNAME=operator; exec gridweave "$@"'
         return self.execute(site, "sh", "-c", line, "sh", *command)
 
     def records(self, service: str, numbers: Sequence[int], *, total_s: float = PATIENCE_S) -> list[JobRecord]:

@@ -13,6 +13,7 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import (
+    BusyNodes,
     Forecast,
     Health,
     JobEvent,
@@ -21,8 +22,10 @@ from gridweave.grid.api import (
     JobProgress,
     JobQuery,
     OutputPart,
+    PlannedStarts,
     Queue,
     QueuedJob,
+    ScheduledJob,
     Scheduling,
     SiteInfo,
     SiteReason,
@@ -93,12 +96,12 @@ class FakeBackend(Backend):
 
     # -- what tests do ------------------------------------------------------------------------------------------------
 
-    def start(self, job_id: int) -> None:
-        """Have a job run."""
+    def start(self, job_id: int, places: tuple[tuple[str, int], ...] = ()) -> None:
+        """Have a job run, at north if nothing else is said."""
         record = self.records_by_id[job_id]
-        record.state, record.start_ms, record.attempt = "running", self.now_ms, 1
-        record.places = (("north", record.request.nodes),)
-        self._note(job_id, "runs", f"{record.request.nodes} nodes at north")
+        record.state, record.start_ms, record.attempt, record.starts = "running", self.now_ms, 1, 1
+        record.places = places or (("north", record.request.nodes),)
+        self._note(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
 
     def end(self, job_id: int, outcome: str = "finished") -> None:
         """Have a job end."""
@@ -227,7 +230,18 @@ class FakeBackend(Backend):
         reasons = tuple(SiteReason(site=name, nodes=nodes, free=0) for name, nodes in self.nodes.items())
         return Forecast(job_id=job_id, now_ms=self.now_ms, state=record.state, reason="it waits", sites=reasons)
 
-    async def quote(self, request: JobRequest) -> Forecast:
+    async def plan(self, limit: int) -> PlannedStarts:
+        """Return that waiting jobs start at north, one after the other."""
+        self._check()
+        start_ms, found = self.now_ms + 1000, list[ScheduledJob]()
+        for record in [each for each in self.records_by_id.values() if each.state == "waiting"][:limit]:
+            request, end_ms = record.request, start_ms + record.request.limit_ms
+            told = record.state, record.submit_ms, start_ms, end_ms, (("north", request.nodes),)
+            found.append(ScheduledJob(record.job_id, request.user, request.name, *told))
+            start_ms = end_ms
+        return PlannedStarts(now_ms=self.now_ms, jobs=found)
+
+    async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start."""
         self._check()
         problem = request_problem(request)
@@ -249,18 +263,27 @@ class FakeBackend(Backend):
     async def sites(self) -> list[SiteInfo]:
         """Return how the sites are."""
         self._check()
-        return [
-            SiteInfo(
-                name=name,
-                nodes=nodes,
-                for_grid=nodes,
-                free=nodes,
-                draining=self.draining[name],
-                users=TAKES,
-                progress=tuple(self.progress.get(name, ())),
-            )
-            for name, nodes in self.nodes.items()
-        ]
+        return [self._site(name, nodes) for name, nodes in self.nodes.items()]
+
+    def _site(self, name: str, nodes: int) -> SiteInfo:
+        running = [record for record in self.records_by_id.values() if record.state == "running"]
+        busy, first = [], 0
+        for record in running:
+            width = dict(record.places).get(name, 0)
+            if width:
+                busy.append(BusyNodes(record.job_id, ((first, first + width),)))
+            first += width
+        return SiteInfo(
+            name=name,
+            nodes=nodes,
+            for_grid=nodes,
+            free=nodes - first,
+            running=len(busy),
+            draining=self.draining[name],
+            users=TAKES,
+            progress=tuple(self.progress.get(name, ())),
+            busy=tuple(busy),
+        )
 
     async def drain(self, site: str, draining: bool) -> None:
         """Drain a site."""

@@ -36,7 +36,7 @@ COPIED_LINES = 6
 PURE = ("netmodel/", "site/", "grid/", "scenarios/batch/kernels/")
 SHELLS = (
     *("site/journal/", "site/machine/", "site/service/", "site/batch/slurm/commands.py", "site/batch/service/"),
-    *("grid/config/", "grid/service/", "grid/gateway/", "grid/client/"),
+    *("grid/config/", "grid/service/", "grid/gateway/", "grid/web/", "grid/client/"),
 )
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
 BELOW = {"src/gridweave/errors.py", "src/gridweave/jit.py", "src/gridweave/version.py"}

@@ -130,7 +130,7 @@ def test_the_file_for_ray_up_is_one() -> None:
 def test_the_units_are_ones_for_systemd() -> None:
     """Systemd finds nothing wrong with them, but that their programs are not installed here."""
     units = sorted(map(str, (DEPLOY / "systemd").glob("gridweave-*")))
-    assert len(units) == 3
+    assert len(units) == 4
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
     )

@@ -245,6 +245,11 @@ def test_no_file_of_the_batch_driver_names_a_discipline() -> None:
             ), file
 
 
+def test_the_dictionary_knows_disciplines_by_their_names() -> None:
+    """Each place has the entry of that name."""
+    assert [entry.name for entry in DISCIPLINES.values()] == list(DISCIPLINES)
+
+
 COMMANDS = r"""
 import json, re, sys
 from pathlib import Path
@@ -296,7 +301,7 @@ def test_the_command_knows_the_discipline(tmp_path: Path) -> None:
         ("most=2", "--option: most: is not known; known are nodes_per_user"),
         ("nodes_per_user=many", "--option: nodes_per_user: is 'many'; a whole number is needed"),
         ("nodes_per_user=2,0", "--option: nodes_per_user: is 0; at least 1"),
-        ("nodes_per_user", "--option: 'nodes_per_user' is not key=value"),
+        ("nodes_per_user", "--option: 'nodes_per_user' is not key=value, nor @FILE"),
     ],
 )
 def test_own_options_are_checked(page: dict[str, Any], text: str, problem: str) -> None:

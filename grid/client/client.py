@@ -753,6 +753,17 @@ class Client:
         """Return who the gateway takes this client for, and what it may do."""
         return await self.transport.call("GET", "/v1/whoami", api.TokenInfo)
 
+    async def login_link(self) -> str:
+        """Return an address that opens the grid's pages in a browser, logged in as this client, once and soon.
+
+        Where nobody needs a token it is the address of the pages alone.
+        """
+        url = self.connection.url.rstrip("/")
+        if not self.connection.token:
+            return f"{url}/"
+        made = await self.transport.call("POST", "/v1/login/code", api.LoginCode)
+        return f"{url}/#login={made.code}"
+
     async def short_token(
         self, scopes: Sequence[api.ShortScope] = api.USUAL_SCOPES, *, hours: float = api.MOST_HOURS
     ) -> api.MadeToken:

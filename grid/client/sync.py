@@ -255,4 +255,5 @@ class SyncClient(_Twin[Client]):
     resume = _awaited(Client.resume)
     whoami = _awaited(Client.whoami)
     short_token = _awaited(Client.short_token)
+    login_link = _awaited(Client.login_link)
     health = _awaited(Client.health)

@@ -13,9 +13,9 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
+    check_alone,
     check_fragments,
     check_links,
-    check_live,
     check_live_only,
     check_sites,
     grid_decides_all,
@@ -229,6 +229,7 @@ def _read(
         for number, site in enumerate(file.sites):
             if isinstance(site, FarSiteTable):
                 _check_end(site, ("sites", number), report)
+    check_alone(sites, "live", report)
     if file.folder is not None and not file.folder.strip():
         report.add(("folder",), "is empty; name a folder" + ", or leave it out" * (kind is GridFile))
     network = read_network(sites, net, file.name or "grid", Path(base) if base else None, report)
@@ -243,7 +244,6 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
     check_sites(sites, report)
-    check_live(sites, report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     if policy.mode == "local":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.explain import Forecaster
+from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, CancelJob, Quoted, WithdrawJob
 from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
@@ -161,8 +162,15 @@ class Control(ABC):
         sends: Sends | None,
         barred: Barred = (),
         end_ms: int = 0,
+        without: int | None = None,
     ) -> Forecaster:
-        """Return what works out when a job would start that were submitted now."""
+        """Return what works out when a job would start that were submitted now, and another one that waits were not."""
+
+    def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
+        """Return what works out when jobs start that wait, for so many of them at most."""
+        found = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
+        told = [forecast() for forecast in found if forecast is not None]
+        return lambda: [forecast for forecast in told if forecast.start_ms is not None]
 
     @property
     @abstractmethod

@@ -15,7 +15,7 @@ from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.queue import GridQueue, QueueState
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.explain.delegated import apart_forecast
-from gridweave.grid.explain.play import attempt_forecast, quoted_forecast, waiting_forecast
+from gridweave.grid.explain.play import attempt_forecast, planned_starts, quoted_forecast, waiting_forecast
 from gridweave.grid.messages import (
     GridCommand,
     GridJobSubmitted,
@@ -27,7 +27,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
-from gridweave.site.explain import Forecaster
+from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
 
@@ -159,11 +159,19 @@ class FullControl(Control):
         sends: Sends | None,
         barred: Barred = (),
         end_ms: int = 0,
+        without: int | None = None,
     ) -> Forecaster:
-        """Return what works out when a job would start that were submitted now."""
+        """Return what works out when a job would start that were submitted now, and another one that waits were not."""
         if barred:
             return partial(apart_forecast, self._those_apart().quoter(now_ms, job, sensitivity, sends, barred))
-        return partial(quoted_forecast, self.copy(), now_ms, job, sensitivity, sends, self._names, end_ms)
+        twin = self.copy()
+        if without in twin._number and without not in twin._attempts.attempts:
+            twin.cancel(now_ms, without)
+        return partial(quoted_forecast, twin, now_ms, job, sensitivity, sends, self._names, end_ms)
+
+    def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
+        """Return what works out when jobs start that wait: one play for all of them."""
+        return partial(planned_starts, self.copy(), now_ms, self._names, end_ms, most_jobs=most_jobs)
 
     def _knows(self, job_id: int) -> bool:
         return job_id in self._number or self._is_apart(job_id)

@@ -411,8 +411,9 @@ class LimitedControl(DelegatingControl):
         sends: Sends | None,
         barred: Barred = (),
         end_ms: int = 0,
+        without: int | None = None,
     ) -> Forecaster:
-        """Return what works out when a job would start: not known before the sites are asked."""
+        """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
         found = unasked_quote(now_ms, job, self._nodes, self.why_never(job, barred), self._names)
         return lambda: found
 

@@ -145,6 +145,7 @@ class NoControl(DelegatingControl):
         sends: Sends | None,
         barred: Barred = (),
         end_ms: int = 0,
+        without: int | None = None,
     ) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
         found = unasked_quote(

@@ -7,7 +7,7 @@ nothing of it is written a second time here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from gridweave.grid.control.coallocation import ASKED, Attempt, Fragments
@@ -155,27 +155,61 @@ def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Frag
 
 def _play(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_steps: int) -> Forecast | None:
     """Play a copy forward until a job is placed; return None if that is not reached within the steps allowed."""
+    _grant_all(control, now_ms, end_ms)
+    for next_ms in _instants(control, now_ms, end_ms, most_steps):
+        placed = control.attempts.get(standing.job_id)
+        if placed is not None:
+            return standing.placed(placed.start_ms, placed.fragments, placed.length_ms)
+        if next_ms is None:
+            return standing.unplaced()
+    return None
+
+
+def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Iterator[int | None]:
+    """Play a copy forward, from decision to decision; yield at each when the next one is, None if there is none."""
+    reserved = 0
+    for _ in range(most_steps):
+        instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]
+        next_ms = min((instant for instant in instants if instant is not None), default=None)
+        yield next_ms
+        if next_ms is None:
+            return
+        if control.policy.backfill == "conservative":
+            reserved += control.queue.n_waiting
+            if reserved > MOST_RESERVED:
+                return
+        now_ms = max(next_ms, now_ms + 1)
+        _end_jobs(control, now_ms)
+        _carry_out(control, now_ms, end_ms, control.run(now_ms))
+
+
+def planned_starts(
+    control: Copy, now_ms: int, names: Sequence[str], end_ms: int, *, most_jobs: int, most_steps: int = MOST_STEPS
+) -> list[Forecast]:
+    """Return when the jobs start that wait, in the order of their starts, by one play of a control that is used up.
+
+    It ends after `most_jobs` of them; what starts later than is reached in `most_steps` decisions is left out.
+    """
+    _expect_ends(control.queue, now_ms, end_ms)
+    _grant_all(control, now_ms, end_ms)
+    seen, found = set(control.attempts), list[Forecast]()
+    for _ in _instants(control, now_ms, end_ms, most_steps):
+        for job_id in sorted(control.attempts.keys() - seen):
+            placed = control.attempts[job_id]
+            told = placed.start_ms, named(placed.fragments, names), placed.length_ms
+            found.append(Forecast(job_id=job_id, now_ms=now_ms, start_ms=told[0], places=told[1], length_ms=told[2]))
+        seen |= control.attempts.keys()
+        if len(found) >= most_jobs or not control.queue.n_waiting:
+            break
+    return found[:most_jobs]
+
+
+def _grant_all(control: Copy, now_ms: int, end_ms: int) -> None:
+    """Have the sites grant at once what they have been asked for."""
     for attempt in list(control.attempts.values()):
         for site in sorted(attempt.missing):
             granted = control.answered(now_ms, site, Reserved(attempt.job.job_id, attempt.number))
             _carry_out(control, now_ms, end_ms, granted)
-    reserved = 0
-    for _ in range(most_steps):
-        placed = control.attempts.get(standing.job_id)
-        if placed is not None:
-            return standing.placed(placed.start_ms, placed.fragments, placed.length_ms)
-        instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]
-        next_ms = min((instant for instant in instants if instant is not None), default=None)
-        if next_ms is None:
-            return standing.unplaced()
-        if control.policy.backfill == "conservative":
-            reserved += control.queue.n_waiting
-            if reserved > MOST_RESERVED:
-                break
-        now_ms = max(next_ms, now_ms + 1)
-        _end_jobs(control, now_ms)
-        _carry_out(control, now_ms, end_ms, control.run(now_ms))
-    return None
 
 
 def _end_jobs(control: Copy, now_ms: int) -> None:

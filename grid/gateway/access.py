@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -45,7 +44,7 @@ from gridweave.grid.api import MOST_HOURS, SCOPES, USUAL_DAYS, USUAL_SCOPES, Mad
 from gridweave.grid.gateway.connections import Logins
 from gridweave.grid.gateway.issuer import Issuer, looks_like_jwt
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.gateway.settings import is_loopback
+from gridweave.grid.web.browser import check_own_page, cookie_of
 from gridweave.site.job import JobRequest
 from gridweave.site.journal.store import checked_url, explained
 from gridweave.site.times import span_text
@@ -397,9 +396,15 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
         return EVERYBODY
     header = request.headers.get("Authorization", "")
     scheme, _, token = header.partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
+    if not header and (token := cookie_of(request)):
+        check_own_page(request)
+    elif scheme.lower() != "bearer" or not token.strip():
         raise _unauthenticated("send Authorization: Bearer TOKEN; an operator makes one: gridweave token create")
+    return Identity(await find_token(request, token.strip(), tokens, logins))
+
+
+async def find_token(request: web.BaseRequest, token: str, tokens: AsyncTokens, logins: Logins) -> TokenInfo:
+    """Return what a token stands for that came with a request; those that are wrong are counted by address."""
     logins.check(request.remote, token)
     try:
         info = await tokens.find(token)
@@ -409,7 +414,7 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
         logins.failed(request.remote)
         raise _unauthenticated("the token is not known, was revoked, or is too old; ask an operator for another")
     logins.good(token)
-    return Identity(info)
+    return info
 
 
 def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) -> tuple[str, str] | None:
@@ -446,27 +451,3 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
 
 def _unauthenticated(detail: str) -> RefusalError:
     return RefusalError("unauthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="gridweave"'})
-
-
-def check_browser(request: web.BaseRequest) -> None:
-    """Keep pages of other origins out where a request needs no token: a browser on this machine makes it for them.
-
-    The request must be to this machine by a name of it, since a page may have its own name lead here.
-    """
-    host = request.headers.get("Host", "")
-    if not is_loopback(_name(host)):
-        problem = f"without tokens the gateway is spoken to as localhost, not as {host!r:.100}"
-        raise RefusalError("foreign-origin", problem)
-    origin = request.headers.get("Origin")
-    if origin is not None and origin.partition("://")[2].lower() != host.lower():
-        raise RefusalError("foreign-origin", f"{origin!r:.100} is not this gateway; without tokens no page may use it")
-    if request.headers.get("Sec-Fetch-Site", "none").lower() not in ("none", "same-origin"):
-        raise RefusalError("foreign-origin", "a page of another origin may not use a gateway without tokens")
-
-
-def _name(host: str) -> str:
-    """Return a host without its port; empty if it cannot be read."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""

@@ -12,6 +12,7 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     OutputPart,
+    PlannedStarts,
     Queue,
     Scheduling,
     SiteInfo,
@@ -69,8 +70,11 @@ class Backend(Protocol):
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts, and why it waits; None if it is unknown."""
 
-    async def quote(self, request: JobRequest) -> Forecast:
-        """Return when such a job would start."""
+    async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
+        """Return when such a job would start; it may be instead of one that waits."""
+
+    async def plan(self, limit: int) -> PlannedStarts:
+        """Return when and where what waits starts, as far as that is known: so many jobs at most."""
 
     async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
         """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""

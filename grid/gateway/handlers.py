@@ -13,16 +13,22 @@ from msgspec import Meta
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import (
     MOST_LISTED,
+    BusyNodes,
     Done,
     Forecast,
     Health,
+    Instant,
+    JobId,
     JobIds,
     JobPage,
     JobQuery,
     MadeToken,
     NewToken,
+    PlannedStarts,
     Queue,
     QuoteJob,
+    ScheduledJob,
+    SchedulePart,
     Scheduling,
     ShortToken,
     SignalJobs,
@@ -53,11 +59,25 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def sites(call: GatewayCall) -> Sites:
-    """Show how the sites are; whose jobs they take is told to operators alone."""
+    """Show how the sites are; whose jobs they take is told to operators alone, of others' jobs only where they are."""
     found = await call.backend.sites()
-    if not call.identity.is_operator:
-        found = [msgspec.structs.replace(site, users="") for site in found]
-    return Sites(sites=found)
+    return Sites(sites=found if call.identity.is_operator else await _without_others(call, found))
+
+
+async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
+    """Return sites that do not tell which jobs of others run there."""
+    own = set(await _own(call, [busy.job_id for site in sites for busy in site.busy]))
+    known = own.__contains__
+    return [
+        msgspec.structs.replace(
+            site,
+            users="",
+            busy=tuple(busy if known(busy.job_id) else BusyNodes(0, busy.nodes) for busy in site.busy),
+            paused=tuple(filter(known, site.paused)),
+            progress=tuple(each for each in site.progress if known(each.job_id)),
+        )
+        for site in sites
+    ]
 
 
 async def drain(call: GatewayCall) -> Done:
@@ -209,7 +229,56 @@ async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
     problem = keeping_problem(request)
     if problem is not None:
         raise RefusalError("invalid-request", f"request: {problem}")
-    return await call.backend.quote(request)
+    instead_of = body.instead_of
+    if instead_of is not None and await _own(call, [instead_of]) != [instead_of]:
+        raise unknown_job(instead_of)
+    return await call.backend.quote(request, instead_of=instead_of)
+
+
+class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which part of the schedule is asked for."""
+
+    since_ms: Instant | None = None
+    until_ms: Instant | None = None
+    below: JobId | None = None
+
+
+async def schedule(call: GatewayCall, query: ScheduleQuery) -> SchedulePart:
+    """Show what has started, and where, in few bytes: the newest jobs first.
+
+    They are those of their user unless an operator asks.
+    """
+    user = None if call.identity.is_operator else call.identity.user
+    asked = {name: getattr(query, name) for name in query.__struct_fields__}
+    found = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **asked))
+    return SchedulePart(jobs=[_scheduled(record) for record in found.jobs if record.places], below=found.below)
+
+
+def _scheduled(record: JobRecord) -> ScheduledJob:
+    request, end_ms = record.request, record.end_ms
+    if end_ms is None and record.start_ms is not None:
+        end_ms = record.start_ms + request.limit_ms
+    span = record.submit_ms, record.start_ms, end_ms
+    state = record.outcome or record.state
+    return ScheduledJob(record.job_id, request.user, request.name, state, *span, record.places)
+
+
+class PlanQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of the plan is asked for."""
+
+    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 500
+
+
+async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
+    """Show when and where what waits starts, if each job takes as long as it may and no other comes.
+
+    Only operators see the names of others' jobs.
+    """
+    found = await call.backend.plan(query.limit)
+    if call.identity.is_operator:
+        return found
+    replace, sees = msgspec.structs.replace, call.identity.sees
+    return replace(found, jobs=[job if sees(job.user) else replace(job, name="") for job in found.jobs])
 
 
 def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:

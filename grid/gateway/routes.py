@@ -11,15 +11,20 @@ from collections.abc import Iterable
 import msgspec
 from aiohttp import web
 
-from gridweave.grid.api import Health, SubmitJobs
+from gridweave.grid.api import Done, Health, SubmitJobs, TokenInfo
 from gridweave.grid.gateway import handlers, streams, submission
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.openapi import describe
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
+from gridweave.grid.web import sessions
 from gridweave.site.job import WishKind
 
 _JOB = ("unknown-job",)
+_LOGIN = (
+    *("unauthenticated", "forbidden", "foreign-origin"),
+    *("unknown-token", "too-many-failed-logins", "tokens-unavailable"),
+)
 _STREAM_OF_JOBS = (*_JOB, "too-many-streams")
 _KEY = (
     "Idempotency-Key",
@@ -115,12 +120,17 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("POST /v1/sites/{name}/resume", handlers.resume, "operate", problems=("unknown-site",)),
     route("GET /v1/queue", handlers.queue),
     route("GET /v1/scheduling", handlers.scheduling),
-    route("POST /v1/quote", handlers.quote),
+    route("POST /v1/quote", handlers.quote, problems=_JOB),
+    route("GET /v1/schedule", handlers.schedule),
+    route("GET /v1/plan", handlers.plan),
     route("GET /v1/tokens", handlers.list_tokens, "operate"),
     route("POST /v1/tokens", handlers.make_token, "operate", problems=("unknown-token",)),
     route("POST /v1/tokens/short", handlers.make_short_token, "submit", problems=("unknown-token",)),
     route("DELETE /v1/tokens/{id}", handlers.revoke_token, "operate", problems=("unknown-token",)),
     route("GET /v1/whoami", handlers.whoami),
+    route("POST /v1/login", sessions.log_in, None, answer=TokenInfo, problems=_LOGIN),
+    route("POST /v1/login/code", sessions.make_code, problems=("unknown-token",)),
+    route("POST /v1/logout", sessions.log_out, answer=Done),
     route("GET /metrics", handlers.metrics, forms=(handlers.METRICS_FORM,)),
     route("GET /healthz", handlers.healthz, None),
     route("GET /readyz", handlers.readyz, None, answer=Health),

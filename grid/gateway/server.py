@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gridweave.errors import GridweaveError, InputError, OptionError, SiteAwayError, UnavailableError
-from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity, TokenStore, check_browser, identify
+from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity, TokenStore, identify
 from gridweave.grid.gateway.audit import AuditEntry, AuditLog, audit_place
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, cut
@@ -38,6 +38,9 @@ from gridweave.grid.gateway.wire import (
     problem_response,
     read_body,
 )
+from gridweave.grid.web.browser import check_browser
+from gridweave.grid.web.codes import LoginCodes
+from gridweave.grid.web.files import is_of_web, send_file
 from gridweave.site.service.link import Link
 
 logger = logging.getLogger("gridweave.gateway")
@@ -193,6 +196,8 @@ class Gateway:
             return self._finished(call, await self._link.handle(call))
         if parts.tokens is None:
             check_browser(request)
+        if is_of_web(request.path):
+            return send_file(call)
         route = find_route(call, request.path, request.method)
         call.route = route
         if route.scope is not None:
@@ -367,6 +372,7 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
         streams=streams,
         logins=Logins(settings.failed_logins_per_minute, time.monotonic),
         memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
+        codes=LoginCodes(),
     )
 
 

@@ -21,6 +21,7 @@ from gridweave.grid.api import (
     JobQuery,
     MachineInfo,
     OutputPart,
+    PlannedStarts,
     Queue,
     Scheduling,
     SiteInfo,
@@ -243,9 +244,14 @@ class LiveBackend:
         said: Forecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
         return said or record_forecast(record, record.end_ms or 0)
 
-    async def quote(self, request: JobRequest) -> Forecast:
-        """Return when such a job would start."""
-        return await self._with_sites(await self._ask(GRID_ACTOR, "quote", Forecast, request), "quote", request, True)
+    async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
+        """Return when such a job would start; it may be instead of one that waits."""
+        known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of)
+        return await self._with_sites(known, "quote", request, True)
+
+    async def plan(self, limit: int) -> PlannedStarts:
+        """Return when and where what waits starts, as far as that is known."""
+        return await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit)
 
     # -- output -------------------------------------------------------------------------------------------------------
 
@@ -397,9 +403,13 @@ class SiteBackend(LiveBackend):
         """Return when a job starts, and why it waits; None if it is unknown."""
         return await self._own_forecast(job_id)
 
-    async def quote(self, request: JobRequest) -> Forecast:
+    async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job of an own user would start."""
         return await self._ask(self.home, "quote", Forecast, request, False)
+
+    async def plan(self, limit: int) -> PlannedStarts:
+        """Refuse: what the grid means to do is known there."""
+        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's when its jobs start")
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there."""

@@ -35,6 +35,7 @@ from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.batch.entry import SlurmTable
+from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
@@ -494,15 +495,16 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
 
 def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
     """Return a site as it is to be started; what it leaves open is as for the grid."""
+    policy = site_policy(site, grid)
     return SitePlan(
         name=site.name,
         nodes=site.nodes,
         machines=site.machines,
         virtual=site.virtual,
-        policy=site_policy(site, grid),
+        policy=policy,
         owner=owner_policy(site),
         journal=site.journal,
-        rules=machine_rules(site.launcher),
+        rules=machine_rules(site.launcher, gives_parts=entry_of(policy).gives_fractions),
         batch=batch_plan(site),
     )
 
@@ -523,7 +525,7 @@ def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
     )
 
 
-def machine_rules(table: LauncherTable) -> MachineRules:
+def machine_rules(table: LauncherTable, *, gives_parts: bool = False) -> MachineRules:
     """Return what the machines of a site hold jobs to; the owner of the grid is who runs this process."""
     memory = None if table.memory_mb is None else table.memory_mb << 20
     limits = Limits(memory_bytes=memory, cpus=table.cpus, processes=table.processes)
@@ -531,6 +533,7 @@ def machine_rules(table: LauncherTable) -> MachineRules:
         owner=(login_name() or f"uid {os.getuid()}") if table.kind == "self" and table.trust == "owner" else "",
         launcher=table.socket if table.kind == "user" else "",
         limits=limits if limits.controllers else None,
+        gives_parts=gives_parts,
     )
 
 

@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from itertools import islice
 
-from gridweave.grid.api import FragmentLimit, Queue, Scheduling
+from gridweave.grid.api import FragmentLimit, PlannedStarts, Queue, ScheduledJob, Scheduling
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
-from gridweave.site.job import JobRequest
+from gridweave.site.job import JobRecord, JobRequest
 from gridweave.site.service.desk import Desk, queued
 
 EXPLAIN_S = 1.0
@@ -25,7 +25,7 @@ MOST_EXPLAINED = 1_000
 class GridDesk(Desk[GridDriver]):
     """What is asked of the meta-scheduler; the machines of its sites may not be known."""
 
-    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "scheduling")
+    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "plan", "scheduling")
 
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
@@ -69,11 +69,21 @@ class GridDesk(Desk[GridDriver]):
                 return record_forecast(found[0], self.driver.clock.now_ms())
             return await asyncio.to_thread(forecaster)
 
-    async def quote(self, request: JobRequest) -> Forecast:
-        """Return when such a job would start, by what the grid knows."""
+    async def quote(self, request: JobRequest, instead_of: int | None = None) -> Forecast:
+        """Return when such a job would start, by what the grid knows; it may be instead of one that waits."""
         async with self._forecasting:
-            quoter = self.driver.grid.quoter(self.driver.clock.now_ms(), request)
+            quoter = self.driver.grid.quoter(self.driver.clock.now_ms(), request, instead_of)
             return await asyncio.to_thread(quoter)
+
+    async def plan(self, limit: int) -> PlannedStarts:
+        """Return when and where what waits starts, as far as that is known: so many jobs at most."""
+        await self.driver.durable()
+        async with self._forecasting:
+            now_ms = self.driver.clock.now_ms()
+            starts = await asyncio.to_thread(self.driver.grid.planner(now_ms, limit))
+        records = self.core.book.records
+        known = [(records[job.job_id], job) for job in starts if job.job_id in records]
+        return PlannedStarts(now_ms=now_ms, jobs=[planned_job(record, job) for record, job in known])
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
@@ -96,3 +106,11 @@ class GridDesk(Desk[GridDriver]):
             start_ms=start_ms,
             end_ms=end_ms,
         )
+
+
+def planned_job(record: JobRecord, forecast: Forecast) -> ScheduledJob:
+    """Return where a job that waits is expected to be."""
+    length_ms = forecast.length_ms or record.request.limit_ms
+    start_ms = forecast.start_ms or 0
+    span = record.submit_ms, start_ms, start_ms + length_ms
+    return ScheduledJob(record.job_id, record.request.user, record.request.name, record.state, *span, forecast.places)

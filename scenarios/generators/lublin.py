@@ -156,7 +156,7 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     pa, pb : float
         A job of n nodes has the first of the two with the probability pa * n + pb, cut to 0 and 1.
     aarr, barr : float
-        Gamma distribution of ln(gap in points) in the rush hours, > 0. LOMARC's alpha is aarr.
+        Gamma distribution of ln(gap in points) in the rush hours, > 0. Sodan and Lan's alpha is aarr.
     arar : float
         Ratio of all hours to the rush hours, > 0: the shape used is aarr * arar, and its mean with barr at most 13.
     anum, bnum : float
@@ -359,7 +359,7 @@ def with_alpha(model: LublinModel, alpha: float) -> LublinModel:
     model : LublinModel
         With one type of jobs.
     alpha : float
-        The new aarr, > 0. LOMARC, Table 4, has 10.23, 9.83 and 8.83.
+        The new aarr, > 0. Sodan and Lan, Table 4, have 10.23, 9.83 and 8.83.
 
     Raises
     ------

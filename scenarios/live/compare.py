@@ -55,6 +55,8 @@ class LiveRun:
         How many ms of the scenario passed in one.
     submitted_ms : numpy.ndarray of int64, shape (n,)
         When the live grid, or site, took in each job.
+    placed_ms : numpy.ndarray of int64, shape (n,)
+        When the grid placed each job; `NEVER` for those of a site's own users.
     outcomes : tuple of str
         How each job ended: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
     attempts : numpy.ndarray of int64, shape (n,)
@@ -71,6 +73,7 @@ class LiveRun:
     live: SimulationResult
     speed: float
     submitted_ms: IntArray
+    placed_ms: IntArray
     outcomes: tuple[str, ...]
     attempts: IntArray
     remarks: tuple[str, ...]
@@ -297,6 +300,7 @@ def live_run_of(
         live=with_names(_schedule_of(built, records), built, shared=True),
         speed=speed,
         submitted_ms=np.array([record.submit_ms for record in records], np.int64),
+        placed_ms=np.array([NEVER if record.placed_ms is None else record.placed_ms for record in records], np.int64),
         outcomes=tuple(record.outcome or record.state for record in records),
         attempts=np.array([record.attempt for record in records], np.int64),
         remarks=tuple(remarks),

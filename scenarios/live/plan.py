@@ -278,6 +278,7 @@ def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
     return msgspec.structs.replace(
         record,
         submit_ms=round((record.submit_ms - origin_ms) * speed),
+        placed_ms=at(record.placed_ms),
         start_ms=at(record.start_ms),
         end_ms=at(record.end_ms),
     )

@@ -230,7 +230,7 @@ class FaultsTable(Table, frozen=True, kw_only=True):
 class LiveTable(Table, frozen=True, kw_only=True):
     """The table ``[live]``: as `gridweave.scenarios.world.connections.LiveTimes`."""
 
-    start_ms: Annotated[int, Meta(description="From when a job has its nodes until its processes run.")] = 0
+    start_ms: Annotated[int, Meta(description="From when a job is placed until its processes run.")] = 0
     end_ms: Annotated[int, Meta(description="From the end of its processes until the grid hears of it.")] = 0
     margin_ms: Annotated[int, Meta(description="How far ahead a start on several sites is agreed.")] = 0
 

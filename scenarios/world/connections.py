@@ -102,7 +102,7 @@ class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     start_ms : int
-        From when a job has its nodes until its processes run.
+        From when a job is placed, or the start that was agreed on, until its processes run.
     end_ms : int
         From the end of its processes until the grid hears of it, and has its nodes again.
     margin_ms : int

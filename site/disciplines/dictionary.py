@@ -1,33 +1,62 @@
-"""The disciplines, by name. To add one, add its entry here (docs/write-a-discipline.md)."""
+"""The disciplines, by name. To add one, add the place of its entry here (docs/write-a-discipline.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
 from typing import Any
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.disciplines import planning, queue
-from gridweave.site.disciplines.batch import entry as batch
-from gridweave.site.disciplines.dynp import entry as dynp
-from gridweave.site.disciplines.fractional import entry as fractional
-from gridweave.site.disciplines.gang import entry as gang
-from gridweave.site.disciplines.optimal import entry as optimal
 from gridweave.site.disciplines.protocol import Entry, Policy
-from gridweave.site.disciplines.sharing import entry as sharing
 
-ENTRIES = (
-    queue.ENTRY,
-    planning.ENTRY,
-    sharing.ENTRY,
-    gang.ENTRY,
-    dynp.ENTRY,
-    optimal.ENTRY,
-    fractional.ENTRY,
-    batch.ENTRY,
-)
+PLACES = {
+    "queue": "queue",
+    "planning": "planning",
+    "lomarc": "sharing.entry",
+    "gang": "gang.entry",
+    "dynp": "dynp.entry",
+    "optimal": "optimal.entry",
+    "fractional": "fractional.entry",
+    "heterogeneous": "heterogeneous.entry",
+    "slurm": "batch.entry",
+}
+"""Name to the module in this folder that has its ``ENTRY``."""
 
-DISCIPLINES: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
+
+class Entries(MutableMapping[str, Entry]):
+    """Entries by name. One is imported when it is first asked for: a simulation of one discipline needs no other."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._found: dict[str, Entry | str] = dict(places)
+
+    def __getitem__(self, name: str) -> Entry:
+        found = self._found[name]
+        if isinstance(found, str):
+            found = import_module(f"gridweave.site.disciplines.{found}").ENTRY
+            self._found[name] = found
+        return found
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self._found[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+
+DISCIPLINES = Entries(PLACES)
 """Name to entry."""
+
+_OF_MANY = ("order", "backfill")
+"""Options that are no discipline's own."""
 
 
 def entry_named(name: str) -> Entry:
@@ -88,7 +117,8 @@ def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mappi
     'sjf none'
     """
     entry = entry_named(name)
-    for other in DISCIPLINES.values():
-        if other is not entry and other.table is not None and given.get(other.table_key) is not None:
+    tables = {key for key, value in given.items() if value is not None} - {entry.table_key, *_OF_MANY}
+    for other in DISCIPLINES.values() if tables else ():
+        if other.table is not None and other.table_key in tables:
             raise OptionError(other.table_key, f"is for the discipline {other.name}, and this site has {name!r}")
     return entry.read(nodes, given, usual)

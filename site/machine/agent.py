@@ -16,7 +16,9 @@ from gridweave.site.launch import (
     ANY_JOBS,
     ANYONE,
     Launch,
+    Limits,
     MachineRules,
+    NodePart,
     PieceEvent,
     PieceReady,
     PieceStarted,
@@ -24,7 +26,7 @@ from gridweave.site.launch import (
     TakenUsers,
 )
 from gridweave.site.machine.affinity import usable_cores
-from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups
+from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups, parts_problem
 from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, result_path, user_folder
 from gridweave.site.machine.output import STREAMS, output_path
 from gridweave.site.machine.runner import Runner
@@ -82,9 +84,9 @@ class OutputRead(msgspec.Struct, frozen=True):
 class AgentDriver:
     """Runs pieces of jobs on a machine for its site.
 
-    The ``threads`` of each node are as the operating system counts them, core by core; of a node that is none of its
-    own there are none: its ranks run anywhere. ``report`` returns when what it carries is durable at the site, and
-    raises if that is not known.
+    Of its ``nodes`` the ``threads`` of each are as the operating system counts them, core by core; of a node that is
+    none of its own there are none: its ranks run anywhere. ``report`` returns when what it carries is durable at the
+    site, and raises if that is not known.
 
     Orders may come twice, late or never. A piece is started at most once (`Runner`). An order from before an agent
     was started anew could start what was forgotten since; so a site's orders go to one agent, and end with it.
@@ -98,12 +100,13 @@ class AgentDriver:
         *,
         host: str = LOCAL,
         threads: Sequence[tuple[int, ...]] = (),
+        nodes: int = 1,
         environment: Mapping[str, str] | None = None,
         keep_ended: int = KEEP_ENDED,
         rules: MachineRules = ANY_JOBS,
     ) -> None:
         self.name, self.host = name, host
-        self._rules = rules
+        self._rules, self._nodes = rules, nodes
         environment = own_environment() if environment is None else environment
         self.runner = Runner(root, environment, others=bool(rules.launcher))
         self._groups: dict[str, str] | None = None
@@ -123,8 +126,10 @@ class AgentDriver:
         await self.runner.open()
         await self.runner.adopt()
         if not self._rules.launcher:
-            wanted = () if self._rules.limits is None else CONTROLLERS
+            wanted = CONTROLLERS if self._rules.limits is not None or self._rules.gives_parts else ()
             self._groups = open_cgroups(_GROUP, controllers=wanted).paths
+            if self._rules.gives_parts and (problem := parts_problem(self._groups)):
+                logger.warning("machine %s: %s", self.name, problem)
         self._users = await self._asked_users() or ANYONE
         self._say(MachineJoined(self.name, self.host, self._users))
 
@@ -177,7 +182,7 @@ class AgentDriver:
             elif isinstance(order, ConfirmRun):
                 await self._confirm(order)
             elif isinstance(order, PaceRun):
-                await self.runner.pace(order.job_id, order.attempt, runs=order.runs, at_unix_ms=order.at_ms)
+                await self._pace(order)
             elif isinstance(order, SignalRun):
                 self.runner.signal(order.job_id, order.attempt, order.signal)
             elif isinstance(order, LookForRoom):
@@ -193,6 +198,8 @@ class AgentDriver:
             launch = self._ruled(self._pinned(order))
             if refusal is None:
                 refusal = missing_groups(launch)
+            if refusal is None and launch.part is not None:
+                refusal = parts_problem(launch.groups)
             if refusal is not None:
                 self._say(RunEnded(self.name, *key, "failed", f"machine {self.name}: {refusal}", has_run=False))
                 return
@@ -208,15 +215,28 @@ class AgentDriver:
         rules = self._rules
         if rules.launcher and self._groups is None:
             self._groups = dict(ask_launcher(rules.launcher, {"do": "hello"})["groups"])
-        nodes = len({rank.node for rank in launch.ranks})
-        limits = None if rules.limits is None else rules.limits.times(nodes)
+        limits = rules.limits
+        if launch.part is not None:
+            limits = self._limits_of(launch.part, limits or Limits())
+        elif limits is not None:
+            limits = limits.times(len({rank.node for rank in launch.ranks}))
         return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
+
+    def _limits_of(self, part: NodePart, node: Limits) -> Limits:
+        """Return the limits of a part of nodes; a node whose own are not said is as large as all others here."""
+        cpus = node.cpus or len(os.sched_getaffinity(0)) / self._nodes
+        memory_bytes = node.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self._nodes
+        return msgspec.structs.replace(node, cpus=part.cpu * cpus, memory_bytes=int(part.memory * memory_bytes))
 
     def _look_for_room(self) -> None:
         """Say if there is room: the site thinks that there is none."""
         if self.runner.room_problem(trial=True) is None:
             self._delayed.clear()
             self._say(MachineReady(self.name))
+
+    async def _pace(self, order: PaceRun) -> None:
+        told = order.job_id, order.attempt
+        await self.runner.pace(*told, runs=order.runs, at_unix_ms=order.at_ms, speed=order.speed)
 
     async def _confirm(self, order: ConfirmRun) -> None:
         """Say whether a piece is still here; one that is not must not be started by an order that comes late."""
@@ -261,7 +281,7 @@ class AgentDriver:
 
     def _pinned(self, order: StartRun) -> Launch:
         """Return the launch with the hardware threads that the operating system knows."""
-        if not self._threads:
+        if not self._threads or order.launch.part is not None:
             ranks = tuple(msgspec.structs.replace(rank, threads=None) for rank in order.launch.ranks)
         else:
             ranks = tuple(self._on(rank, slot) for rank, slot in zip(order.launch.ranks, order.slots, strict=True))

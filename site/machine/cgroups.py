@@ -67,14 +67,18 @@ class ControlGroup:
         if "memory" in self.folders:
             self._limit_memory(limits.memory_bytes)
         if "cpu" in self.folders:
-            quota = None if limits.cpus is None else max(1_000, round(limits.cpus * _PERIOD_US))
-            if self._is_2("cpu"):
-                self._write("cpu", "cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")
-            else:
-                self._write("cpu", "cpu.cfs_period_us", str(_PERIOD_US))
-                self._write("cpu", "cpu.cfs_quota_us", str(-1 if quota is None else quota))
+            self.limit_cpus(limits.cpus)
         if "pids" in self.folders:
             self._write("pids", "pids.max", "max" if limits.processes is None else str(limits.processes))
+
+    def limit_cpus(self, cpus: float | None) -> None:
+        """Set how many processors' time it may use, while its processes run."""
+        quota = None if cpus is None else max(1_000, round(cpus * _PERIOD_US))
+        if self._is_2("cpu"):
+            self._write("cpu", "cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")
+        else:
+            self._write("cpu", "cpu.cfs_period_us", str(_PERIOD_US))
+            self._write("cpu", "cpu.cfs_quota_us", str(-1 if quota is None else quota))
 
     def _limit_memory(self, limit_bytes: int | None) -> None:
         if self._is_2("memory"):
@@ -231,6 +235,16 @@ def missing_groups(launch: Launch) -> str | None:
     if not lacking:
         return None
     return f"its limits cannot hold: no control group for {', '.join(lacking)} may be used here; see docs/launchers.md"
+
+
+def parts_problem(groups: Mapping[str, str]) -> str | None:
+    """Return why control groups, by controller, cannot hold parts of nodes, in one line, or None if they can."""
+    lacking = [each for each in ("cpu", "memory") if each not in groups]
+    lacking += [] if ControlGroup(groups).can_pause else [FREEZER]
+    if not lacking:
+        return None
+    right = "start the service where it may make them (docs/launchers.md), or give the site another discipline"
+    return f"jobs cannot get parts of its nodes: no control group for {', '.join(lacking)} may be used here; {right}"
 
 
 def group_name(folder: Path) -> str:

@@ -171,6 +171,7 @@ class Pace(msgspec.Struct, frozen=True):
 
     runs: bool
     at_unix_ms: int = 0
+    speed: float = 1.0  # while it runs: the part that it gets of the processors that it may use at most
 
 
 def write_pace(folder: Path, pace: Pace) -> None:

@@ -377,7 +377,7 @@ class Runner:
             write_cancel(folder, reason)
         self._signal_cancelled(piece)
 
-    async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0) -> None:
+    async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
         """Have a piece stand still, or go on, from an instant on: all its processes at once.
 
         Parameters
@@ -386,12 +386,14 @@ class Runner:
             Whether it is to go on. A piece that has not begun stands still as soon as it has.
         at_unix_ms : int
             The instant, Unix time; one that has passed is now. The last wish counts, and it outlives this runner.
+        speed : float
+            Which part it gets, while it runs, of the processors that its limits allow it; above 0 and up to 1.
         """
         piece = self._pieces.get((job_id, attempt))
         if piece is None or piece.ended:
             return
         with contextlib.suppress(FileNotFoundError):
-            write_pace(piece.folder, Pace(runs, at_unix_ms))
+            write_pace(piece.folder, Pace(runs, at_unix_ms, speed))
         if piece.shim is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)

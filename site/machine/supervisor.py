@@ -209,6 +209,10 @@ class Supervisor:
         self.paused_at_s: float | None = None
         self.is_frozen = False
         self.paused_s = 0.0
+        # Its work up to an instant, in seconds at full speed, and the speed since then, but for pauses.
+        self.worked_s = 0.0
+        self.worked_at_s = 0.0
+        self.speed = 1.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
         self.user_folder = user_folder(folder, launcher=launch.launcher)
@@ -373,7 +377,7 @@ class Supervisor:
         self.phase = "running"
         self.started_ms = int(time.time() * 1000)
         self._write()
-        self.started_s = time.monotonic()
+        self.started_s = self.worked_at_s = time.monotonic()
         self.started_ms = int(time.time() * 1000)
         if self.launch.alone_ms is not None:
             self.heard_by_s = self.started_s + self.launch.alone_ms / 1000
@@ -411,16 +415,24 @@ class Supervisor:
         """Return when the limit is reached, which counts work: not the time in which the piece stands still."""
         if self.phase != "running" or self.launch.limit_ms is None or self.paused_at_s is not None:
             return None
-        return self.started_s + self.paused_s + self.launch.limit_ms / 1000
+        return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
 
     def _is_to_change(self) -> bool:
-        """Tell whether the piece runs and is to stand still, or the other way round, now or at a later instant."""
-        return self.phase == "running" and self.pace is not None and self.pace.runs == (self.paused_at_s is not None)
+        """Tell whether the piece runs and is to stand still, or otherwise, or at another speed, now or later."""
+        if self.phase != "running" or self.pace is None:
+            return False
+        return self.pace.runs == (self.paused_at_s is not None) or self.pace.speed != self.speed
 
-    def _change_pace(self) -> None:
-        """Stop all ranks with all that stems from them, or let them go on."""
+    def _change_pace(self, pace: Pace) -> None:
+        """Stop all ranks with all that stems from them, or let them go on, at another speed or the same."""
         if self.starter is None:
             return  # what it had started is ended
+        self._count_work()
+        if pace.speed != self.speed:
+            self.speed = pace.speed
+            self._give_cpus()
+        if pace.runs != (self.paused_at_s is not None):
+            return
         if self.paused_at_s is None:
             self.is_frozen = self._freeze(self.starter)
             if not self.is_frozen:
@@ -434,6 +446,19 @@ class Supervisor:
                 self.starter.resume()
         with contextlib.suppress(OSError):  # a full disk; what counts is that it was done
             self._write()
+
+    def _count_work(self) -> None:
+        now_s = time.monotonic()
+        if self.paused_at_s is None:
+            self.worked_s += (now_s - self.worked_at_s) * self.speed
+        self.worked_at_s = now_s
+
+    def _give_cpus(self) -> None:
+        """Let the piece use as many processors as its speed says."""
+        limits = self.launch.limits
+        if self.group is not None and limits is not None and limits.cpus is not None:
+            with contextlib.suppress(OSError):
+                self.group.limit_cpus(limits.cpus * self.speed)
 
     def _freeze(self, starter: Starter) -> bool:
         """Have the control group of the piece stand still, and return whether it does; signals do it otherwise."""
@@ -462,7 +487,7 @@ class Supervisor:
     def _keep_time(self) -> None:
         self._keep_gate()
         if self._is_to_change() and self.pace is not None and time.time() * 1000 >= self.pace.at_unix_ms:
-            self._change_pace()
+            self._change_pace(self.pace)
         now_s = time.monotonic()
         limit_at_s = self._limit_at_s()
         if limit_at_s is not None and now_s >= limit_at_s:

@@ -44,7 +44,15 @@ class NodeAgent(NearActor):
         self._calls, self._site = calls, site
         threads = () if virtual else node_threads(machine.nodes)
         host = host or calls.ip
-        self._driver = AgentDriver(machine.name, Path(folder), self._report, host=host, threads=threads, rules=rules)
+        self._driver = AgentDriver(
+            machine.name,
+            Path(folder),
+            self._report,
+            host=host,
+            threads=threads,
+            nodes=machine.nodes,
+            rules=rules,
+        )
         self._door = Door(self, ("part",))
         self._opened = asyncio.Event()
         self._host, self._probe_port = host, 0

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from gridweave.site.desk_messages import (
+    BusyNodes,
     JobEvent,
     JobEvents,
     JobPage,
@@ -282,6 +283,7 @@ class SiteDesk(Desk[SiteDriver]):
             machines=machines,
             policy=policy_label(settings.policy, settings.owner),
             paused=site.runs.paused(),
+            busy=tuple(BusyNodes(*each) for each in core.occupied()),
             progress=tuple(JobProgress(*told) for told in core.progress(self.driver.clock.now_ms())),
             uplink=None if self._uplink is None else self._uplink(),
             users=site.runs.users.words,

@@ -332,6 +332,7 @@ def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert json.loads(shell("queue", "--json")[1])["waiting"] == 2
     assert rows(shell("whoami")[1])[2] == ["may", "operate"]
     assert json.loads(shell("whoami", "--json")[1])["url"] == here.url
+    assert shell("open", "--print")[1] == f"{here.url}/\n", "where nobody needs a token nobody logs in"
 
 
 def test_what_one_may_not(
@@ -346,6 +347,8 @@ def test_what_one_may_not(
         name, may = (row[1] for row in rows(shell("whoami", "--url", there.url)[1])[1:3])
         assert name == "anna"
         assert may.startswith("read, until ")
+        link = shell("open", "--url", there.url, "--print")[1].strip()
+        assert link.startswith(f"{there.url}/#login=")
         status, out, err = shell("submit", "--url", there.url, "--", "true")
         assert (status, out) == (5, "")
         assert len(err.splitlines()) == 1

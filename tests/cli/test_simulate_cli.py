@@ -487,3 +487,24 @@ def test_saving_from_the_shell(shell: Shell, trace: Path, tmp_path: Path) -> Non
         status, _, err = shell("simulate", trace, *given)
         assert status == 2
         assert said in err
+
+
+IMPORTED = """
+import json, sys
+from gridweave.cli.main import run
+try:
+    run()
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("discipline", ["queue", "planning"])
+def test_only_what_is_played_is_imported(discipline: str, trace: Path) -> None:
+    """A simulation of one discipline loads no policy of another, nothing of files of grids, and no plots."""
+    words = ["simulate", str(trace), "--discipline", discipline, "--nodes", "16"]
+    done = subprocess.run([sys.executable, "-c", IMPORTED, *words], capture_output=True, text=True, check=True)
+    modules = set(json.loads(done.stderr.splitlines()[-1]))
+    assert f"gridweave.site.disciplines.{discipline}" in modules
+    assert not [name for name in modules if name.endswith((".disciplines.gang.entry", ".sharing.entry", ".dynp.entry"))]
+    assert not modules & {"gridweave.grid.config.toml", "gridweave.netmodel.reading", "matplotlib", "ray"}

@@ -68,6 +68,23 @@ def split_of(forecast: Forecast) -> str:
     return forecast.split.reason
 
 
+def test_a_quote_may_be_instead_of_a_job_that_waits() -> None:
+    """What a job would gain by fewer nodes is asked as if it were cancelled first; nothing changes by that."""
+    core = grid((8, 10), (4, 10), (8, 5), (4, 5))
+    assert told(core, 3).start_ms == 10 * MINUTE_MS
+    before = dump_state(core)
+    behind, instead = (core.quoter(0, request(8, 5), job_id)().start_ms for job_id in (None, 3))
+    assert (behind, instead) == (15 * MINUTE_MS, 10 * MINUTE_MS)
+    assert core.quoter(0, request(8, 5), 1)().start_ms == behind, "what runs is not cancelled by a question"
+    assert dump_state(core) == before
+
+
+def test_a_plan_ends_where_it_is_told_to() -> None:
+    """As many jobs are planned as are asked for, by their starts."""
+    core = grid((8, 10), (4, 10), (8, 5), (8, 5), (8, 5))
+    assert [(job.job_id, job.start_ms) for job in core.planner(0, 2)()] == [(3, 600_000), (4, 900_000)]
+
+
 def test_the_head_waits_for_nodes() -> None:
     """The first in the queue hears when each site has its nodes, which jobs free them, and when it starts where."""
     forecast = told(grid((3, 10), (3, 20), (4, 30), (7, 5), mode="sharing"), 4)
@@ -201,7 +218,7 @@ def test_the_ends_of_jobs_are_heard_of_late() -> None:
         report = FragmentReport(job_id, 1, "", (), Used(), ("m",), ran_ms=ran_ms)
         core.handle(1_050, FromLiveSite(site, report), FromLiveSite(site, Ended(job_id, 1, 1_040, "finished")))
     assert core.book.records[1].ran_ms == (90, 1_000)
-    assert core.around_ms() == ((80 + 30) // 2, (50 + 20) // 2)
+    assert core.around_ms() == ((90 + 40) // 2, (50 + 20) // 2)
     assert told(core, 4, 1_050).start_ms == 1_050 + 5 * MINUTE_MS + 35
 
 

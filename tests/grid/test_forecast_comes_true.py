@@ -38,7 +38,11 @@ def forecasts(sites: FaithfulSites, now_ms: int) -> dict[int, Forecast]:
         for job_id in range(1, 20)
         if job_id not in sites.starts and sites.core.forecast(now_ms, job_id) is not None
     }
+    plan = {forecast.job_id: said_start(forecast) for forecast in sites.core.planner(now_ms, 100)()}
     assert dump_state(sites.core) == before, "a forecast has changed the core"
+    placed = {job_id for job_id, forecast in found.items() if forecast is not None and forecast.state == "waiting"}
+    known = {job_id: said_start(found[job_id]) for job_id in placed if found[job_id].start_ms is not None}
+    assert plan == known, "one play for all jobs says the same as one for each"
     return {job_id: forecast for job_id, forecast in found.items() if forecast is not None}
 
 

@@ -71,7 +71,6 @@ ENTRY = Entry(
     shares_nodes=True,
     shares_time=True,
     gives_fractions=True,
-    simulated_only=True,
     needs=("cpu_need", "memory_fraction"),
     columns=("preemptions", "migrations", "moved_nodes"),
     metrics=moves_of,

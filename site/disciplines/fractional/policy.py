@@ -209,6 +209,12 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Whether yields come from a linear program (OPT=AVG)."""
         return algorithm_named(self.algorithm).optimise == "AVG"
 
+    @property
+    def moves_jobs(self) -> bool:
+        """Whether running or paused jobs are moved to other nodes: on a live site they must be able to."""
+        algorithm = algorithm_named(self.algorithm)
+        return algorithm.uses_mcb8 or algorithm.on_submit != "Greedy"
+
     def codes(self) -> FractionalCodes:
         """Return the policy as compiled code reads it."""
         how = algorithm_named(self.algorithm)

@@ -1,7 +1,8 @@
-"""Commands about the grid: sites, queue, quote, drain, resume, whoami."""
+"""Commands about the grid: sites, queue, quote, drain, resume, whoami, open."""
 
 from __future__ import annotations
 
+import webbrowser
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -161,3 +162,24 @@ def whoami(reach: Reach) -> None:
         print_table(rows, left=2)
 
     reach.ask(work)
+
+
+@at_grid
+def open_pages(
+    reach: Reach,
+    show: Annotated[bool, typer.Option("--print", help="Print the address instead of opening a browser.")] = False,
+) -> None:
+    """Open the grid in a browser, logged in as you.
+
+    The address works once, within a minute.
+
+    Example: gridweave open
+    """
+    link = reach.ask(lambda grid: grid.login_link())
+    if reach.as_json or show:
+        reach.show({"url": link}, lambda _: typer.echo(link))
+    elif webbrowser.open(link):
+        say("the grid is open in your browser")
+    else:
+        say("no browser can be started here; open this address within a minute:")
+        typer.echo(link)

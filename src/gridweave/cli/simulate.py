@@ -91,7 +91,8 @@ Options = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="An option of the discipline itself, named as in a scenario. Several values are compared. Repeatable.",
+        help="An option of the discipline itself, named as in a scenario, or @FILE.toml with such options. "
+        "Several values are compared. Repeatable.",
     ),
 ]
 Limits = Annotated[
@@ -209,7 +210,6 @@ def simulate(
     import numpy as np
 
     from gridweave.scenarios.traces.convert import check_nodes
-    from gridweave.scenarios.traces.resources import with_mix
     from gridweave.scenarios.workload.needs import with_needs
     from gridweave.scenarios.workload.node_events import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
@@ -247,6 +247,8 @@ def simulate(
         # Tasks are not processors: which jobs are too wide is known when they have needs.
         workload, remarks = _prepared(trace, None if needs else nodes, estimates, shrink, rng, columns, cancelled)
         if entry.uses_resources:
+            from gridweave.scenarios.traces.resources import with_mix
+
             workload = with_mix(workload, resources, rng)
         if needs is not None:
             workload = with_needs(workload, needs, rng)
@@ -309,11 +311,11 @@ def _saved_on_interrupt(saving: Saving | None) -> Iterator[None]:
 
 def _check_optimum(every: int | None, discipline: str) -> None:
     """Check what is asked of the best plans, and that there is a solver, before a long trace is played."""
+    if every is None:
+        return
     from gridweave.site.disciplines.dynp.policy import NAME
     from gridweave.site.disciplines.optimal.intervals import cp_model_of
 
-    if every is None:
-        return
     if discipline != NAME:
         raise OptionError("--optimum-every", f"goes with --discipline {NAME}")
     if every < 1:
@@ -448,10 +450,10 @@ def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
     OptionError
         If the text is not a time, or a policy has no matrix.
     """
-    from gridweave.site.disciplines.gang.policy import NAME
-
     if text is None:
         return None
+    from gridweave.site.disciplines.gang.policy import NAME
+
     if any(policy.discipline != NAME for policy in chosen):
         raise OptionError("--show-matrix", f"goes with --discipline {NAME}; no other has a matrix")
     return parse_time_ms("--show-matrix", text)

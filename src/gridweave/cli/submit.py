@@ -138,6 +138,14 @@ _CheckpointSignal = Annotated[
         help="Signal at which the job saves its work and ends, and how long it has for that. It goes on from there.",
     ),
 ]
+_CpuNeed = Annotated[
+    float | None,
+    typer.Option("--cpu-need", metavar="X", help="Part of a node's CPU with which a task runs at full speed (0.25)."),
+]
+_MemoryNeed = Annotated[
+    float | None,
+    typer.Option("--memory-need", metavar="X", help="Part of a node's memory that a task needs (0.1)."),
+]
 _Priority = Annotated[float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")]
 _JobClass = Annotated[
     str | None, typer.Option("--job-class", metavar="NAME", help="Class of the job, for `gridweave experience`.")
@@ -184,6 +192,8 @@ def submit(
     ranks: _Ranks = None,
     requeue: _Requeue = None,
     checkpoint_signal: _CheckpointSignal = None,
+    cpu_need: _CpuNeed = None,
+    memory_need: _MemoryNeed = None,
     priority: _Priority = None,
     job_class: _JobClass = None,
     user: _User = None,

@@ -19,7 +19,16 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.elements import MOST_ELEMENTS, ranges_of
-from gridweave.site.job import After, ArrayPlace, JobRequest, Program, SignalName, Where
+from gridweave.site.job import (
+    After,
+    ArrayPlace,
+    JobRequest,
+    Program,
+    Resources,
+    SignalName,
+    Where,
+    why_impossible_needs,
+)
 from gridweave.site.launch import DEFAULT_GRACE_MS
 from gridweave.site.times import parse_time_ms
 
@@ -192,6 +201,9 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     ranks: str | None = None
     requeue: bool | None = None
     checkpoint_signal: str | None = None  # ``SIGNAL`` or ``SIGNAL@SECONDS``
+    # Parts of a node's CPU and memory that each of its tasks needs.
+    cpu_need: float | None = None
+    memory_need: float | None = None
     input: str | None = None
     output: str | None = None
     error: str | None = None
@@ -247,6 +259,7 @@ def requests(
         priority=options.priority or 0.0,
         hold=bool(options.hold),
         after=after,
+        resources=_resources(options),
     )
     if options.array is None:
         if options.pack or options.pack_size is not None:
@@ -290,6 +303,17 @@ def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, 
         if_lost="fail" if options.requeue is False else "requeue",
         **_checkpoint(options),
     )
+
+
+def _resources(options: SubmitOptions) -> Resources | None:
+    """Return what each task of a job needs of a node, if anything is said of that."""
+    if options.cpu_need is None and options.memory_need is None:
+        return None
+    cpu = 1.0 if options.cpu_need is None else options.cpu_need
+    found = Resources(cpu_need=cpu, memory=1.0 if options.memory_need is None else options.memory_need)
+    if problem := why_impossible_needs(found):
+        raise OptionError("--cpu-need and --memory-need", problem)
+    return found
 
 
 def _checkpoint(options: SubmitOptions) -> dict[str, Any]:

@@ -259,6 +259,7 @@ def _print_brought(done: Brought) -> None:
         else:
             typer.echo("There are no tokens: everybody on this machine may do everything.")
         typer.echo("\nWhat next:")
+        typer.echo(f"  gridweave open                              see the grid in a browser, at {state.url}")
         typer.echo("  gridweave submit -n 4 -t 10m -- hostname    submit a job")
         typer.echo("  gridweave jobs                              what became of it")
         typer.echo("  gridweave watch                             see the sites at work")

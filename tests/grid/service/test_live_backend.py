@@ -370,3 +370,29 @@ def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
     finally:
         loop.close()
     assert max(spent) < 2.0
+
+
+@pytest.mark.asyncio
+async def test_a_requeued_job_goes_on_from_what_it_has_saved(tmp_path: Path) -> None:
+    """All its ranks on both sites save at its signal and end; then it starts once more, finds that, and finishes."""
+    line = """
+    done=$(cat saved-$GRIDWEAVE_RANK 2>/dev/null) && exit $((done - 1))
+    trap 'echo 1 > saved-$GRIDWEAVE_RANK; exit 0' USR1
+    touch ready-$GRIDWEAVE_RANK
+    while :; do sleep 0.05; done
+    """
+    program = Program(
+        argv=("sh", "-c", line), working_directory=str(tmp_path), checkpoint_signal="USR1", grace_ms=60_000
+    )
+    request = JobRequest(program=program, nodes=6, limit_ms=600_000, user="anna")
+    async with LocalGrid(tmp_path / "grid") as grid:
+        (job_id,) = await submit(grid.backend, request)
+        await in_state(grid.backend, job_id, "running")
+        await until(lambda: asyncio.to_thread(lambda: len(list(tmp_path.glob("ready-*"))) == 6))
+        assert await grid.backend.wish("requeue", [job_id], origin=ANNA) == [job_id]
+        record = await in_state(grid.backend, job_id, "ended")
+        story = [entry.kind for entry in await grid.backend.story(job_id)]
+    assert (record.outcome, record.starts, len(record.places)) == ("finished", 2, 2)
+    assert len(list(tmp_path.glob("saved-*"))) == 6
+    assert story.count("requeue") == 1
+    assert story.index("requeue") < story.index("retried") < len(story) - story[::-1].index("runs")

@@ -24,8 +24,11 @@ from gridweave.scenarios.live.plan import (
     sleeping,
 )
 from gridweave.scenarios.live.play import run_on_ray
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import run_built
+from gridweave.scenarios.world.connections import LiveTimes
+from gridweave.scenarios.world.simulate import simulate_world
 
 SPEED = 1000.0
 
@@ -46,14 +49,14 @@ nodes = 12
 """
 
 
-def scenario_file(folder: Path, *grid: str, jobs: int = 20, widest: int = 8) -> Path:
+def scenario_file(folder: Path, *grid: str, jobs: int = 20, widest: int = 8, limit_s: int = 600) -> Path:
     """Write a scenario of so many jobs, two waiting for every one that runs; those of the south's users fit there."""
     fields = ["-1"] * 18
     lines = ["; MaxNodes: 12"]
     for number in range(1, jobs + 1):
         width, run_s = 1 + number * 5 % (widest if number % 2 else 4), 100 + 37 * number % 400
         fields[:5] = [str(number), str(20 * number), "-1", str(run_s), str(width)]
-        fields[7:9], fields[10], fields[11] = [str(width), "600"], "1", str(number % 3)
+        fields[7:9], fields[10], fields[11] = [str(width), str(limit_s)], "1", str(number % 3)
         lines.append(" ".join(fields))
     (folder / "jobs.swf").write_text("\n".join(lines) + "\n")
     path = folder / "small.toml"
@@ -185,6 +188,7 @@ def compared(built: Built, *, later_ms: int, longer_ms: int) -> LiveRun:
         live=replace(moved, shared=True),
         speed=SPEED,
         submitted_ms=built.workload.submit_ms + 100,
+        placed_ms=moved.start_ms,
         outcomes=("limit", *["finished"] * (count - 1)),
         attempts=np.ones(count, np.int64),
         remarks=(),
@@ -274,6 +278,35 @@ def test_splits_and_own_users_on_ray(ray_cluster: None, tmp_path: Path) -> None:
         done.live.fragments_of(row) == [(built.home[row], built.workload.width[row])] for row in np.flatnonzero(own)
     )
     assert (done.longer_ms[np.array(done.outcomes) == "finished"] >= 0).all()
+
+
+def replayed(done: LiveRun, margin_ms: int) -> SimulationResult:
+    """Simulate the submissions and the lengths that a live run had: from when jobs were placed till the grid had heard.
+
+    A job on several sites starts a margin after it was placed.
+    """
+    live = done.live
+    run_ms = live.end_ms - done.placed_ms - np.where(live.multi_site, margin_ms, 0)
+    jobs = live.workload.replace(submit_ms=done.submitted_ms, run_ms=run_ms)
+    policy = live.policy
+    assert policy is not None, "a grid has a policy"
+    return simulate_world(jobs, live.site_nodes.tolist(), policy, live=LiveTimes(margin_ms=margin_ms))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("mode", ["sharing", "multi-site"])
+def test_a_live_run_is_as_simulated_with_its_lengths(mode: str, ray_cluster: None, tmp_path: Path) -> None:
+    """Given the submissions and the lengths that jobs had live, the simulation places every one alike."""
+    speed = 100.0
+    path = scenario_file(tmp_path, f'mode = "{mode}"', widest=8 if mode == "sharing" else 12, limit_s=6_000)
+    done = run_on_ray(path, speed=speed)
+    assert set(done.outcomes) == {"finished"}
+    assert any("simulated with what was measured: processes took" in remark for remark in done.remarks)
+    simulated = replayed(done, round(MARGIN_MS * speed))
+    live = done.live
+    assert live.multi_site.any() == (mode == "multi-site")
+    rows = range(len(live.workload))
+    assert [sorted(simulated.fragments_of(row)) for row in rows] == [sorted(live.fragments_of(row)) for row in rows]
 
 
 @pytest.mark.ray

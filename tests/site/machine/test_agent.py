@@ -68,7 +68,9 @@ class NoProcesses:
         """Return whether a piece waits at its gate."""
         return (job_id, attempt) in self.at_gate
 
-    async def cancel(self, job_id: int, attempt: int, reason: str, *, at_once: bool = False) -> None:
+    async def cancel(
+        self, job_id: int, attempt: int, reason: str, *, at_once: bool = False, saves: bool = False
+    ) -> None:
         """Keep a wish to end."""
         self.cancelled.append((job_id, attempt, reason))
 

@@ -1,0 +1,96 @@
+"""What a browser is trusted with: its cookie, and requests that a page of this gateway makes, none of other pages."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.settings import is_loopback
+
+_SAFE = ("GET", "HEAD")
+
+
+def check_browser(request: web.BaseRequest) -> None:
+    """Keep pages of other origins out where a request needs no token: a browser on this machine makes it for them.
+
+    The request must be to this machine by a name of it, since a page may have its own name lead here.
+    """
+    host = request.headers.get("Host", "")
+    if not is_loopback(_name(host)):
+        problem = f"without tokens the gateway is spoken to as localhost, not as {host!r:.100}"
+        raise RefusalError("foreign-origin", problem)
+    _check_origin(request)
+
+
+def check_own_page(request: web.BaseRequest) -> None:
+    """Take a request that has a cookie for a login only if a page of this gateway made it.
+
+    The cookie is of the kind that browsers keep from requests of other sites (``SameSite=Strict``). Another port of
+    this host is no other site for that, so the origin counts; what changes something must name it.
+    """
+    _check_origin(request)
+    is_named = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+    if request.method not in _SAFE and not is_named:
+        problem = "a login by cookie is for the pages of this gateway; send Authorization: Bearer TOKEN instead"
+        raise RefusalError("foreign-origin", problem)
+
+
+def _check_origin(request: web.BaseRequest) -> None:
+    host = request.headers.get("Host", "")
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        raise RefusalError("foreign-origin", f"{origin!r:.100} is not this gateway; no page of another may use it")
+    if request.headers.get("Sec-Fetch-Site", "none").lower() not in ("none", "same-origin"):
+        raise RefusalError("foreign-origin", "a page of another origin may not use this gateway")
+
+
+def _name(host: str) -> str:
+    """Return a host without its port; empty if it cannot be read."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def cookie_of(request: web.BaseRequest) -> str:
+    """Return the token in the cookie of a login; empty if there is none."""
+    return request.cookies.get(_cookie_name(request, is_safe=True)) or request.cookies.get(
+        _cookie_name(request, is_safe=False), ""
+    )
+
+
+def set_cookie(request: web.BaseRequest, response: web.Response, token: str, seconds: float) -> None:
+    """Have a browser send a token with each request to this gateway, for some time; no page can read it.
+
+    Whether the browser speaks TLS is told by the origin of the page: something in front of the gateway may speak it.
+    """
+    is_safe = request.headers.get("Origin", "").lower().startswith("https:")
+    response.set_cookie(
+        _cookie_name(request, is_safe=is_safe),
+        token,
+        max_age=int(seconds),
+        path="/",
+        secure=is_safe,
+        httponly=True,
+        samesite="Strict",
+    )
+
+
+def drop_cookies(request: web.BaseRequest, response: web.Response) -> None:
+    """Have a browser forget its login."""
+    for is_safe in (True, False):
+        response.del_cookie(
+            _cookie_name(request, is_safe=is_safe), path="/", secure=is_safe, httponly=True, samesite="Strict"
+        )
+
+
+def _cookie_name(request: web.BaseRequest, *, is_safe: bool) -> str:
+    """Return the name of the cookie: cookies know no ports, and another grid may be behind another port of a host."""
+    try:
+        port = urlsplit(f"//{request.headers.get('Host', '')}").port or 0
+    except ValueError:
+        port = 0
+    # By the prefix the browser itself takes care that it came over TLS, and from this very host.
+    return f"{'__Host-' if is_safe else ''}gridweave-{port}"

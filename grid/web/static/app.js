@@ -1,0 +1,117 @@
+// The frame of all pages: who is logged in, which page is shown, whether the grid is heard.
+
+import { render } from "./vendor/preact.js";
+import { get, onLoggedOut, post, watch } from "./api.js";
+import { html, tell, useEffect, useState } from "./ui.js";
+import { GridPage } from "./pages/grid.js";
+import { JobPage } from "./pages/job.js";
+import { JobsPage } from "./pages/jobs.js";
+import { LoginPage } from "./pages/login.js";
+import { QueuePage } from "./pages/queue.js";
+import { SchedulePage } from "./pages/schedule.js";
+import { UsagePage } from "./pages/usage.js";
+
+const PAGES = [
+  ["", "Grid", GridPage],
+  ["schedule", "Schedule", SchedulePage],
+  ["queue", "Queue", QueuePage],
+  ["jobs", "Jobs", JobsPage],
+  ["usage", "Usage", UsagePage],
+];
+
+function place() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, target = ""] = path.split("/");
+  return { name, target: decodeURIComponent(target), query: new URLSearchParams(query) };
+}
+
+function usePlace() {
+  const [at, go] = useState(place());
+  useEffect(() => {
+    const moved = () => {
+      go(place());
+      document.getElementById("main")?.focus({ preventScroll: true });
+    };
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  return at;
+}
+
+const THEMES = ["as the system", "light", "dark"];
+
+function useTheme() {
+  const [theme, set] = useState(localStorage.getItem("theme") ?? THEMES[0]);
+  useEffect(() => {
+    localStorage.setItem("theme", theme);
+    document.documentElement.dataset.theme = theme;
+    dispatchEvent(new Event("themechange"));
+  }, [theme]);
+  return [theme, () => set(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length])];
+}
+
+/** Log in by the code of a link (`gridweave open`), which is good once and stays in no history. */
+async function logInByCode() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("login");
+  if (!code) return;
+  history.replaceState(null, "", "/");
+  await post("/v1/login", { code });
+}
+
+function Frame({ who, heard, leave }) {
+  const at = usePlace();
+  const [theme, turn] = useTheme();
+  const page = PAGES.find(([name]) => name === at.name);
+  const Page = at.name === "job" ? JobPage : (page?.[2] ?? Lost);
+  useEffect(() => {
+    document.title = `${at.name === "job" ? `Job ${at.target}` : (page?.[1] ?? "Not found")} · gridweave`;
+  }, [at.name, at.target]);
+  return html`
+    <a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
+    <header>
+      <a class="brand" href="#/">gridweave</a>
+      <nav aria-label="Pages">${PAGES.map(([name, title]) => html`
+        <a href="#/${name}" aria-current=${name === at.name ? "page" : null}>${title}</a>`)}</nav>
+      <span class="heard ${heard}" role="status">${HEARD[heard]}</span>
+      <button type="button" class="quiet" onClick=${turn} aria-label="Colours: ${theme}. Change">◐ ${theme}</button>
+      ${who.user && html`<span class="who">${who.user}${who.scopes.includes("operate") ? " (operator)" : ""}</span>
+        <button type="button" class="quiet" onClick=${leave}>Log out</button>`}
+    </header>
+    <main id="main" tabindex="-1"><${Page} key=${at.name + at.target} at=${at} who=${who} /></main>`;
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
+}
+
+const HEARD = { live: "● live", away: "○ the gateway does not answer; trying again", begin: "… connecting" };
+
+const Lost = () => html`<h1>Not found</h1><p>There is no such page. <a href="#/">The grid</a> is here.</p>`;
+
+function App() {
+  const [who, know] = useState(null);
+  const [heard, hear] = useState("begin");
+  const [problem, fail] = useState("");
+
+  const look = () => get("/v1/whoami").then(
+    (info) => (fail(""), know(info)),
+    (error) => (error.status === 401 ? know(false) : (fail(error.message), setTimeout(look, 2000))),
+  );
+  useEffect(() => {
+    logInByCode().catch((error) => fail(error.message)).then(look);
+    return onLoggedOut(() => know(false));
+  }, []);
+  useEffect(() => (who ? watch(tell, hear) : undefined), [Boolean(who)]);
+
+  async function leave() {
+    await post("/v1/logout", {}).catch(() => {});
+    know(false);
+  }
+
+  if (who === null) return html`<p class="empty" role="status">${problem || "…"}</p>`;
+  if (!who) return html`<${LoginPage} problem=${problem} done=${(info) => (fail(""), know(info))} />`;
+  return html`<${Frame} who=${who} heard=${heard} leave=${leave} />`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

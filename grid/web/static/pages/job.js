@@ -1,0 +1,130 @@
+// One job: what became of it, why it waits, what it writes, and what would change its start.
+
+import { get } from "../api.js";
+import { absolute, bytes, count, places, span, stateOf, title, when } from "../text.js";
+import { html, JobLink, State, Table, Time, Trouble, useFresh, useNow } from "../ui.js";
+import { Wishes } from "../wishes.js";
+import { Output } from "./output.js";
+import { WhatIf } from "./what-if.js";
+
+const OVER = ["ended", "refused"];
+
+function Facts({ record, now }) {
+  const { request } = record;
+  const ran = record.start_ms === null ? null : (record.end_ms ?? now) - record.start_ms;
+  const facts = [
+    ["User", html`<span dir="auto">${request.user || "–"}${request.account ? `, account ${request.account}` : ""}</span>`],
+    ["Nodes", request.nodes],
+    ["Limit", span(request.limit_ms)],
+    ["Where", places(record.places)],
+    ["Submitted", html`<${Time} ms=${record.submit_ms} now=${now} />`],
+    ["Started", html`<${Time} ms=${record.start_ms} now=${now} />`],
+    ["Ended", html`<${Time} ms=${record.end_ms} now=${now} />`],
+    ["Waited", span((record.start_ms ?? record.end_ms ?? now) - record.submit_ms)],
+    ["Ran", span(ran)],
+    ["Starts", record.starts],
+  ];
+  if (request.priority) facts.push(["Priority", request.priority]);
+  if (record.machines.length) facts.push(["Machines", record.machines.join(", ")]);
+  return html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+/** How much of the time that it may take has gone: a bar with its numbers. */
+function Progress({ record, now }) {
+  if (record.state !== "running") return null;
+  const ran = Math.max(0, now - record.start_ms);
+  const left = record.request.limit_ms - ran;
+  return html`<p><progress max=${record.request.limit_ms} value=${ran} aria-label="Time used"></progress>
+    ${" "}${span(ran)} of ${span(record.request.limit_ms)}; ${left >= 0 ? `${span(left)} left` : "past its limit"}</p>`;
+}
+
+/** Why it waits, site by site: the nodes that it needs against those that are free. */
+function Why({ forecast, record, now }) {
+  const most = Math.max(record.request.nodes, ...forecast.sites.map((site) => site.nodes), 1);
+  const part = (nodes) => ({ width: `${(100 * nodes) / most}%` });
+  return html`<section class="card"><h2>${record.state === "waiting" || record.state === "held" ? "Why it waits" : "How it stands"}</h2>
+    <p class="reason">${forecast.reason}</p>
+    ${forecast.start_ms !== null && html`<p>Starts <strong>${when(forecast.start_ms, now)}</strong>, in
+      ${" "}${span(Math.max(0, forecast.start_ms - now))}, on ${places(forecast.places)}; if every job takes as long as
+      it may and no other comes.</p>`}
+    ${forecast.sites.map((site) => html`<div class="need" key=${site.site}>
+      <h3>${site.site}</h3>
+      <div class="bar" role="img" aria-label="${site.free} of ${site.nodes} nodes free; it needs ${record.request.nodes}">
+        <span class="has" style=${part(site.nodes)}></span><span class="is-free" style=${part(site.free)}></span>
+        <span class="needs" style=${{ left: `${(100 * record.request.nodes) / most}%` }}></span>
+      </div>
+      <p><small>${site.free} of ${count(site.nodes, "node")} free; it needs ${record.request.nodes}.
+        ${" "}${site.start_ms !== null ? `Alone there ${site.start_ms <= now ? "now" : `in ${span(site.start_ms - now)}`}. ` : ""}
+        ${site.reason}${site.waits_for.length ? html` Waits for ${site.waits_for.slice(0, 8).map((id) => html`<${JobLink} id=${id} /> `)}` : ""}</small></p>
+    </div>`)}
+    ${forecast.split && html`<p class="hint">Split: ${forecast.split.reason}</p>`}
+  </section>`;
+}
+
+/** What has happened, on a line of time, and in words. */
+function Timeline({ story, now }) {
+  if (!story.length) return null;
+  const [first, last] = [story[0].at_ms, Math.max(story.at(-1).at_ms, story[0].at_ms + 1)];
+  return html`<section class="card"><h2>What happened</h2>
+    <div class="line" aria-hidden="true">${story.map((entry) => html`
+      <span class="dot" style=${{ left: `${(100 * (entry.at_ms - first)) / (last - first)}%` }}
+        title="${entry.kind}: ${absolute(entry.at_ms)}"></span>`)}</div>
+    <${Table} label="What happened" columns=${["When", "After", "What", "More"]}>
+      ${story.map((entry, index) => html`<tr>
+        <td><${Time} ms=${entry.at_ms} now=${now} /></td>
+        <td class="number">${index ? `+${span(entry.at_ms - story[index - 1].at_ms)}` : ""}</td>
+        <td>${entry.kind}</td><td class="why" dir="auto">${entry.detail}</td></tr>`)}
+    <//></section>`;
+}
+
+function Usage({ record }) {
+  const { used, exit_codes: codes } = record;
+  const rows = [["Processor time", span(Math.round((used.cpu_s ?? 0) * 1000))], ["Most memory", bytes(used.memory_bytes ?? 0)]];
+  return html`<section class="card"><h2>What it used</h2>
+    <dl class="facts">${rows.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    ${codes.length > 0 && html`<p>Ranks that did not end well: ${codes.map(([rank, code, signal]) =>
+      `rank ${rank} ${signal === null ? `with exit code ${code}` : `by signal ${signal}`}`).join(", ")}.</p>`}
+  </section>`;
+}
+
+/** What it waits for, and the array that it is part of. */
+function Related({ record }) {
+  const { after, array } = record.request;
+  if (!after.length && !array) return null;
+  return html`<section class="card"><h2>Related jobs</h2>
+    ${after.length > 0 && html`<ol class="graph" aria-label="Waits for">${after.map((each) => html`
+      <li><${JobLink} id=${each.job_id} /> <span aria-hidden="true">→</span> must have ${each.has}</li>`)}
+      <li class="self">this job</li></ol>`}
+    ${array && html`<p>Index ${array.index} of the array <a href="#/jobs?array=${encodeURIComponent(array.name)}" dir="auto">${array.name}</a>${
+      record.elements.length ? `; ${count(record.elements.length, "element")} ended` : ""}.</p>`}
+  </section>`;
+}
+
+export function JobPage({ at, who }) {
+  const id = at.target;
+  const load = async (signal) => {
+    const [record, story] = await Promise.all([
+      get(`/v1/jobs/${id}`, {}, { signal }),
+      get(`/v1/jobs/${id}/story`, {}, { signal }),
+    ]);
+    const forecast = OVER.includes(record.state) || record.state === "running" ? null
+      : await get(`/v1/jobs/${id}/forecast`, {}, { signal });
+    return { record, story: story.entries, forecast };
+  };
+  const { data, problem, reload } = useFresh(load, [id], { every: 5000 });
+  const now = useNow();
+  if (!data) return html`<h1>Job ${id}</h1><${Trouble} problem=${problem} />`;
+  const { record, story, forecast } = data;
+  return html`<h1>Job ${record.job_id} <small class="name" dir="auto">${title(record)}</small></h1>
+    <${Trouble} problem=${problem} />
+    <p><${State} state=${stateOf(record)} /> ${record.reason && html`<span class="reason" dir="auto">${record.reason}</span>`}</p>
+    <p><${Wishes} records=${[record]} done=${reload} /></p>
+    <${Progress} record=${record} now=${now} />
+    <${Facts} record=${record} now=${now} />
+    ${forecast && html`<${Why} forecast=${forecast} record=${record} now=${now} />`}
+    ${["waiting", "held"].includes(record.state) && html`<${WhatIf} record=${record} forecast=${forecast} who=${who} />`}
+    ${record.starts > 0 && html`<${Output} record=${record} />`}
+    ${OVER.includes(record.state) && html`<${Usage} record=${record} />`}
+    <${Related} record=${record} />
+    <${Timeline} story=${story} now=${now} />`;
+}

@@ -1,0 +1,79 @@
+// What a rank writes, as it writes it; of very much only the end is kept, and a line of megabytes is cut.
+
+import { follow } from "../api.js";
+import { html, useEffect, useRef, useState } from "../ui.js";
+
+const MOST_KEPT = 200_000;
+const MOST_LINE = 2_000;
+
+/** The end of a text, with lines that are too long cut: a page is not to stand still for one of them. */
+export function shortened(text) {
+  const kept = text.length > MOST_KEPT ? `… ${(text.length - MOST_KEPT).toLocaleString()} characters before\n${text.slice(-MOST_KEPT)}` : text;
+  return kept.split("\n").map((line) => (line.length > MOST_LINE ? `${line.slice(0, MOST_LINE)} … (${line.length.toLocaleString()} characters)` : line)).join("\n");
+}
+
+export function Output({ record }) {
+  const [rank, choose] = useState(0);
+  const [stream, turn] = useState("out");
+  const [text, write] = useState("");
+  const [said, say] = useState("");
+  const box = useRef(null);
+  const { job_id: jobId, attempt } = record;
+
+  useEffect(() => {
+    const stop = new AbortController();
+    const decoder = new TextDecoder();
+    let whole = "";
+    let bytes = 0;
+    let frame = 0;
+    let pause = 1000;
+    let timer = 0;
+    const show = () => {
+      frame = 0;
+      write(shortened(whole));
+    };
+    const add = (part) => {
+      bytes += part.length;
+      whole += decoder.decode(part, { stream: true });
+      if (whole.length > 4 * MOST_KEPT) whole = whole.slice(-2 * MOST_KEPT);
+      frame ||= requestAnimationFrame(show);
+    };
+    async function go() {
+      try {
+        say("live");
+        await follow(jobId, { rank, stream, offset: bytes, signal: stop.signal, write: add });
+        say("all of it");
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        say("cut off; trying again");
+        timer = setTimeout(go, pause);
+        pause = Math.min(2 * pause, 10_000);
+      }
+    }
+    write("");
+    go();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+      cancelAnimationFrame(frame);
+    };
+  }, [jobId, attempt, rank, stream]);
+
+  // Who has scrolled up wants to read there.
+  const atEnd = box.current ? box.current.scrollHeight - box.current.scrollTop - box.current.clientHeight < 40 : true;
+  useEffect(() => {
+    if (atEnd && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [text]);
+
+  const ranks = record.request.program.ranks === "each-node" ? record.request.nodes : record.places.length;
+  return html`<section class="card"><h2>Output</h2>
+    <p class="filters">
+      <label>Rank <input type="number" min="0" max=${Math.max(0, ranks - 1)} value=${rank} size="5"
+        onChange=${(event) => choose(Math.max(0, Math.min(ranks - 1, Number(event.target.value) || 0)))} /></label>
+      <label>Stream <select value=${stream} onChange=${(event) => turn(event.target.value)}>
+        <option value="out">output</option><option value="err">errors</option></select></label>
+      <span class="hint" role="status">${said}</span>
+    </p>
+    <pre class="output" ref=${box} tabindex="0" aria-label="Output of rank ${rank}">${text || "Nothing so far."}</pre>
+  </section>`;
+}

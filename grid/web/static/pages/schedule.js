@@ -1,0 +1,185 @@
+// The schedule over all sites: what ran, runs, and is expected to run; zoom and pan, point to hear, click to open.
+
+import { get } from "../api.js";
+import { draw, Schedule, View } from "../gantt.js";
+import { count, places, span, when } from "../text.js";
+import { html, JobLink, State, Table, Time, Trouble, useEffect, useFresh, useNow, useRef, useState } from "../ui.js";
+
+const MOST_JOBS = 100_000;
+const HOUR = 3_600_000;
+const SPANS = [["the last hour", HOUR], ["the last day", 24 * HOUR], ["the last week", 168 * HOUR], ["all", null]];
+
+/** The colours of the sheet, as a canvas wants them. */
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  const named = Object.fromEntries(["paper", "ink", "faint", "line", "shade", "bad"].map((name) => [name, of(name)]));
+  return { ...named, tones: Array.from({ length: 12 }, (_, index) => of(`t${index}`)) };
+}
+
+async function load(since, signal) {
+  const [{ sites }, plan] = await Promise.all([
+    get("/v1/sites", {}, { signal }),
+    get("/v1/plan", { limit: 1000 }, { signal }).catch((error) => {
+      if (error.status === 422) return { jobs: [] }; // a site's own gateway knows no plan of the grid
+      throw error;
+    }),
+  ]);
+  const jobs = new Map(plan.jobs.map((job) => [job[0], job]));
+  let below;
+  do {
+    const part = await get("/v1/schedule", { since_ms: since, below }, { signal });
+    for (const job of part.jobs) if (job[5] !== null) jobs.set(job[0], job);
+    below = part.below;
+  } while (below && jobs.size < MOST_JOBS);
+  return new Schedule(sites.map((site) => [site.name, site.nodes]), [...jobs.values()]);
+}
+
+function Tip({ job, x, y, now }) {
+  const [id, user, name, state, , start, end, where] = job;
+  return html`<div class="tip" style=${{ left: `${x + 12}px`, top: `${y + 12}px` }}>
+    <strong>Job ${id}</strong> ${name && html`<span dir="auto">${name}</span>`}<br />
+    ${user && html`<span dir="auto">${user}</span>, `}${start > now ? "expected" : state}<br />
+    ${places(where)}<br />${when(start)} to ${when(end)}, ${span(end - start)}</div>`;
+}
+
+/** The canvas, and what mouse and keys do to it. */
+export function Gantt({ schedule, now, open }) {
+  const canvas = useRef(null);
+  const [tip, point] = useState(null);
+  const look = useRef({ from: 0, to: 1, moved: false });
+  const paint = useRef(() => {});
+
+  useEffect(() => {
+    if (!look.current.moved) {
+      const to = Math.max(schedule.finish, now);
+      const margin = Math.max(1000, (to - schedule.begin) * 0.02);
+      Object.assign(look.current, { from: schedule.begin - margin, to: to + margin });
+    }
+    let frame = 0;
+    const element = canvas.current;
+    const context = element.getContext("2d", { alpha: false });
+    let shades = colours();
+    function go() {
+      frame = 0;
+      const { clientWidth: width, clientHeight: height } = element;
+      const ratio = devicePixelRatio || 1;
+      if (element.width !== Math.round(width * ratio) || element.height !== Math.round(height * ratio)) {
+        [element.width, element.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+      }
+      context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      const view = new View(schedule, look.current.from, look.current.to, width, height);
+      look.current.view = view;
+      const began = performance.now();
+      element.dataset.drawn = draw(context, view, shades, now, look.current.chosen ?? -1);
+      element.dataset.ms = performance.now() - began;
+    }
+    paint.current = () => { frame ||= requestAnimationFrame(go); };
+    const themed = () => { shades = colours(); paint.current(); };
+    const sized = new ResizeObserver(() => paint.current());
+    sized.observe(element);
+    addEventListener("themechange", themed);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", themed);
+    paint.current();
+    return () => {
+      cancelAnimationFrame(frame);
+      sized.disconnect();
+      removeEventListener("themechange", themed);
+      dark.removeEventListener("change", themed);
+    };
+  }, [schedule, now]);
+
+  function zoom(factor, at = 0.5) {
+    const { from, to } = look.current;
+    const middle = from + at * (to - from);
+    const width = Math.min(Math.max((to - from) * factor, 100), 100 * 365 * 24 * HOUR);
+    Object.assign(look.current, { from: middle - at * width, to: middle + (1 - at) * width, moved: true });
+    paint.current();
+  }
+
+  function pan(part) {
+    const { from, to } = look.current;
+    const step = part * (to - from);
+    Object.assign(look.current, { from: from + step, to: to + step, moved: true });
+    paint.current();
+  }
+
+  useEffect(() => {
+    const element = canvas.current;
+    const wheel = (event) => {
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / element.clientWidth);
+      else zoom(Math.exp(event.deltaY * 0.0015), event.offsetX / element.clientWidth);
+    };
+    element.addEventListener("wheel", wheel, { passive: false });
+    return () => element.removeEventListener("wheel", wheel);
+  }, []);
+
+  const drag = useRef(null);
+  function moved(event) {
+    const { offsetX: x, offsetY: y } = event;
+    if (drag.current) {
+      pan((drag.current.x - x) / canvas.current.clientWidth);
+      drag.current.far += Math.abs(drag.current.x - x);
+      drag.current.x = x;
+      return;
+    }
+    const { view } = look.current;
+    const at = view.at(x, y);
+    look.current.chosen = at < 0 ? -1 : view.schedule.job[at];
+    point(at < 0 ? null : { job: view.schedule.jobs[look.current.chosen], x: Math.min(x, view.width - 200), y });
+    paint.current();
+  }
+  function down(event) {
+    drag.current = { x: event.offsetX, far: 0 };
+    canvas.current.setPointerCapture(event.pointerId);
+  }
+  function up(event) {
+    const clicked = drag.current && drag.current.far < 4;
+    drag.current = null;
+    if (!clicked) return;
+    const at = look.current.view.at(event.offsetX, event.offsetY);
+    if (at >= 0) open(look.current.view.schedule.jobs[look.current.view.schedule.job[at]][0]);
+  }
+  function key(event) {
+    const done = { ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), "+": () => zoom(0.7), "=": () => zoom(0.7),
+      "-": () => zoom(1.4), Home: () => { look.current.moved = false; zoom(1); } }[event.key];
+    if (done) {
+      event.preventDefault();
+      done();
+    }
+  }
+
+  return html`<div class="gantt">
+    <canvas ref=${canvas} tabindex="0" role="img" onPointerMove=${moved} onPointerDown=${down} onPointerUp=${up}
+      onPointerLeave=${() => point(null)} onKeyDown=${key}
+      aria-label="${count(schedule.jobs.length, "job")} on ${count(schedule.sites.length, "site")} over time; arrow keys move, plus and minus zoom; the table below tells the same"></canvas>
+    ${tip && html`<${Tip} ...${tip} now=${now} />`}
+  </div>`;
+}
+
+function InWords({ schedule, now }) {
+  const last = schedule.jobs.slice(-200).reverse();
+  return html`<details><summary>As a table (the last ${last.length})</summary>
+    <${Table} label="The schedule" columns=${["Job", "State", "Where", "From", "To"]}>
+      ${last.map((job) => html`<tr key=${job[0]}><td><${JobLink} id=${job[0]} /></td>
+        <td><${State} state=${job[3]} />${job[5] > now ? " (expected)" : ""}</td><td>${places(job[7])}</td>
+        <td><${Time} ms=${job[5]} /></td><td><${Time} ms=${job[6]} /></td></tr>`)}
+    <//></details>`;
+}
+
+export function SchedulePage() {
+  const [back, look] = useState(24 * HOUR);
+  const now = useNow(5000);
+  const fetch = (signal) => load(back === null ? undefined : Date.now() - back, signal);
+  const { data, problem } = useFresh(fetch, [back], { every: 15_000, gap: 3000 });
+  return html`<h1>Schedule</h1><${Trouble} problem=${problem} />
+    <form class="filters"><label>From <select value=${String(back)}
+        onChange=${(event) => look(event.target.value === "null" ? null : Number(event.target.value))}>
+      ${SPANS.map(([text, ms]) => html`<option value=${String(ms)}>${text}</option>`)}</select></label>
+      <span class="hint">Wheel zooms, dragging moves, a click opens a job. Pale: expected. A job stands on the lowest
+        nodes that were free, which need not be those that it had.</span></form>
+    ${data && html`<${Gantt} schedule=${data} now=${now} open=${(id) => { location.hash = `#/job/${id}`; }} />
+      <${InWords} schedule=${data} now=${now} />`}`;
+}

@@ -1,0 +1,127 @@
+// What all pages are made of: states, times, tables, and data that stays fresh by itself.
+
+import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
+import { Problem } from "./api.js";
+import { absolute, when } from "./text.js";
+
+export { html, useEffect, useRef, useState };
+
+const news = new Set();
+
+/** Tell all that is shown that something happened to a job. */
+export const tell = (event) => news.forEach((heard) => heard(event));
+
+/** Call `heard` with each event while a component is on the page. */
+export function useEvents(heard) {
+  const latest = useRef(heard);
+  latest.current = heard;
+  useEffect(() => {
+    const listener = (event) => latest.current(event);
+    news.add(listener);
+    return () => news.delete(listener);
+  }, []);
+}
+
+/**
+ * Data that is loaded anew when something happens (`concerns(event)`), at least every `every` ms, and never while the
+ * page is hidden. What was loaded before stays when the gateway is away; `problem` says that it is.
+ */
+export function useFresh(load, inputs, { every = 10_000, gap = 700, concerns = () => true } = {}) {
+  const [state, set] = useState({ data: null, problem: null });
+  const run = useRef(() => {});
+  useEffect(() => {
+    const stop = new AbortController();
+    let timer = 0;
+    let loading = false;
+    let begun = 0;
+    const later = (ms) => {
+      clearTimeout(timer);
+      timer = setTimeout(go, ms);
+    };
+    async function go() {
+      if (document.hidden) return later(every);
+      if (loading) return later(gap);
+      [loading, begun] = [true, Date.now()];
+      let pause = every;
+      try {
+        const data = await load(stop.signal);
+        if (!stop.signal.aborted) set({ data, problem: null });
+      } catch (error) {
+        if (stop.signal.aborted) return undefined;
+        if (!(error instanceof Problem)) throw error;
+        pause = Math.max(1000, (error.retryAfter ?? 2) * 1000);
+        set((before) => ({ data: error.status === 404 ? null : before.data, problem: error }));
+      } finally {
+        loading = false;
+      }
+      return stop.signal.aborted ? undefined : later(pause);
+    }
+    // At most one request in `gap`, however much happens.
+    run.current = () => later(Math.max(0, begun + gap - Date.now()));
+    const shown = () => document.hidden || run.current();
+    document.addEventListener("visibilitychange", shown);
+    go();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", shown);
+    };
+  }, inputs);
+  useEvents((event) => concerns(event) && run.current());
+  return { ...state, reload: useCallback(() => run.current(), []) };
+}
+
+/** The time now, renewed every second for what counts down. */
+export function useNow(every = 1000) {
+  const [now, set] = useState(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => set(Date.now()), every);
+    return () => clearInterval(timer);
+  }, [every]);
+  return now;
+}
+
+const SIGNS = {
+  waiting: "○", held: "‖", starting: "◔", running: "▶", ending: "◕",
+  finished: "✓", failed: "✕", limit: "⧗", cancelled: "⊘", refused: "⊘", ended: "■",
+};
+
+/** How a job is: a sign, a word and a colour, so that none of them is needed. */
+export const State = ({ state }) =>
+  html`<span class="state s-${state}"><span aria-hidden="true">${SIGNS[state] ?? "·"}</span> ${state}</span>`;
+
+export const Time = ({ ms, now }) =>
+  ms === null || ms === undefined
+    ? html`<span>–</span>`
+    : html`<time datetime=${absolute(ms)} title=${absolute(ms)}>${when(ms, now)}</time>`;
+
+export const JobLink = ({ id }) => html`<a href="#/job/${id}">${id}</a>`;
+
+/** What is wrong, said calmly; nothing if nothing is. */
+export const Trouble = ({ problem }) =>
+  problem ? html`<p class="trouble" role="status">${problem.message}</p>` : null;
+
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+
+/** A table that can be scrolled by itself on narrow screens. */
+export function Table({ label, columns, children }) {
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table>
+      <thead><tr>${columns.map((column) => html`<th scope="col">${column}</th>`)}</tr></thead>
+      <tbody>${children}</tbody>
+    </table>
+  </div>`;
+}
+
+/** A question before something is done that cannot be undone: `text` says what follows. */
+export function Confirm({ text, action, onYes, onNo }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} onCancel=${onNo} aria-label=${action}>
+    <p>${text}</p>
+    <p class="buttons">
+      <button type="button" class="danger" onClick=${onYes}>${action}</button>
+      <button type="button" onClick=${onNo} autofocus>Leave it</button>
+    </p>
+  </dialog>`;
+}

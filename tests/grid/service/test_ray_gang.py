@@ -1,0 +1,99 @@
+"""A site that shares its nodes in time, as actors on Ray: jobs of several processes take turns on two machines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.job import JobRecord, JobRequest, Program
+from gridweave.site.machine.folders import read_state
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+PATIENCE_S = 120.0
+SLICE_MS = 400
+GAP_S = 0.1
+"""Who has not counted for so long was paused, or had no processor."""
+
+# Each rank and a child of it count until they have worked for two seconds, and write down from when to when they did.
+COUNT = f"""
+import json, os, sys, time
+def count(name):
+    spans, worked, last = [[time.monotonic()] * 2], 0.0, time.monotonic()
+    while worked < 2.0:
+        now = time.monotonic()
+        if now - last < {GAP_S}:
+            worked += now - last
+            spans[-1][1] = now
+        else:
+            spans.append([now, now])
+        last = now
+    with open(os.path.join(sys.argv[1], name), "w") as file:
+        json.dump(spans, file)
+job, rank = os.environ["GRIDWEAVE_JOB_ID"], os.environ["GRIDWEAVE_RANK"]
+child = os.fork()
+count(f"{{job}}-{{rank}}-{{'child' if child == 0 else 'rank'}}")
+if child:
+    os.waitpid(child, 0)
+"""
+
+Spans = list[tuple[float, float]]
+
+
+def ended(grid: Any, job_id: int) -> JobRecord:
+    """Wait until a job has ended."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not (found := [record for record in grid.records([job_id]) if record.state == "ended"]):
+        assert time.monotonic() < until_s, "it does not end"
+        time.sleep(0.05)
+    return found[0]
+
+
+def overlap_s(one: Spans, other: Spans) -> float:
+    """Return for how long two processes both counted."""
+    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in itertools.product(one, other))
+
+
+def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: Path) -> None:
+    """Two jobs on both machines, each rank with a child: no process of one counts in the slices of the other.
+
+    Each stands still for as long as its machines say that it was paused, and both finish, in several turns.
+    """
+    from gridweave.grid.service.cluster import GridPlan, SitePlan, start_grid
+
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    site = SitePlan(name="north", nodes=2, machines=2, policy=GangPolicy(mpl=2, slice_ms=SLICE_MS))
+    policy, folder = GridPolicy(mode="sharing", control="none"), str(tmp_path / "grid")
+    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False)
+    grid = start_grid(plan, timeout_s=PATIENCE_S)
+    try:
+        program = Program(argv=(sys.executable, "-c", COUNT, str(counts)), grace_ms=200)
+        request = JobRequest(program=program, nodes=2, limit_ms=120_000)
+        jobs = [answer.job_id for answer in grid.submit([("one", request), ("two", request)])]
+        assert {ended(grid, job_id).outcome for job_id in jobs} == {"finished"}
+        folders = {job_id: list(tmp_path.glob(f"grid/**/jobs/{job_id}.1")) for job_id in jobs}
+        states = {job_id: [read_state(folder) for folder in found] for job_id, found in folders.items()}
+    finally:
+        grid.stop()
+    spans = {path.name: json.loads(path.read_text()) for path in counts.iterdir()}
+    assert len(spans) == 8
+    for one, other in itertools.product(spans, spans):
+        if one.partition("-")[0] < other.partition("-")[0]:
+            # To pause all processes of a job, and to let those of the other go on, takes a moment at each turn.
+            assert overlap_s(spans[one], spans[other]) < 0.1 * 2.0, (one, other)
+    for job_id, pieces in states.items():
+        paused_ms = min(state.paused_ms for state in pieces if state is not None)
+        assert len(pieces) == 2
+        assert paused_ms > 2 * SLICE_MS, "it was paused in several slices"
+        last = max((found for name, found in spans.items() if name.startswith(f"{job_id}-")), key=lambda one: one[-1])
+        gaps_s = sum(after[0] - before[1] for before, after in itertools.pairwise(last))
+        assert gaps_s > 0.9 * paused_ms / 1000 - GAP_S, "it counted while it was paused"

@@ -1,0 +1,254 @@
+"""The pages in a real browser: what users do there, and what texts of others, faults and attackers must not do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import expect
+
+from browser import Window, browsing, needs_browser
+from fake_backend import FakeBackend
+from gateway_parts import Served, make_tokens, serving
+
+pytestmark = [needs_browser, pytest.mark.slow]
+
+HOSTILE = (
+    "<script>document.title='taken'</script>",
+    "<img src=x onerror=alert(1)>",
+    "\u202egnp.exe",
+    "x" * 10_000,
+    "🧵🪡",
+)
+PAGES = ("", "schedule", "queue", "jobs", "usage", "job/1", "job/2", "job/3", "nothing")
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    """Return a job that can be handed in."""
+    return {"request": {"program": {"argv": ["./step"]}, "limit_ms": 600_000} | changes}
+
+
+async def fill(served: Served, backend: FakeBackend, **headers: Any) -> None:
+    """Have three jobs there: one that has ended, one that runs, one that waits."""
+    await served.submit(*(job(name=name, nodes=2) for name in ("first", "second", "third")), **headers)
+    backend.start(1, (("north", 1), ("south", 1)))
+    backend.end(1, "failed")
+    backend.start(2)
+    backend.write(2, b"step 1\n")
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """Return a grid in memory."""
+    return FakeBackend()
+
+
+@pytest_asyncio.fixture()
+async def served(backend: FakeBackend) -> AsyncIterator[Served]:
+    """Yield a gateway without tokens."""
+    async with serving(backend) as found:
+        yield found
+
+
+@pytest_asyncio.fixture()
+async def window() -> AsyncIterator[Window]:
+    """Yield a window in which nothing may go wrong."""
+    async with browsing() as found:
+        yield found
+        assert found.problems == []
+
+
+@pytest.mark.asyncio
+async def test_a_job_is_seen_to_wait_run_and_end(served: Served, backend: FakeBackend, window: Window) -> None:
+    """What happens to a job is seen as it happens, without loading the page again; its output, too."""
+    await window.go(f"{served.url}/#/jobs")
+    page = window.page
+    await expect(page.get_by_text("No job is like that.")).to_be_visible()
+    (job_id,) = await served.submit(job(name="weather"))
+    await expect(page.get_by_role("row").filter(has_text="weather")).to_contain_text("waiting")
+    await page.get_by_role("link", name=str(job_id), exact=True).click()
+    await expect(page.get_by_text("Why it waits")).to_be_visible()
+    backend.start(job_id)
+    backend.write(job_id, b"step 1\n")
+    await expect(page.locator(".s-running").first).to_be_visible()
+    await expect(page.locator("pre.output")).to_contain_text("step 1")
+    backend.write(job_id, b"step 2\n")
+    await expect(page.locator("pre.output")).to_contain_text("step 2")
+    backend.end(job_id)
+    await expect(page.locator(".s-finished").first).to_be_visible()
+    await expect(page.get_by_text("What it used")).to_be_visible()
+
+
+@pytest.mark.asyncio
+async def test_a_job_is_cancelled_after_a_question(served: Served, backend: FakeBackend, window: Window) -> None:
+    """What follows is said before a job is cancelled; whoever leaves it there changes nothing."""
+    await fill(served, backend)
+    await window.go(f"{served.url}/#/job/2")
+    page = window.page
+    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await expect(page.get_by_role("dialog")).to_contain_text("1 running job will be told to end")
+    await page.get_by_role("button", name="Leave it").click()
+    assert backend.records_by_id[2].state == "running"
+    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await page.get_by_role("button", name="Cancel 1 job").click()
+    await expect(page.locator(".s-cancelled").first).to_be_visible()
+    assert backend.records_by_id[2].outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_several_jobs_are_held_and_released(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Ticked jobs are held and released together; those in another state are passed over."""
+    await fill(served, backend)
+    await window.go(f"{served.url}/#/jobs")
+    page = window.page
+    await page.get_by_label("Tick all").click()
+    await page.get_by_role("button", name="Hold").click()
+    await expect(page.locator(".s-held")).to_have_count(1)
+    assert [record.state for record in backend.records_by_id.values()] == ["ended", "running", "held"]
+    await page.get_by_role("button", name="Release").click()
+    await expect(page.locator(".s-waiting")).to_have_count(1)
+
+
+@pytest.mark.asyncio
+async def test_what_if_asks_and_changes_nothing(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Variants of a waiting job are quoted, its own among them; nothing is submitted by that."""
+    await fill(served, backend)
+    await window.go(f"{served.url}/#/job/3")
+    page = window.page
+    await page.get_by_label("Nodes", exact=True).fill("1")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    table = page.get_by_role("region", name="What if")
+    await expect(table).to_contain_text("On 1 node for 10 min")
+    await expect(table).to_contain_text("With a limit of 5 min")
+    assert len(backend.records_by_id) == 3
+
+
+@pytest.mark.asyncio
+async def test_sites_are_drained_and_nodes_are_cells(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Each node is a cell that leads to its job; a site that is drained says so."""
+    await fill(served, backend)
+    await window.go(f"{served.url}/#/")
+    page = window.page
+    north = page.locator("section.site").filter(has=page.get_by_role("heading", name="north"))
+    await expect(north.locator(".cell.free")).to_have_count(2)
+    await expect(north.locator("a.cell")).to_have_count(2)
+    await north.get_by_role("button", name="Drain").click()
+    await expect(north).to_contain_text("draining")
+    assert backend.draining == {"north": True, "south": False}
+
+
+@pytest.mark.asyncio
+async def test_the_schedule_tells_and_opens_jobs(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Pointing at a rectangle tells its job, a click opens it; what is expected is there, and all of it as a table."""
+    backend.now_ms = 1_800_000_000_000
+    await fill(served, backend)
+    await window.go(f"{served.url}/#/schedule")
+    page = window.page
+    await page.get_by_label("From").select_option("all")
+    await page.get_by_text("As a table").click()
+    table = page.get_by_role("region", name="The schedule")
+    await expect(table.get_by_role("row")).to_have_count(4)
+    # Of 4 and 8 rows, the first at north: job 2 runs longest.
+    await page.mouse.move(640, 300)
+    box = await page.locator("canvas").bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 28 + 26 + 6)
+    await expect(page.locator(".tip")).to_contain_text("Job")
+    await page.mouse.down()
+    await page.mouse.up()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Job")
+
+
+@pytest.mark.asyncio
+async def test_a_login_by_token_and_by_link(tmp_path: Path, backend: FakeBackend, window: Window) -> None:
+    """A token logs in, its end is told calmly where one is, a link logs in once; each user sees their own."""
+    tokens = make_tokens(tmp_path / "tokens", anna="submit", bob="submit", root="operate")
+    async with serving(backend, tokens=str(tmp_path / "tokens")) as served:
+        await fill(served, backend, token=tokens["anna"])
+        page = window.page
+        await window.go(f"{served.url}/#/jobs")
+        await page.get_by_label("Your token").fill("gw_000000000000_" + "x" * 40)
+        await page.get_by_role("button", name="Log in").click()
+        await expect(page.get_by_role("alert")).to_contain_text("ask an operator for another")
+        await page.get_by_label("Your token").fill(tokens["anna"])
+        await page.get_by_role("button", name="Log in").click()
+        await expect(page.get_by_role("row")).to_have_count(4)
+        await expect(page.get_by_text("anna", exact=True).first).to_be_visible()
+        assert "gw_" not in await page.evaluate("document.cookie + JSON.stringify(localStorage)")
+        status, _, _ = await served.ask("DELETE", f"/v1/tokens/{tokens['anna'].split('_')[1]}", token=tokens["root"])
+        assert status == 200
+        await expect(page.get_by_label("Your token")).to_be_visible()
+        _, made, _ = await served.ask("POST", "/v1/login/code", token=tokens["bob"])
+        await page.goto("about:blank")
+        await page.goto(f"{served.url}/#login={made['code']}")
+        await expect(page.locator(".who")).to_have_text("bob")
+        assert made["code"] not in page.url
+        await page.get_by_role("button", name="Log out").click()
+        await expect(page.get_by_label("Your token")).to_be_visible()
+
+
+@pytest.mark.asyncio
+async def test_hostile_texts_are_shown_as_texts(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Names, users and output that are written to do harm do none on any page, and ask nobody else for anything."""
+    for text in HOSTILE:
+        name = text if text.isprintable() else "plain"
+        (job_id,) = await served.submit(job(name=name[:200], user=name[:100], program={"argv": [text]}))
+        backend.start(job_id)
+        backend.write(job_id, text.encode() + b"\n\x1b[31m\xff\xfe")
+    for path in (*PAGES, "jobs?user=%3Cscript%3E", "job/%3Cimg%20src=x%3E"):
+        await window.go(f"{served.url}/#/{path}")
+        await window.page.wait_for_timeout(300)
+        assert "taken" not in await window.page.title()
+        assert await window.page.locator("#app script, #app img").count() == 0
+    assert all(url.startswith((served.url, "about:")) for url in window.asked)
+
+
+@pytest.mark.asyncio
+async def test_megabytes_in_a_line_do_not_stop_the_page(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Of ten megabytes in one line the beginning is shown, and how long it is; the page goes on."""
+    (job_id,) = await served.submit(job())
+    backend.start(job_id)
+    backend.write(job_id, b"z" * (10 << 20) + b"\nthe end\n")
+    await window.go(f"{served.url}/#/job/{job_id}")
+    await expect(window.page.locator("pre.output")).to_contain_text("the end")
+    assert len(await window.page.locator("pre.output").inner_text()) < 250_000
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_goes_and_comes_is_waited_for(backend: FakeBackend, window: Window) -> None:
+    """While the gateway is away the page says so and keeps what it has; when it is back the page goes on by itself."""
+    async with serving(backend) as served:
+        await fill(served, backend)
+        await window.go(f"{served.url}/#/jobs")
+        port = served.gateway.port
+        await expect(window.page.locator(".heard.live")).to_be_visible()
+    await expect(window.page.locator(".heard.away")).to_be_visible()
+    await expect(window.page.get_by_role("row")).to_have_count(4)
+    async with serving(backend, port=port) as served:
+        await expect(window.page.locator(".heard.live")).to_be_visible()
+        await served.submit(job(name="fourth"))
+        await expect(window.page.get_by_role("row")).to_have_count(5)
+    window.problems.clear()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_pages_can_be_used_by_everybody(served: Served, backend: FakeBackend, colours: Any) -> None:
+    """On each page, wide and narrow, light and dark, axe finds nothing that keeps anybody out."""
+    await fill(served, backend)
+    problems = []
+    async with browsing(color_scheme=colours) as window:
+        for width in (1280, 390):
+            await window.page.set_viewport_size({"width": width, "height": 800})
+            for path in PAGES:
+                await window.go(f"{served.url}/#/{path}")
+                found = await Axe().run(window.page)
+                if found.response["violations"]:
+                    problems.append(f"{path}, {width} wide: {found.generate_report()}")
+                if await window.page.evaluate("document.documentElement.scrollWidth") > width:
+                    problems.append(f"{path}: is wider than {width}")
+        assert problems + window.problems == []

@@ -1,0 +1,144 @@
+"""Jobs that get parts of their machine's CPU: their processor time follows, and limits count their work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gridweave.site.launch import Launch, Limits, MachineRules, NodePart, PieceStarted, Rank
+from gridweave.site.machine import agent as agent_module
+from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name, open_cgroups, parts_problem
+from gridweave.site.machine.folders import piece_folder
+from gridweave.site.messages import ENCODER, REPORTS, Report, RunEnded, StartRun
+
+if TYPE_CHECKING:
+    from conftest import Machine
+
+BUSY = "while True: pass"
+WORK_S = 0.2
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def groups() -> Iterator[Cgroups]:
+    """Return control groups of this machine by which CPU and memory can be given in parts, or skip."""
+    found = open_cgroups(f"gridweave-test-{uuid.uuid4().hex[:8]}")
+    if problem := parts_problem(found.paths):
+        found.parent.remove()
+        pytest.skip(problem)
+    yield found
+    assert found.parent.remove()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def quota_of(group: ControlGroup) -> float:
+    """Return how many processors a group may use, as the kernel has it."""
+    folder = group.folders["cpu"]
+    if (folder / "cpu.max").exists():
+        quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+    else:
+        quota, period = ((folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period"))
+    return int(quota) / int(period)
+
+
+async def until_used(pid: int, used_s: float) -> float:
+    """Wait until a process has used so much more processor time; return how long that took."""
+    begin_s, until_s = time.monotonic(), cpu_s(pid) + used_s
+    while cpu_s(pid) < until_s:
+        await asyncio.sleep(0)
+    return time.monotonic() - begin_s
+
+
+@pytest.mark.asyncio
+async def test_processor_time_follows_the_speed(machine: Machine, groups: Cgroups) -> None:
+    """A job at an eighth of the speed takes eight times as long at least; the kernel is told every change of it."""
+    launch = machine.launch(*machine.python(BUSY), limits=Limits(cpus=1.0), groups=groups.paths, grace_ms=0)
+    quotas = []
+    async with machine.runner() as runner:
+        await runner.start(launch)
+        await machine.event(runner, PieceStarted)
+        state = runner.state(1, 0)
+        assert state is not None
+        group = groups.group(group_name(piece_folder(runner.root, (1, 0))))
+        for speed in (0.125, 1.0, 0.125):
+            await runner.pace(1, 0, runs=True, speed=speed)
+            while (quota := quota_of(group)) != speed:
+                await asyncio.sleep(0)
+            quotas.append(quota)
+            if speed < 1:
+                # However idle the machine is; the processors that it has for others are no matter.
+                assert await until_used(state.ranks[0].pid, WORK_S) > 0.8 * WORK_S / speed
+        await runner.cancel(1, 0, "enough")
+        await machine.ended(runner)
+    assert quotas == [0.125, 1.0, 0.125]
+
+
+@pytest.mark.asyncio
+async def test_a_limit_counts_work_at_the_speed_of_the_moment(machine: Machine, groups: Cgroups) -> None:
+    """At half the speed a job may run twice as long, also if it was told its speed before it began."""
+    limits = {"limits": Limits(cpus=1.0), "groups": groups.paths, "limit_ms": 1_000, "grace_ms": 0}
+    async with machine.runner() as runner:
+        await runner.start(machine.launch(*machine.python(BUSY), **limits))
+        await runner.pace(1, 0, runs=True, speed=0.5)
+        ended = await machine.ended(runner)
+    assert (ended.outcome, ended.reason) == ("limit", "ended at its limit of 1000 ms")
+    assert ended.usage.wall_s > 1.9
+    assert ended.usage.cpu_s < 0.7 * ended.usage.wall_s
+
+
+@pytest.mark.asyncio
+async def test_a_machine_makes_limits_of_parts_of_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is as large as all others of its machine; a rank with a part of one is bound to no processor."""
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20}
+    monkeypatch.setattr(os, "sysconf", lambda name: pages[name])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    agent = AgentDriver("m0", tmp_path, _heard, threads=((0,), (1,)), nodes=2)
+    agent._groups = {}
+    launch = Launch(job_id=1, attempt=1, ranks=(Rank(0), Rank(1)), argv=("true",), part=NodePart(0.5, 0.25))
+    made = agent._ruled(agent._pinned(StartRun("m0", launch, (0, 0))))
+    assert made.limits == Limits(memory_bytes=512 << 20, cpus=2.0)
+    assert [rank.threads for rank in made.ranks] == [None, None]
+
+
+@pytest.mark.asyncio
+async def test_without_control_groups_it_is_said_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine that may make none says so in one line when it starts, and refuses each such job with it."""
+    monkeypatch.setattr(agent_module, "open_cgroups", lambda *args, **more: Cgroups(ControlGroup({})))
+    heard = asyncio.Queue[Report]()
+
+    async def hear(data: bytes) -> None:
+        for report in REPORTS.decode(data):
+            heard.put_nowait(report)
+
+    agent = AgentDriver("m0", tmp_path, hear, rules=MachineRules(gives_parts=True))
+    await agent.open()
+    why = "jobs cannot get parts of its nodes: no control group for cpu, memory, freezer may be used here"
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [f"machine m0: {why}"]
+    running = asyncio.ensure_future(agent.run())
+    launch = Launch(job_id=1, attempt=1, ranks=(Rank(0),), argv=("true",), part=NodePart(0.5, 0.25))
+    await agent.order(ENCODER.encode([StartRun("m0", launch, (0,))]))
+    while not isinstance(report := await heard.get(), RunEnded):
+        pass
+    assert (report.outcome, report.has_run) == ("failed", False)
+    assert "no control group for memory, cpu may be used here" in report.reason
+    running.cancel()
+    await agent.close()
+
+
+async def _heard(data: bytes) -> None:
+    """Hear what a machine tells."""
