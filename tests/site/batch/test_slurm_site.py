@@ -31,6 +31,8 @@ from gridweave.site.service.calls import answer_of, encode, question
 from gridweave.site.service.clock import Clock
 from slurm_cluster import SlurmCluster, running_cluster
 
+pytestmark = pytest.mark.slow
+
 NODES = 4
 
 
