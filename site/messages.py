@@ -99,7 +99,7 @@ class AskSeen(msgspec.Struct, frozen=True, gc=False):
     """What has become of the nodes that a batch system was asked for on behalf of a job."""
 
     job_id: int
-    ask: int  # how often it had been asked for this job before
+    ask: int  # the number under which it was asked
     # ``ready``: all nodes are there, and wait for the job; ``over``: they were given back, lost, or never came;
     # ``refused``: the batch system will never give them; ``cancelled``: somebody cancelled that there.
     state: AskState

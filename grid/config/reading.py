@@ -200,7 +200,8 @@ def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
 
 def _grid_of(file: GridFile | ServedGrid | ServedSite) -> LiveGridTable:
     if isinstance(file, ServedSite):
-        return LiveGridTable(rendezvous_ms=file.site.rendezvous_ms, alone_ms=file.site.alone_ms)
+        same = ("rendezvous_ms", "alone_ms", "history_days")
+        return LiveGridTable(**{name: getattr(file.site, name) for name in same})
     return file.grid
 
 

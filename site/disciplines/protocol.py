@@ -142,7 +142,7 @@ class NodesAsked(NamedTuple):
     """The nodes of a job that a batch system is to be asked for, or that it has given."""
 
     job: Job
-    ask: int  # how often it was asked before, for this job
+    ask: int  # a number that no other of the site ever has
     has_started: bool
 
 

@@ -74,6 +74,6 @@ class SharedFolder:
 
     def nodes_with(self, key: Key) -> list[Path]:
         """Return the folders of nodes that have, or had, a part of an attempt of a job."""
-        # The name of an allocation ends with the job and how often it was asked for.
+        # The name of an allocation ends with the job, and the number under which it was asked for.
         found = (self.path / "nodes").glob(f"*-{key[0]}-*")
         return sorted(folder for folder in found if piece_folder(folder, key).exists())

@@ -126,7 +126,7 @@ class BatchKeeper:
         return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
 
     def name_of(self, asked: NodesAsked) -> str:
-        """Return the name of the allocation for a job; it ends with the job and how often it was asked for before."""
+        """Return the name of the allocation for a job: it ends with the job, and a number that is never used again."""
         return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
 
     def _wanted(self) -> list[NodesAsked]:
