@@ -105,7 +105,7 @@ class CollinsRuns:
             job_id=np.arange(self.jobs),
             # What arrives within a quantum is scheduled at its end, together.
             submit_ms=np.ceil(gaps / QUANTUM_MS).astype(np.int64) * QUANTUM_MS,
-            width=np.ones(self.jobs),
+            width=np.ones(self.jobs, np.int64),
             estimate_ms=run_ms,
             run_ms=run_ms,
             columns={"priority": 2 - level, "job_class": kind},
