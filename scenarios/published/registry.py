@@ -24,6 +24,7 @@ from gridweave.scenarios.scenario.run import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gridweave.scenarios.published.collins import CollinsRuns
     from gridweave.scenarios.published.dfrs import DfrsRuns
     from gridweave.scenarios.published.fractional_grid import FractionalGridRuns
     from gridweave.scenarios.published.lomarc import LomarcRuns
@@ -103,6 +104,13 @@ class Bench:
         return LomarcRuns(**self._seeds, progress=self._progress)
 
     @cached_property
+    def collins(self) -> CollinsRuns:
+        """The case studies of Collins and George; their jobs are set."""
+        from gridweave.scenarios.published.collins import CollinsRuns
+
+        return CollinsRuns(**self._seeds, progress=self._progress)
+
+    @cached_property
     def dfrs(self) -> DfrsRuns:
         """The simulations of DFRS; without its trace the weeks of HPC2N are left out."""
         from gridweave.scenarios.published.dfrs import DfrsRuns
@@ -143,7 +151,7 @@ class PublishedTable(msgspec.Struct, frozen=True):
     def traces(self) -> tuple[str, ...]:
         """Names of the traces that it needs; what needs one that is not at hand is left out."""
         of_runs: dict[str, tuple[str, ...]] = dict.fromkeys(("thesis", "tuning", "load"), _ALL_FOUR)
-        return (of_runs | dict.fromkeys(("lomarc", "dfrs", "fractional_grid"), ())).get(self.runs, (_CTC,))
+        return (of_runs | dict.fromkeys(("lomarc", "dfrs", "collins", "fractional_grid"), ())).get(self.runs, (_CTC,))
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
@@ -160,6 +168,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
     "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
     "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
+    "collins": tuple(table for table in TABLES if table.startswith("collins-")),
     "beyond": (
         "self-tuning",
         "reserved-starts",

@@ -1,30 +1,464 @@
-"""Figures 11 to 25 and Table 1 of Zhang et al., recomputed: what is printed of the curves, and beside them."""
+"""Figures 11 to 25 and Table 1 of Zhang et al., recomputed: what is printed of the curves, and beside them.
+
+What the text says of them in words is taken to mean what stands here as constants, each with a reason. Curves are
+compared at equal utilisation, at those of `GRID` that both reach; a curve that goes on where another ends is the better
+of the two there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gridweave.scenarios.published.report import EACH, OURS, Findings, Record, Row, Section, Value, our_values
+from gridweave.scenarios.published.report import EACH, OURS, Findings, Record, Row, Section, Value, Verdict, our_values
 from gridweave.scenarios.published.study import judge, printed
 from gridweave.scenarios.published.zhang import LARGE_SHARE, NODES, RUN_FACTORS
-from gridweave.scenarios.published.zhang_gang_checks import ACCEPTABLE, CHECKS, check_24, gains_pct
 from gridweave.scenarios.published.zhang_gang_curves import (
     GRID,
+    LEVELS,
     LINES,
     MOVE_COSTS_S,
     QUANTITIES,
     READINGS,
     SHOWN,
+    SWITCHES,
     TASKS,
+    GangCurve,
     GangCurves,
     GangRuns,
+    Line,
     curves_of,
     seven,
     with_moves,
 )
 from gridweave.scenarios.sweep.tables import mean_interval
+
+Check = Callable[[GangCurves], Verdict]
+
+INSIGNIFICANT_PCT = 10.0
+""""Insignificant", "no significant impact", "minimal": as "negligible" is read for Figures 5 to 8."""
+
+ALIKE_PCT = 1.0
+"""How far a curve may lie above another that is never to be above it: at low load all jobs start at once, and what is
+left of a difference is chance."""
+
+SATURATION_PCT = 2.75
+"""How near to a utilisation a highest one counts as that: half the distance of two workloads, as for Figure 5."""
+
+DOUBLE = (1.5, 2.5)
+""""Roughly double": nearer to 2 than to 1 or 3."""
+
+ACCEPTABLE = 20.0
+"""The highest slowdown that the text accepts."""
+
+MOST = 0.5
+""""Most of": more than half."""
+
+
+def _name(table: str, line: Line) -> str:
+    return next(name for name, one in LINES[table].items() if one == line)
+
+
+def _compared(
+    better: GangCurve, worse: GangCurve, quantity: str, low: float, high: float
+) -> tuple[int, int, list[float]]:
+    """Return at how many utilisations one curve is below another, of how many, and the ratios where both are known."""
+    held = judged = 0
+    ratios = []
+    for rho in (rho for rho in GRID if low <= rho <= high):
+        ours, other = better.at(quantity, rho), worse.at(quantity, rho)
+        if np.isnan(ours) and np.isnan(other):
+            continue
+        judged += 1
+        held += bool(np.isnan(other) or ours <= other * (1 + ALIKE_PCT / 100))
+        if not np.isnan(ours + other) and other > 0:
+            ratios.append(ours / other)
+    return held, judged, ratios
+
+
+def below(
+    pairs: Iterable[tuple[str, str]], lines: Mapping[str, Line], quantity: str, low: float = 0.0, high: float = 1.0
+) -> Check:
+    """Return the check that in each pair the first line is below the second, at all utilisations of a range."""
+    chosen = list(pairs)
+
+    def check(curves: GangCurves) -> Verdict:
+        parts, holds = [], True
+        for better, worse in chosen:
+            found = _compared(curves[lines[better]], curves[lines[worse]], quantity, low, high)
+            held, judged, ratios = found
+            holds = holds and held == judged > 0
+            span = f", {min(ratios):.2f} to {max(ratios):.2f} times" if ratios else ""
+            parts.append(f"{better} against {worse} at {held} of {judged}{span}")
+        return Verdict(holds, "; ".join(parts))
+
+    return check
+
+
+def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], quantity: str) -> Check:
+    """Return the check that the first line of each pair is below the second at most of the utilisations."""
+
+    def check(curves: GangCurves) -> Verdict:
+        found = [_compared(curves[lines[a]], curves[lines[b]], quantity, 0, 1)[:2] for a, b in check_pairs]
+        held, judged = (sum(column) for column in zip(*found, strict=True))
+        return Verdict(held > MOST * judged, f"at {held} of {judged}")
+
+    return check
+
+
+def alike(first: str, others: Sequence[str], lines: Mapping[str, Line], quantity: str, high: float = 1.0) -> Check:
+    """Return the check that lines hardly differ from a first one, up to a utilisation."""
+
+    def check(curves: GangCurves) -> Verdict:
+        changes = _changes(curves, first, others, lines, quantity, 0.0, high)
+        if not changes:
+            return Verdict(False, "no utilisation is reached by all")
+        worst = max(map(abs, changes))
+        return Verdict(
+            worst <= INSIGNIFICANT_PCT,
+            f"{quantity} {min(changes):+.0f}% to {max(changes):+.0f}%; insignificant is {INSIGNIFICANT_PCT:.0f}%",
+        )
+
+    return check
+
+
+def _changes(
+    curves: GangCurves,
+    first: str,
+    others: Sequence[str],
+    lines: Mapping[str, Line],
+    quantity: str,
+    low: float,
+    high: float,
+) -> list[float]:
+    """Return by how many per cent lines differ from a first one, wherever both are known."""
+    reference = curves[lines[first]]
+    return [
+        100 * (curves[lines[other]].at(quantity, rho) / reference.at(quantity, rho) - 1)
+        for other in others
+        for rho in GRID
+        if low <= rho <= high and rho <= min(reference.highest, curves[lines[other]].highest)
+    ]
+
+
+def saturates(line: str, lines: Mapping[str, Line], published_pct: float) -> Check:
+    """Return the check that the highest utilisation of a line is about the published one."""
+
+    def check(curves: GangCurves) -> Verdict:
+        curve = curves[lines[line]]
+        mean, low, high = mean_interval((100 * curve.values["rho"].max(axis=0)).tolist())
+        interval = "" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]"
+        holds = abs(mean - published_pct) <= SATURATION_PCT
+        return Verdict(holds, f"{line} {mean:.1f}%{interval}, published {published_pct:.0f}%")
+
+    return check
+
+
+def both(*checks: Check) -> Check:
+    """Return the check that all of several hold."""
+
+    def check(curves: GangCurves) -> Verdict:
+        verdicts = [one(curves) for one in checks]
+        return Verdict(all(one.holds for one in verdicts), "; ".join(one.figures for one in verdicts))
+
+    return check
+
+
+def varies_above(lines: Mapping[str, Line]) -> Check:
+    """Return the check that from 85% on the slowdown varies more with the estimates than up to 75%."""
+    first, *others = lines
+
+    def check(curves: GangCurves) -> Verdict:
+        up_to = _changes(curves, first, others, lines, "slowdown", 0.0, 0.75)
+        beyond = _changes(curves, first, others, lines, "slowdown", 0.85, 1.0)
+        most = [max(map(abs, changes), default=float("nan")) for changes in (up_to, beyond)]
+        return Verdict(most[1] > most[0], f"largest difference {most[0]:.0f}% up to 75%, {most[1]:.0f}% from 85% on")
+
+    return check
+
+
+def crosses(line: str, other: str, lines: Mapping[str, Line], published: float) -> Check:
+    """Return the check that a line is better than another in slowdown, up to about the published utilisation."""
+
+    def check(curves: GangCurves) -> Verdict:
+        at = crossing(curves[lines[line]], curves[lines[other]])
+        return Verdict(
+            abs(100 * (at - published)) <= SATURATION_PCT,
+            f"{line} is better than {other} up to {at:.1%}, published {published:.0%}",
+        )
+
+    return check
+
+
+def crossing(line: GangCurve, other: GangCurve) -> float:
+    """Return the lowest utilisation from which a line has a higher slowdown than another, or where it ends."""
+    for rho in np.arange(GRID[0], 1.0, 0.001):
+        ours, theirs = line.at("slowdown", rho), other.at("slowdown", rho)
+        if np.isnan(ours) or ours > theirs:
+            return float(rho)
+    return 1.0
+
+
+def _ratio(
+    lines: Mapping[str, Line], pair: tuple[str, str], quantity: str, range_: tuple[float, float], high: float = 1.0
+) -> Check:
+    """Return the check that one line is so many times another, on average over a range of utilisations."""
+    line, other = pair
+
+    def check(curves: GangCurves) -> Verdict:
+        ratios = _compared(curves[lines[line]], curves[lines[other]], quantity, 0.0, high)[2]
+        mean = float(np.mean(ratios)) if ratios else float("nan")
+        text = f"{line} has {mean:.2f} times the {quantity} of {other} on average"
+        return Verdict(range_[0] <= mean <= range_[1], f"{text}; {range_[0]:g} to {range_[1]:g} was expected")
+
+    return check
+
+
+def _large_gain_more(curves: GangCurves) -> Verdict:
+    """Check that BGS shortens the waits of large jobs by more than those of small ones (Figure 19)."""
+    lines = LINES["zhang-19"]
+    gains = {
+        kind: [
+            curves[lines["BF"]].at(f"{kind}_wait_s", rho) - curves[lines["BGS-5"]].at(f"{kind}_wait_s", rho)
+            for rho in GRID
+        ]
+        for kind in ("small", "large")
+    }
+    more = [large > small for small, large in zip(gains["small"], gains["large"], strict=True)]
+    return Verdict(all(more), f"at {sum(more)} of {len(more)}: {np.nanmin(gains['large']):,.0f} s and more shorter")
+
+
+def _small_before_large(name: str, less: str, more: str) -> Check:
+    """Return the check that a class of jobs has the lower slowdown under a policy (Figure 19)."""
+
+    def check(curves: GangCurves) -> Verdict:
+        curve = curves[LINES["zhang-19"][name]]
+        held = [curve.at(f"{less}_slowdown", rho) < curve.at(f"{more}_slowdown", rho) for rho in GRID]
+        known = sum(rho <= curve.highest for rho in GRID)
+        return Verdict(sum(held) == known, f"{name}: {less} below {more} at {sum(held)} of {known}")
+
+    return check
+
+
+def _loss_of_bf_falls(curves: GangCurves) -> Verdict:
+    """Check that the loss of capacity of BF decreases beyond about 83% (Figure 20)."""
+    curve = curves[seven()["BF"]]
+    peak = float(curve.rho[int(curve.mean("loss").argmax())])
+    return Verdict(abs(100 * (peak - 0.83)) <= 2 * SATURATION_PCT, f"it is highest at {peak:.0%}, published 83%")
+
+
+def _accepts(scheduling: str, published: float) -> Check:
+    """Return the check up to which utilisation a slowdown of 20 is kept, and that BGS-5 goes farthest (Figure 21)."""
+
+    def check(curves: GangCurves) -> Verdict:
+        lines = {name: line for name, line in seven(0, scheduling).items() if name != "BF"}
+        reached = {name: curves[line].reached("slowdown", ACCEPTABLE) for name, line in lines.items()}
+        best = max(reached, key=lambda name: np.nan_to_num(reached[name], nan=-1.0))
+        at = reached[best]
+        near = abs(100 * (at - published)) <= SATURATION_PCT
+        return Verdict(best == "BGS-5" and near, f"{best} goes farthest, to {at:.1%}; published BGS-5, {published:.0%}")
+
+    return check
+
+
+def _fill_has_most(curves: GangCurves) -> Verdict:
+    """Check that FillMatrix-2 brings more than CollapseMatrix-2 after it (Figure 23)."""
+    first, second, third = (curves[line] for line in LINES["zhang-23"].values())
+    rhos = [rho for rho in GRID if rho <= first.highest]
+    slowdowns = [[curve.at("slowdown", rho) for rho in rhos] for curve in (first, second, third)]
+    share = [(a - b) / (a - c) for a, b, c in zip(*slowdowns, strict=True) if a > c]
+    mean = float(np.mean(share)) if share else float("nan")
+    return Verdict(mean > MOST, f"of the reduction of the slowdown FillMatrix-2 has {mean:.0%} on average")
+
+
+def _highest_change(lines: Mapping[str, Line], before: str, after: str, published: tuple[float, float]) -> Check:
+    """Return the check that migration raises the highest utilisation as published."""
+    return both(saturates(before, lines, published[0]), saturates(after, lines, published[1]))
+
+
+def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
+    """Return by how many per cent migration lowers the slowdown at each of the nine workloads (Table 1)."""
+    lines = LINES["zhang-table1"]
+    old, new = curves[lines[before]].mean("slowdown"), curves[lines[after]].mean("slowdown")
+    gains: list[float] = (100 * (1 - new / old)).tolist()
+    return gains
+
+
+def _gains_throughout(curves: GangCurves) -> Verdict:
+    gains = {f"{after}": gains_pct(curves, before, after) for before, after in (("BGS", "MBGS"), ("GS", "MGS"))}
+    words = "; ".join(f"{name} {min(one):.0f}% to {max(one):.0f}% lower" for name, one in gains.items())
+    return Verdict(all(gain > 0 for one in gains.values() for gain in one), words)
+
+
+def _gains_peak_between(curves: GangCurves) -> Verdict:
+    lines, parts, holds = LINES["zhang-table1"], [], True
+    for before, after in (("BGS", "MBGS"), ("GS", "MGS")):
+        gains, rho = np.array(gains_pct(curves, before, after)), curves[lines[before]].rho
+        inside = (rho >= 0.70) & (rho <= 0.90)
+        if inside.all() or not inside.any():
+            return Verdict(False, f"{before} is not both between 70 and 90% and outside")
+        more = float(gains[inside].mean()), float(gains[~inside].mean())
+        holds = holds and more[0] > more[1]
+        parts.append(f"{after} {more[0]:.0f}% between 70 and 90%, {more[1]:.0f}% outside")
+    return Verdict(holds, "; ".join(parts))
+
+
+def _gains_of_backfilling_less(curves: GangCurves) -> Verdict:
+    less = [a < b for a, b in zip(gains_pct(curves, "BGS", "MBGS"), gains_pct(curves, "GS", "MGS"), strict=True)]
+    return Verdict(all(less), f"at {sum(less)} of {len(less)} workloads")
+
+
+def _short_jobs_win(curves: GangCurves) -> Verdict:
+    """Check that at workload 5 BGS is better than MGS for short jobs, by far, and little worse for long ones."""
+    lines = LINES["zhang-25"]
+    place = RUN_FACTORS.index(1.5)
+    values = {
+        name: [float(curves[lines[name]].mean(f"{kind}_slowdown")[place]) for kind in ("short", "long")]
+        for name in ("BGS", "MGS")
+    }
+    short, long = (values["MGS"][k] / values["BGS"][k] for k in (0, 1))
+    bgs, mgs = values["BGS"], values["MGS"]
+    words = f"short jobs {bgs[0]:.1f} against {mgs[0]:.1f}, long ones {bgs[1]:.1f} against {mgs[1]:.1f}"
+    return Verdict(short > 2 and 0.5 < long < 1.0, f"{words}; published 18.9 and 104.8, 4.8 and 4.1")
+
+
+_SEVEN = {switch: seven(switch) for switch in SWITCHES}
+_ALL_SEVEN = {
+    (f"{name} at {switch:.0%}" if name != "BF" else name): line
+    for switch, lines in _SEVEN.items()
+    for name, line in lines.items()
+}
+_COMPONENTS = [(f"BGS-{mpl}", other) for mpl in LEVELS for other in ("BF", f"GS-{mpl}")]
+_LEVELS_UP = [("BGS-3", "BGS-2"), ("BGS-5", "BGS-3")]
+_BGS_GS = [(f"BGS-{mpl} at {one:.0%}", f"GS-{mpl} at {one:.0%}") for one in SWITCHES for mpl in LEVELS]
+_CHEAP = [(f"BGS-{mpl} at {one:.0%}", "BF") for one in SWITCHES[:2] for mpl in LEVELS]
+_L0, _L11, _L12, _L21 = _SEVEN[0.0], LINES["zhang-11"], LINES["zhang-12"], LINES["zhang-21"]
+_ONE, _TWO, _THREE = _L11
+_L25, _L1 = LINES["zhang-25"], LINES["zhang-table1"]
+_DISCRETE = [("BF", f"{kind}-{mpl}, discrete") for kind in ("GS", "BGS") for mpl in LEVELS[:2]]
+_DISCRETE.append(("BF", "GS-5, discrete"))
+_BEST, _WORST = ([("MBGS", one) for one in ("GS", "BGS", "MGS")], [(one, "GS") for one in ("BGS", "MGS", "MBGS")])
+_ALL_THREE = ("loss", "slowdown", "wait_s")
+_ESTIMATES = {table: list(LINES[table]) for table in ("zhang-13", "zhang-14")}
+
+
+def _about_estimates(table: str) -> tuple[Check, ...]:
+    lines, (first, *others) = LINES[table], _ESTIMATES[table]
+    return (
+        alike(first, others, lines, "wait_s"),
+        alike(first, others, lines, "slowdown", 0.75),
+        varies_above(lines),
+    )
+
+
+CHECKS: Mapping[str, Sequence[Check]] = {
+    "zhang-11": (
+        both(below([(_TWO, _ONE)], _L11, "slowdown"), below([(_TWO, _ONE)], _L11, "wait_s")),
+        alike(_TWO, [_THREE], _L11, "slowdown"),
+    ),
+    "zhang-12": (alike(_ONE, [_TWO, _THREE], _L12, "slowdown"),),
+    "zhang-13": _about_estimates("zhang-13"),
+    "zhang-14": _about_estimates("zhang-14"),
+    "zhang-15": (
+        below([("BF", "GS-2"), ("BF", "GS-3")], _L0, "slowdown"),
+        below([("BF", "GS-5")], _L0, "slowdown", 0.65),
+        below(_COMPONENTS, _L0, "slowdown"),
+        below(_LEVELS_UP, _L0, "slowdown"),
+        below(_BGS_GS, _ALL_SEVEN, "slowdown"),
+        below(_CHEAP, _ALL_SEVEN, "slowdown"),
+        both(saturates("BGS-5 at 2%", _ALL_SEVEN, 93), saturates("BF", _ALL_SEVEN, 95)),
+        crosses("BGS-5 at 2%", "BF", _ALL_SEVEN, 0.92),
+        crosses("BGS-5 at 5%", "BF", _ALL_SEVEN, 0.83),
+    ),
+    "zhang-16": (
+        below([("BF", f"GS-{mpl}") for mpl in LEVELS], _L0, "slowdown_sd"),
+        mostly(_LEVELS_UP, _L0, "slowdown_sd"),
+    ),
+    "zhang-17": (
+        both(saturates("GS-5", _L0, 84), saturates("GS-3", _L0, 79)),
+        both(saturates("GS-3 at 5%", _ALL_SEVEN, 73), saturates("GS-5 at 5%", _ALL_SEVEN, 75)),
+        below([("BF", f"GS-{mpl}") for mpl in LEVELS], _L0, "wait_s", 0.72),
+        below(_COMPONENTS, _L0, "wait_s"),
+        below(_LEVELS_UP, _L0, "wait_s"),
+    ),
+    "zhang-18": (
+        below([("BF", f"GS-{mpl}") for mpl in LEVELS], _L0, "wait_sd_s", 0.68),
+        mostly(_LEVELS_UP, _L0, "wait_sd_s"),
+    ),
+    "zhang-19": (
+        both(*(below([("BGS-5", "BF")], LINES["zhang-19"], f"{kind}_slowdown") for kind in ("large", "small"))),
+        both(_small_before_large("BGS-5", "small", "large"), _small_before_large("BF", "large", "small")),
+        _large_gain_more,
+    ),
+    "zhang-20": (
+        both(saturates("GS-2", _L0, 82), saturates("GS-5", _L0, 87)),
+        both(*(saturates(name, _L0, 95) for name in ("BF", "BGS-2", "BGS-3", "BGS-5"))),
+        below(_COMPONENTS, _L0, "loss"),
+        below(_LEVELS_UP, _L0, "loss"),
+        _loss_of_bf_falls,
+    ),
+    "zhang-21": (
+        below(_DISCRETE, _L21, "slowdown", high=0.82),
+        below([("BGS-5, discrete", "BF")], _L21, "slowdown", high=0.82),
+        _ratio(_L21, ("BGS-1, discrete", "BF"), "slowdown", DOUBLE, 0.80),
+        both(_accepts("discrete", 0.79), _accepts("continuous", 0.88)),
+    ),
+    "zhang-23": (_fill_has_most,),
+    "zhang-25": (
+        both(*(below(_BEST, _L25, what) for what in _ALL_THREE)),
+        both(*(below(_WORST, _L25, what) for what in _ALL_THREE)),
+        below([("MGS", "BGS")], _L25, "loss"),
+        both(saturates("MGS", _L25, 98), saturates("BGS", _L25, 96)),
+        below([("BGS", "MGS")], _L25, "wait_s"),
+        _ratio(_L25, ("MGS", "BGS"), "wait_s", (1.5, 2.0)),
+        below([("BGS", "MGS")], _L25, "slowdown"),
+        _short_jobs_win,
+        _ratio(_L25, ("BGS", "MBGS"), "wait_s", (2.0, 3.0)),
+        _ratio(_L25, ("BGS", "MBGS"), "slowdown", (1.5, 2.0)),
+    ),
+    "zhang-table1": (
+        _gains_throughout,
+        _gains_peak_between,
+        _gains_of_backfilling_less,
+        _highest_change(_L1, "GS", "MGS", (85, 94)),
+        _highest_change(_L1, "BGS", "MBGS", (95, 97)),
+    ),
+}
+"""Figure to the checks of its claims, in the order of ``data/claims.csv``."""
+
+
+def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Check:
+    """Return a check of Figure 24, over both workloads, GS and BGS, and all costs (or that of 30 s alone)."""
+
+    def check(curves: GangCurves) -> Verdict:
+        held, worst = [], []
+        for backfill in ("none", "easy"):
+            for cost in MOVE_COSTS_S if what != "30 s" else (30,):
+                table = np.array([curves[lines[backfill, cost, tasks]].mean("slowdown") for tasks in TASKS])
+                none, at_64, everything = table[0], table[TASKS.index(64)], table[-1]
+                for place in range(table.shape[1]):
+                    if what == "monotonic":
+                        steps = np.diff(table[:, place]) / table[:-1, place] * 100
+                        held.append(bool((steps <= ALIKE_PCT).all()))
+                        worst.append(float(steps.max()))
+                    elif what == "most":
+                        gain = (none[place] - at_64[place]) / (none[place] - everything[place])
+                        held.append(bool(gain > MOST))
+                        worst.append(-100 * float(gain))
+                    else:
+                        change = 100 * float((at_64 if what == "64" else everything)[place] / none[place] - 1)
+                        held.append(change < (-INSIGNIFICANT_PCT if what == "64" else 0))
+                        worst.append(change)
+        words = {
+            "64": f"with 64 tasks the slowdown changes by {max(worst, default=0):+.0f}% at the least",
+            "monotonic": f"the worst step is {max(worst, default=0):+.0f}%",
+            "30 s": f"with 30 s the slowdown changes by {max(worst, default=0):+.0f}% at the least",
+            "most": f"64 tasks have {-max(worst, default=0):.0f}% of the benefit of all at the least",
+        }
+        return Verdict(all(held), f"in {sum(held)} of {len(held)} cases; {words[what]}")
+
+    return check
 
 
 def report(table: str, runs: GangRuns) -> Findings:

@@ -6,7 +6,7 @@ them.
 
 Backfilling in each row is read in two ways: EASY, or conservative ("each waiting job is assigned a maximum starting
 time"). Space sharing with backfilling (BF) is the same with one row. The paper's figures are not at hand as numbers:
-what it says of them in words is checked in zhang_gang_checks.py, at equal utilisation.
+what it says of them in words is checked in zhang_gang.py, at equal utilisation.
 """
 
 from __future__ import annotations

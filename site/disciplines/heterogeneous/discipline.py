@@ -43,6 +43,8 @@ class WaitingJob(msgspec.Struct, kw_only=True):
         Work at speed 1 that it keeps from before.
     evictions : int
         How often it was evicted.
+    evicted_by : int, optional
+        The job for which it was evicted last.
     planned_ms : int, optional
         Its start by the last mapping.
     """
@@ -51,6 +53,7 @@ class WaitingJob(msgspec.Struct, kw_only=True):
     submit_ms: int
     done_ms: int = 0
     evictions: int = 0
+    evicted_by: int | None = None
     planned_ms: int | None = None
 
 
@@ -205,7 +208,7 @@ class Heterogeneous:
             if one.planned_ms == now_ms:
                 for victim in self._holders(machines):
                     assert self._may_evict(queue.level, self._runs[victim]), "a machine would have two jobs"
-                    self._evict(now_ms, victim)
+                    self._evict(now_ms, victim, one.job.job_id)
                 started.append(self._start(now_ms, one, machines, queue.team_of(int(mapped.team[row]))))
         return started
 
@@ -299,8 +302,8 @@ class Heterogeneous:
             self._rates.append((one.job.job_id, rate))
         return one.job
 
-    def _evict(self, now_ms: int, job_id: int) -> None:
-        """Put a running job back into the queue."""
+    def _evict(self, now_ms: int, job_id: int, by: int) -> None:
+        """Put a running job back into the queue, as another wants its machines."""
         run = self._runs.pop(job_id)
         keeps = self._policy.evicted == "checkpoint"
         if keeps:
@@ -309,6 +312,7 @@ class Heterogeneous:
             self._totals["lost_machine_ms"] += (now_ms - run.start_ms) * len(run.machines)
         self._totals["evictions"] += 1
         run.was.evictions += 1
+        run.was.evicted_by = by
         self._waiting[job_id] = run.was
         self._evictions.append((job_id, keeps))
 
@@ -407,7 +411,8 @@ class Heterogeneous:
             f"the machines on which it would end first are not free; {ahead_text(ahead)} of level {name!r} or above"
         )
         if one.evictions:
-            reason += f"; it was evicted {one.evictions} times by jobs of a higher level"
+            times = "once" if one.evictions == 1 else f"{one.evictions} times"
+            reason += f"; it was evicted {times}, last for job {one.evicted_by}, of a level that may take its machines"
         return SiteReason(start_ms=one.planned_ms, ahead=ahead, reason=reason)
 
     def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:

@@ -32,8 +32,8 @@ def reproduce(
         int | None,
         typer.Option(
             metavar="N",
-            help="For zhang, lomarc, dfrs and streit-load: number of workloads to average over; 5 for lomarc and 3 for "
-            "others if left out.",
+            help="For zhang, lomarc, dfrs, collins and streit-load: number of workloads to average over; 5 for lomarc "
+            "and 3 for others if left out.",
         ),
     ] = None,
     full: Annotated[

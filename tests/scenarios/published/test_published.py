@@ -133,7 +133,7 @@ def test_last_line_of_the_sdsc_table_is_the_mean_of_its_months() -> None:
 def test_every_table_names_traces_that_can_be_fetched() -> None:
     """Each entry but those of a model needs a trace known to `trace fetch`, with the machine size that is used."""
     for name, entry in TABLES.items():
-        assert entry.traces or name in (*GROUPS["lomarc"], *GROUPS["dfrs"])
+        assert entry.traces or name in (*GROUPS["lomarc"], *GROUPS["dfrs"], *GROUPS["collins"], "fractional-grid")
         assert set(entry.traces) <= set(KNOWN_TRACES)
     for trace in THESIS_TRACES.values():
         assert KNOWN_TRACES[trace.name].nodes == trace.nodes
@@ -149,7 +149,7 @@ def test_names_and_groups_are_resolved_once_each() -> None:
         "zhang-7",
     ]
     assert resolve(["all"]) == list(TABLES)
-    groups = ("streit", "streit-load", "zhang", "gang", "lomarc", "dfrs", "beyond")
+    groups = ("streit", "streit-load", "zhang", "gang", "lomarc", "dfrs", "collins", "beyond")
     assert {one for name in groups for one in GROUPS[name]} == set(TABLES)
 
 

@@ -10,8 +10,7 @@ from gridweave.scenarios.generators.hyper_erlang import HyperErlang, HyperErlang
 from gridweave.scenarios.plots.published import draw_gang
 from gridweave.scenarios.published.registry import GROUPS, TABLES
 from gridweave.scenarios.published.zhang import NODES
-from gridweave.scenarios.published.zhang_gang import report
-from gridweave.scenarios.published.zhang_gang_checks import below, crosses, saturates
+from gridweave.scenarios.published.zhang_gang import below, crosses, report, saturates
 from gridweave.scenarios.published.zhang_gang_curves import BF, LINES, GangCurve, GangRuns, gang, gs
 
 

@@ -91,7 +91,9 @@ def test_high_evicts_low_and_neither_evicts_medium() -> None:
     core.handle(0, JobSubmitted(job(1, 100)))
     assert core.handle(10_000, JobSubmitted(job(2, 50, priority=1))) == []
     assert core.handle(20_000, JobSubmitted(job(3, 50, priority=2))) == [EvictJob(1, False), StartJob(3, ((0, 1),))]
-    assert "evicted 1 time" in core.explain(20_000, 1).reason
+    told = core.explain(20_000, 1)
+    assert "it was evicted once, last for job 3, of a level that may take its machines" in told.reason
+    assert told.start_ms == 120_000  # behind job 3 and the medium job 2
     assert core.handle(70_000, JobFinished(3)) == [StartJob(2, ((0, 1),))]
     assert core.handle(80_000, JobSubmitted(job(4, 10, priority=2))) == []
     assert core.handle(120_000, JobFinished(2)) == [StartJob(4, ((0, 1),))]
