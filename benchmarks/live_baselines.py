@@ -1,4 +1,4 @@
-"""What else runs `true` on this machine, and how fast: printed, and written to benchmarks/results/live_baselines.json.
+"""What runs `true` on this machine, and how fast: printed, and written to benchmarks/results/live_baselines.json.
 
     python benchmarks/live_baselines.py [--jobs N] [--repeat N] [--only NAME]
 
@@ -8,7 +8,9 @@ Jobs a second end to end, from the first submission to the last end, with two CP
 - `ray-noop`: tasks of Ray that do nothing, all submitted at once; `ray-true`: those that run `true`;
 - `ray-jobs`: `ray job submit` by its Python client, a few at once; needs `pip install 'ray[default]'`;
 - `hyperqueue`: a job array of HyperQueue, without files for output; needs `pip install hyperqueue`, a package that has
-  its server and worker within (and not the program `hq`).
+  its server and worker within (and not the program `hq`);
+- `packed`: `gridweave submit --array 1-N --pack --wait -- true` on a grid of as many slots, from the command's start to
+  its end.
 
 Each runs in a process of its own that ends with all that it started. Ray keeps to the loopback address and a temporary
 folder. HyperQueue's local cluster listens on all addresses, without a key; so it has a network of its own with nothing
@@ -80,12 +82,18 @@ def hyperqueue_rate(jobs: int = JOBS) -> float:
     return _rate_of("hyperqueue", jobs)
 
 
+def packed_rate(jobs: int = JOBS) -> float:
+    """Return elements a second of a packed array of gridweave that run `true`; UnavailableError without Ray."""
+    return _rate_of("packed", jobs)
+
+
 BASELINES: dict[str, tuple[str, Callable[[int], float]]] = {
     "subprocess": ("subprocess.run, one by one", subprocess_rate),
     "ray-noop": ("Ray tasks that do nothing", ray_noop_rate),
     "ray-true": ("Ray tasks that run `true`", ray_true_rate),
     "ray-jobs": ("ray job submit", ray_jobs_rate),
     "hyperqueue": ("HyperQueue", hyperqueue_rate),
+    "packed": ("gridweave, a packed array", packed_rate),
 }
 """By name: what it is called, and what measures it for a number of jobs."""
 
@@ -243,6 +251,20 @@ def _measure_hyperqueue(jobs: int) -> float:
     return looks[-1][1] / looks[-1][0]
 
 
+def _measure_packed(jobs: int) -> float:
+    """Return the rate with the command, the placement of its jobs, and the journals (SQLite, durable)."""
+    _need("ray", "gridweave[live]")
+    from weight import SITES, a_grid
+
+    assert sum(SITES.values()) == SLOTS
+    command = [sys.executable, "-m", "gridweave.cli", "submit", "--pack", "--wait", "--array"]
+    with a_grid("one"):
+        for elements in (2 * SLOTS, jobs):
+            began = time.perf_counter()
+            subprocess.run([*command, f"1-{elements}", "--", "true"], check=True, stdout=subprocess.DEVNULL)
+    return jobs / (time.perf_counter() - began)
+
+
 def _run_array(client: Any, job: Any, tasks: int, looks: list[tuple[float, int]]) -> None:
     def look(states: dict[int, dict[str, int]]) -> None:
         (state,) = states.values()
@@ -273,6 +295,7 @@ _INSIDE: dict[str, Callable[[int], float]] = {
     "ray-true": lambda jobs: _measure_ray_tasks(jobs, _true),
     "ray-jobs": _measure_ray_jobs,
     "hyperqueue": _measure_hyperqueue,
+    "packed": _measure_packed,
 }
 
 

@@ -22,6 +22,7 @@ from gridweave.site.disciplines.protocol import (
     ChoosesNodes,
     CountsWork,
     Discipline,
+    EvictsJobs,
     KeepsFigures,
     MovesJobs,
     MovesStarts,
@@ -37,6 +38,7 @@ from gridweave.site.messages import (
     CloseReservation,
     Command,
     Event,
+    EvictJob,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -119,6 +121,7 @@ class SiteCore:
         self._places = discipline if isinstance(discipline, ChoosesNodes) else None
         self._rates = discipline if isinstance(discipline, ChangesRates) else None
         self._moves = discipline if isinstance(discipline, MovesJobs) else None
+        self._evicts = discipline if isinstance(discipline, EvictsJobs) else None
         self._asks = discipline if isinstance(discipline, AsksBatchSystem) else None
 
     @property
@@ -258,7 +261,10 @@ class SiteCore:
             self._discipline.expect_end(now_ms, job_id, end_ms)
 
     def _run_pass(self, commands: list[Command]) -> None:
-        for job in self._discipline.run_pass(self._now_ms):
+        started = self._discipline.run_pass(self._now_ms)
+        if self._evicts is not None:
+            commands += [self._evicted(*eviction) for eviction in self._evicts.take_evictions()]
+        for job in started:
             job_id = job.job_id
             self._waiting.discard(job_id)
             if self._places is None:
@@ -275,6 +281,14 @@ class SiteCore:
         nodes, threads = self._places.place_of(job_id)
         self._nodes_of[job_id] = bits_of(nodes)
         return MoveJob(job_id, nodes, threads)
+
+    def _evicted(self, job_id: int, keeps_work: bool) -> EvictJob:
+        """Take in that a running job waits again."""
+        assert self._places is not None, "a discipline that evicts jobs chooses their nodes"
+        del self._nodes_of[job_id]
+        self._killed.discard(job_id)
+        self._waiting.add(job_id)
+        return EvictJob(job_id, keeps_work)
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""

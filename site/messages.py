@@ -99,7 +99,7 @@ class AskSeen(msgspec.Struct, frozen=True, gc=False):
     """What has become of the nodes that a batch system was asked for on behalf of a job."""
 
     job_id: int
-    ask: int  # how often it had been asked for this job before
+    ask: int  # the number under which it was asked
     # ``ready``: all nodes are there, and wait for the job; ``over``: they were given back, lost, or never came;
     # ``refused``: the batch system will never give them; ``cancelled``: somebody cancelled that there.
     state: AskState
@@ -143,6 +143,13 @@ class MoveJob(msgspec.Struct, frozen=True, tag="MoveJob", gc=False):
     job_id: int
     nodes: NodeIntervals
     threads: NodeIntervals
+
+
+class EvictJob(msgspec.Struct, frozen=True, tag="EvictJob", gc=False):
+    """Take a running job off its nodes, now; it is back in the queue, and starts again later."""
+
+    job_id: int
+    keeps_work: bool  # whether it goes on from where it was, or begins from zero
 
 
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_defaults=True):
@@ -195,7 +202,7 @@ class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=F
 
 JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob | OpenFragment
 
-Command = JobCommand | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
+Command = JobCommand | EvictJob | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
 
 
 class OfAttempt(msgspec.Struct, frozen=True, gc=False):

@@ -301,7 +301,7 @@ def test_the_command_knows_the_discipline(tmp_path: Path) -> None:
         ("most=2", "--option: most: is not known; known are nodes_per_user"),
         ("nodes_per_user=many", "--option: nodes_per_user: is 'many'; a whole number is needed"),
         ("nodes_per_user=2,0", "--option: nodes_per_user: is 0; at least 1"),
-        ("nodes_per_user", "--option: 'nodes_per_user' is not key=value"),
+        ("nodes_per_user", "--option: 'nodes_per_user' is not key=value, nor @FILE"),
     ],
 )
 def test_own_options_are_checked(page: dict[str, Any], text: str, problem: str) -> None:

@@ -106,6 +106,21 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
+def check_alone(sites: Sequence[object], mode: str, report: FileReport) -> None:
+    """Check that disciplines which are only simulated, each site by itself, are asked for nothing else.
+
+    Parameters
+    ----------
+    mode : str
+        Of the grid of a scenario; ``live`` for a live one.
+    """
+    for number, site in enumerate(sites):
+        entry = DISCIPLINES.get(site.discipline) if isinstance(site, Site) and mode != "local" else None
+        if entry is not None and entry.simulated_alone:
+            only = "only in scenarios with mode = 'local' and by `gridweave simulate`"
+            report.add(("sites", number, "discipline"), f"is {entry.name!r}, which there is {only}")
+
+
 def check_live_only(sites: Sequence[object], control: str | None, report: FileReport) -> None:
     """Check that disciplines which only live sites have are asked for nothing else.
 

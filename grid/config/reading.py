@@ -13,6 +13,7 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
+    check_alone,
     check_fragments,
     check_links,
     check_live_only,
@@ -199,7 +200,8 @@ def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
 
 def _grid_of(file: GridFile | ServedGrid | ServedSite) -> LiveGridTable:
     if isinstance(file, ServedSite):
-        return LiveGridTable(rendezvous_ms=file.site.rendezvous_ms, alone_ms=file.site.alone_ms)
+        same = ("rendezvous_ms", "alone_ms", "history_days")
+        return LiveGridTable(**{name: getattr(file.site, name) for name in same})
     return file.grid
 
 
@@ -228,6 +230,7 @@ def _read(
         for number, site in enumerate(file.sites):
             if isinstance(site, FarSiteTable):
                 _check_end(site, ("sites", number), report)
+    check_alone(sites, "live", report)
     if file.folder is not None and not file.folder.strip():
         report.add(("folder",), "is empty; name a folder" + ", or leave it out" * (kind is GridFile))
     network = read_network(sites, net, file.name or "grid", Path(base) if base else None, report)

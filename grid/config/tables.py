@@ -35,6 +35,7 @@ Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
 Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
 Backfill = Annotated[str, one_of(DISCIPLINES["queue"].backfills, "Backfilling of the site under mode local.")]
 _Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
+_Days = Annotated[int, Meta(ge=1, le=36_500)]
 _Seconds = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1, le=2**40)]
 _Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -149,9 +150,10 @@ class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
 
     # Its place among the sites of the grid, from 0; the numbers of its own users' jobs follow from it.
     number: Annotated[int, Meta(ge=0, lt=_MAX_SITES)]
-    # As ``grid.rendezvous_ms`` and ``grid.alone_ms`` of GRID.toml.
+    # As ``grid.rendezvous_ms``, ``grid.alone_ms`` and ``grid.history_days`` of GRID.toml.
     rendezvous_ms: _Ms = 30_000
     alone_ms: _Ms = 1_500
+    history_days: _Days = 90
     # By which name or address other sites reach its machine; if left out, the address by which it reaches the grid, or
     # that which Ray has on a cluster that it joins.
     host: str | None = None
@@ -256,6 +258,7 @@ class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
     lease_ms: _Ms = 3_600_000
     rendezvous_ms: _Ms = 30_000
     alone_ms: _Ms = 1_500
+    history_days: _Days = 90
     seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0  # of the selection ``random``
     journal: str = ""  # URL of the meta-scheduler's journal; a file in the folder, if left out
     journal_password_file: str | None = None  # of the password of the journal's database

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,7 +10,7 @@ from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Probed
 from gridweave.site.service.actor import DrivenActor
 from gridweave.site.service.calls import GRID_ACTOR, Calls, encode, journal_place, site_actor
-from gridweave.site.service.clock import Clock
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
     from gridweave.grid.live import GridSettings
@@ -35,9 +35,10 @@ class MetaActor(DrivenActor["GridDesk"]):
         calls: Calls,
         password_file: str = "",
         maxima: Maxima = NO_MAXIMA,
+        history_days: int = HISTORY_DAYS,
     ) -> None:
         self._calls = calls
-        self._password_file, self._maxima = password_file, maxima
+        self._password_file, self._maxima, self._history_days = password_file, maxima, history_days
         self._settings, self._machines = settings, machines
         self._journal, self._clock = journal, clock
         super().__init__(GRID_ACTOR)
@@ -48,7 +49,8 @@ class MetaActor(DrivenActor["GridDesk"]):
         from gridweave.grid.service.driver import GridDriver
 
         place = journal_place(self._journal, self._password_file)
-        driver = GridDriver(self._settings, place, self._clock, to_site=self._to_site, maxima=self._maxima)
+        own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
+        driver = GridDriver(self._settings, place, self._clock, to_site=self._to_site, **own)
         return GridDesk(driver, self._machines)
 
     async def _to_site(self, site: str, data: bytes) -> None:

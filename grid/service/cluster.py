@@ -59,7 +59,7 @@ from gridweave.site.service.calls import (
     hosts_of,
     site_actor,
 )
-from gridweave.site.service.clock import Clock
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.host import Host, packed
 from gridweave.site.service.probes.probing import ProbePlan
 
@@ -172,6 +172,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int | None = None
     end_ms: int | None = None
     maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
+    history_days: int = HISTORY_DAYS  # so long journals keep what they know of jobs that are over
     probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
     # As for `SiteSettings`.
     rendezvous_ms: int = 30_000
@@ -380,7 +381,8 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, Clock(), machines)
-    grid.add(kinds.grid, GRID_ACTOR, Spot(labels=plan.grid_labels, ip=plan.grid_host), *what, maxima=plan.maxima)
+    kept: dict[str, Any] = {"maxima": plan.maxima, "history_days": plan.history_days}
+    grid.add(kinds.grid, GRID_ACTOR, Spot(labels=plan.grid_labels, ip=plan.grid_host), *what, **kept)
     place = Place(folder=plan.folder, labelled=plan.labelled)
     for number, site in enumerate(plan.sites):
         add_site(
@@ -390,7 +392,7 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
             place,
             kinds=kinds,
             probing=plan.probing(number),
-            maxima=plan.maxima,
+            **kept,
         )
     grid.make()
     return grid
@@ -476,7 +478,7 @@ def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
 def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
     """Return the grid that is to be started; by the secret the sites know each other when they probe."""
     table = read.grid
-    times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms", "alone_ms")
+    times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms", "alone_ms", "history_days")
     return GridPlan(
         folder=folder,
         sites=tuple(site_plan(site, table) for site in read.sites),

@@ -31,7 +31,7 @@ from gridweave.site.messages import (
     Started,
     UserSubmitted,
 )
-from gridweave.site.service.clock import Clock
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send
 
 
@@ -91,6 +91,7 @@ class GridDriver(Driver[Any]):
         *,
         to_site: Send,
         maxima: Maxima = NO_MAXIMA,
+        history_days: int = HISTORY_DAYS,
     ) -> None:
         self.settings = settings
         with one_at_a_time("grid"):
@@ -107,7 +108,8 @@ class GridDriver(Driver[Any]):
             compacts=True,
         )
         peers = self._names
-        super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, maxima=maxima)
+        own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
+        super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, **own)
         self.journal = journal
 
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:

@@ -448,6 +448,8 @@ _OF_NODES = {
     "RAY_task_events_report_interval_ms": "0",
     "RAY_enable_timeline": "0",
     "RAY_event_stats": "0",
+    # On a busy machine a raylet waits for its own agents for longer than half a minute before it gives up.
+    "RAY_agent_register_timeout_ms": "120000",
     # No work is scheduled by what is free at a node: actors of the grid ask for none of it.
     "RAY_raylet_report_resources_period_milliseconds": "1000",
     "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",

@@ -43,7 +43,7 @@ from gridweave.site.machine.folders import write_whole
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
-from gridweave.site.service.clock import Clock
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     journal: str  # path or URL
     password_file: str = ""  # of the password of its database; empty: there is none
     maxima: Maxima = NO_MAXIMA  # of users and accounts
+    history_days: int = HISTORY_DAYS
 
 
 def grid_service(read: ReadGrid) -> GridService:
@@ -111,6 +112,7 @@ def grid_service(read: ReadGrid) -> GridService:
         journal=plan.journal or str(Path(read.folder) / "grid.journal"),
         password_file=_password_file(file.grid.journal_password_file, read),
         maxima=file.maxima,
+        history_days=plan.history_days,
     )
 
 
@@ -207,6 +209,7 @@ class GridSide:
             calls=calls,
             password_file=service.password_file,
             maxima=service.maxima,
+            history_days=service.history_days,
         )
         door = LinkDoor(
             accepts,
@@ -254,6 +257,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     password_file: str = ""  # of the password of the journal's database; empty: there is none
     maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of its own users
+    history_days: int = HISTORY_DAYS
     address: str | None = None  # of a Ray cluster that runs; None: it gets one of its own
     # Of its own.
     ray_port: int = 0
@@ -280,6 +284,7 @@ def site_service(read: ReadGrid) -> SiteService:
         host=own.host or "",
         password_file=_password_file(own.journal_password_file, read),
         maxima=file.maxima,
+        history_days=plan.history_days,
         address=ray.address,
         ray_port=ray.port,
         store_bytes=ray.store_bytes,
@@ -413,6 +418,7 @@ def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActor
         "uplink": service.uplink,
         "password_file": service.password_file,
         "maxima": service.maxima,
+        "history_days": service.history_days,
     }
     add_site(found, plan, service.settings, place, **options)
     found.make()

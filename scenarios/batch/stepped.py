@@ -30,6 +30,7 @@ from gridweave.site.messages import (
     ChangeRate,
     Command,
     Event,
+    EvictJob,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -52,6 +53,7 @@ def job_messages(workload: Workload) -> list[Job]:
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     count = len(workload)
     users = columns.get("user", [None] * count)
+    classes = columns.get("job_class", [None] * count)
     priorities = columns.get("priority", [0.0] * count)
     weights = columns.get("weight", [1.0] * count)
     ids, widths, estimates = workload.job_id.tolist(), workload.width.tolist(), workload.estimate_ms.tolist()
@@ -61,12 +63,13 @@ def job_messages(workload: Workload) -> list[Job]:
             width=width,
             estimate_ms=estimate_ms,
             user=user,
+            job_class=job_class,
             priority=float(priority),
             weight=weight,
             resources=resources,
         )
-        for job_id, width, estimate_ms, user, priority, weight, resources in zip(
-            ids, widths, estimates, users, priorities, weights, _resources(columns, count), strict=True
+        for job_id, width, estimate_ms, user, job_class, priority, weight, resources in zip(
+            ids, widths, estimates, users, classes, priorities, weights, _resources(columns, count), strict=True
         )
     ]
 
@@ -284,6 +287,10 @@ class _SteppedSite:
             row = self._row_of[command.job_id]
             self._start_ms[row] = now_ms
             self._running.begin(now_ms, command.job_id, self._run_ms[row])
+        elif isinstance(command, EvictJob):
+            if command.keeps_work:
+                self._run_ms[self._row_of[command.job_id]] = self._running.left_ms(now_ms, command.job_id)
+            self._running.leave(command.job_id)
         elif isinstance(command, ChangeRate):
             self._running.change_rate(now_ms, command.job_id, command.rate)
         elif isinstance(command, RefuseJob):

@@ -207,7 +207,8 @@ class _Task:
 
     def compared(self, player: Player, *, where: str, tolerance: float) -> LiveRun:
         """Return what was played beside what is simulated, with the times that the grid took."""
-        self.say("Simulating")
+        jobs = len(self.built.workload)
+        self.tell(jobs, jobs, "Simulating")
         built = as_live(self.built, player.live, self.speed)
         remarks = (*self.remarks, *player.remarks, *live_remarks(self.built, player.live))
         return live_run_of(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from gridweave.errors import OptionError, TraceError
 from gridweave.scenarios.published.report import Conclusion, Verdict
@@ -19,11 +22,42 @@ ResultT = TypeVar("ResultT")
 _DATA = Path(__file__).parent / "data"
 
 
+class KeptResults:
+    """Results in a file, a line for each, so that a study which was interrupted goes on from them.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file; it is made with the first result.
+    setting, result : type
+        Named tuples of plain values.
+    """
+
+    def __init__(self, path: Path, setting: type[Any], result: type[Any]) -> None:
+        self._path, self._setting, self._result = path, setting, result
+
+    def load(self) -> dict[Any, Any]:
+        """Return the results that are kept; a line that was not written to its end is passed over."""
+        found = {}
+        if self._path.is_file():
+            for line in self._path.read_bytes().splitlines():
+                with contextlib.suppress(msgspec.DecodeError):
+                    setting, result = msgspec.json.decode(line)
+                    found[self._setting(*setting)] = self._result(*result)
+        return found
+
+    def add(self, setting: Any, result: Any) -> None:
+        """Keep a result."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            file.write(b"\n" + msgspec.json.encode((setting, result)))  # behind a line that was cut off, too
+
+
 class Study(Generic[SettingT, ResultT]):
     """Results by setting, each made when it is first asked for, and kept.
 
     ``run`` makes one, in several threads if many are asked for; ``same`` gives the setting whose result a setting
-    shares.
+    shares; ``kept`` has them outlive the process.
     """
 
     def __init__(
@@ -33,16 +67,23 @@ class Study(Generic[SettingT, ResultT]):
         title: str = "",
         progress: Progress | None = None,
         same: Callable[[SettingT], SettingT] | None = None,
+        kept: KeptResults | None = None,
     ) -> None:
         self._run, self._title = run, title
         self._progress = progress or (lambda done, total, what: None)
         self._same = same or (lambda setting: setting)
-        self._results: dict[SettingT, ResultT] = {}
+        self._kept = kept
+        self._results: dict[SettingT, ResultT] = {} if kept is None else kept.load()
+
+    def _take(self, one: SettingT, result: ResultT) -> None:
+        self._results[one] = result
+        if self._kept is not None:
+            self._kept.add(one, result)
 
     def __getitem__(self, setting: SettingT) -> ResultT:
         one = self._same(setting)
         if one not in self._results:
-            self._results[one] = self._run(one)
+            self._take(one, self._run(one))
         return self._results[one]
 
     def results(self, settings: Iterable[SettingT]) -> dict[SettingT, ResultT]:
@@ -50,7 +91,7 @@ class Study(Generic[SettingT, ResultT]):
         wanted = {setting: self._same(setting) for setting in settings}
         new = [one for one in dict.fromkeys(wanted.values()) if one not in self._results]
         for done, (one, result) in enumerate(in_threads(self._run, new), start=1):
-            self._results[one] = result
+            self._take(one, result)
             self._progress(done, len(new), f"Simulating: {self._title}")
         return {setting: self._results[one] for setting, one in wanted.items()}
 

@@ -204,7 +204,7 @@ def compute_metrics(
     >>> metrics.awt_ms, metrics.sldwa, metrics.util
     (500.0, 1.3333333333333333, 1.0)
     """
-    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared)
+    schedule = MeasuredSchedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared)
     if select is None:
         return schedule.metrics()
     mask = np.asarray(select)
@@ -244,19 +244,12 @@ def compute_by_class(
     InputError
         As for `compute_metrics`.
     """
-    schedule = _Schedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared)
-    of_job = _integers("the class", classes.of_job, len(schedule.submit_ms))[schedule.order]
-    rows = np.argsort(of_job, kind="stable")
-    borders = np.searchsorted(of_job[rows], np.arange(len(classes.names) + 1))
-    return {
-        name: schedule.metrics(rows[begin:end])
-        for name, begin, end in zip(classes.names, borders[:-1], borders[1:], strict=True)
-    }
+    return MeasuredSchedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared).by_class(classes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Schedule:
-    """A checked schedule, in order of submission."""
+class MeasuredSchedule:
+    """A checked schedule, in order of submission, of which metrics of all jobs or of classes are asked."""
 
     submit_ms: IntArray
     start_ms: IntArray
@@ -280,7 +273,8 @@ class _Schedule:
         nodes: int,
         *,
         shared: bool,
-    ) -> _Schedule:
+    ) -> MeasuredSchedule:
+        """Check and measure a schedule; arguments and errors are those of `compute_metrics`."""
         submit = _integers("submit_ms", submit_ms)
         start = _integers("start_ms", start_ms, len(submit))
         end = _integers("end_ms", end_ms, len(submit))
@@ -318,6 +312,16 @@ class _Schedule:
             queue_length_seen=float(np.mean(seen[seen > 0])) if seen.any() else math.nan,
             **values,
         )
+
+    def by_class(self, classes: JobClasses) -> dict[str, Metrics]:
+        """Return the metrics per class of jobs."""
+        of_job = _integers("the class", classes.of_job, len(self.submit_ms))[self.order]
+        rows = np.argsort(of_job, kind="stable")
+        borders = np.searchsorted(of_job[rows], np.arange(len(classes.names) + 1))
+        return {
+            name: self.metrics(rows[begin:end])
+            for name, begin, end in zip(classes.names, borders[:-1], borders[1:], strict=True)
+        }
 
     def _of_site(self, area: float) -> dict[str, float]:
         """Return what relates an area, and the idle node time, to all node time."""

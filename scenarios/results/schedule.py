@@ -20,10 +20,9 @@ from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.results.files import Writer, plain_numbers, save_figure, write_all, write_jobs_csv, write_json
 from gridweave.scenarios.results.metrics import (
+    MeasuredSchedule,
     Metrics,
     SharedMetrics,
-    compute_by_class,
-    compute_metrics,
     compute_shared,
 )
 from gridweave.scenarios.results.uses import NetworkUse, SharesNodes, SiteUse, Switches, WorldUse
@@ -331,7 +330,7 @@ class SimulationResult(MadeAnew):
 
     def metrics(self) -> Metrics:
         """Return the metrics of all jobs that were started."""
-        return compute_metrics(*self.schedule(), self.nodes, shared=self.shared)
+        return _measured(self).metrics()
 
     def sharing_metrics(self) -> SharedMetrics:
         """Return what sharing the nodes of one site came to.
@@ -374,7 +373,7 @@ class SimulationResult(MadeAnew):
             classes = classes_by_month(submit_ms, self.workload.start_unix_s, self.workload.timezone)
         else:
             raise OptionError("kind", f"{kind!r} is not a way to class jobs; give one of {', '.join(CLASS_KINDS)}")
-        return compute_by_class(submit_ms, start_ms, end_ms, width, self.nodes, classes, shared=self.shared)
+        return _measured(self).by_class(classes)
 
     def site_result(self, site: int) -> SimulationResult:
         """Return what ran at one site: jobs and fragments, with their widths there.
@@ -622,6 +621,12 @@ class SimulationResult(MadeAnew):
 
     def _save_plot(self, kind: str, path: Path) -> None:
         save_figure(path, self.plot(kind))
+
+
+@functools.lru_cache(maxsize=1)
+def _measured(result: SimulationResult) -> MeasuredSchedule:
+    """Return the schedule of a result, measured: the table, the files and the plots of one ask for the same."""
+    return MeasuredSchedule.of(*result.schedule(), result.nodes, shared=result.shared)
 
 
 def _write_switches(switches: Switches, path: Path) -> None:

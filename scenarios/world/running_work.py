@@ -49,6 +49,12 @@ class RunningWork:
         """Let a running job go on at another rate, 0 to pause it."""
         self._change(self._ends, self._work, self._rows[job_id], rate, now_ms)
 
+    def left_ms(self, now_ms: int, job_id: int) -> int:
+        """Return how much of a job's work is left, in milliseconds at rate 1, rounded up."""
+        row = self._work[self._rows[job_id]]
+        left = int(row["left"]) - int(row["rate"]) * (now_ms - int(row["since_ms"]))
+        return max(0, -(-left // RATE_ONE))
+
     def leave(self, job_id: int) -> None:
         """Take a job out that has not come to its end."""
         row = self._rows.pop(job_id)

@@ -17,6 +17,7 @@ PLACES = {
     "dynp": "dynp.entry",
     "optimal": "optimal.entry",
     "fractional": "fractional.entry",
+    "heterogeneous": "heterogeneous.entry",
     "slurm": "batch.entry",
 }
 """Name to the module in this folder that has its ``ENTRY``."""

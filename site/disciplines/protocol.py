@@ -23,7 +23,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `KeepsFigures` or `TellsSwitches`.
+    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `EvictsJobs`, `KeepsFigures` or `TellsSwitches`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -142,7 +142,7 @@ class NodesAsked(NamedTuple):
     """The nodes of a job that a batch system is to be asked for, or that it has given."""
 
     job: Job
-    ask: int  # how often it was asked before, for this job
+    ask: int  # a number that no other of the site ever has
     has_started: bool
 
 
@@ -158,6 +158,14 @@ class AsksBatchSystem(Protocol):
 
     def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
         """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
+
+
+@runtime_checkable
+class EvictsJobs(Protocol):
+    """What `SiteCore` asks besides of a discipline that takes running jobs off their nodes, to run again later."""
+
+    def take_evictions(self) -> list[tuple[int, bool]]:
+        """Return the jobs that the last pass has put back into the queue, and whether each keeps what it has done."""
 
 
 @runtime_checkable
@@ -268,6 +276,9 @@ class Entry:
     gives_fractions : bool
         Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
         intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
+    simulated_alone : bool
+        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
+        world nor a live site carries out what it commands.
     live_only : bool
         Whether only a live site can have it, and no simulation.
     shares_time : bool
@@ -305,6 +316,7 @@ class Entry:
     table_key: str = ""
     shares_nodes: bool = False
     gives_fractions: bool = False
+    simulated_alone: bool = False
     live_only: bool = False
     shares_time: bool = False
     uses_resources: bool = False

@@ -27,7 +27,7 @@ from gridweave.site.service.calls import (
     journal_place,
     site_actor,
 )
-from gridweave.site.service.clock import Clock
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
     from gridweave.site.desk_messages import LinkStatus
@@ -176,10 +176,11 @@ class SiteActor(DrivenActor["SiteDesk"]):
         calls: Calls,
         password_file: str = "",
         maxima: Maxima = NO_MAXIMA,
+        history_days: int = HISTORY_DAYS,
     ) -> None:
         self._calls = calls
         self._settings, self._journal, self._clock = settings, journal, clock
-        self._password_file, self._maxima = password_file, maxima
+        self._password_file, self._maxima, self._history_days = password_file, maxima, history_days
         self._uplink_end = uplink
         self._uplink: Link | None = None
         super().__init__(site_actor(settings.name))
@@ -199,7 +200,8 @@ class SiteActor(DrivenActor["SiteDesk"]):
             self._uplink = Link(self._uplink_end)
         place = journal_place(self._journal, self._password_file)
         doors: dict[str, Any] = {"to_grid": self._to_grid, "to_machine": self._to_machine}
-        return kind(self._settings, place, self._clock, maxima=self._maxima, **doors)
+        own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
+        return kind(self._settings, place, self._clock, **doors, **own)
 
     @property
     def uplink_status(self) -> Callable[[], LinkStatus] | None:

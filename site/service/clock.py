@@ -9,6 +9,9 @@ import msgspec
 
 from gridweave.errors import OptionError
 
+HISTORY_DAYS = 90
+"""So long a journal keeps what it knows of jobs that are over: records, stories, usage, keys of submissions."""
+
 
 class Clock(msgspec.Struct, frozen=True):
     """What time it is for the cores.

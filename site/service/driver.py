@@ -33,11 +33,11 @@ from gridweave.site.job import (
 )
 from gridweave.site.journal.journal import Journal, Snap
 from gridweave.site.journal.records import JobUsage, NumberedNote
-from gridweave.site.journal.replay import replay
+from gridweave.site.journal.replay import Replayed, replay
 from gridweave.site.journal.step import Core, Step
 from gridweave.site.maxima import NO_MAXIMA, Maxima, MaximaSet
 from gridweave.site.messages import UserSubmitted, Wish
-from gridweave.site.service.clock import Clock
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.state import compressed
 
 logger = logging.getLogger("gridweave.live")
@@ -70,8 +70,7 @@ RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000
 """After so many inputs, or as many as there are open jobs, the state of the core is kept: a replay is short."""
 
-HISTORY_MS = 90 * 86_400_000
-"""So long the journal keeps what it knows of jobs that are over: records, stories, usage, keys of submissions."""
+_DAY_MS = 86_400_000
 
 MOST_PACKET_BYTES = 1 << 20
 """What a packet has more messages than one for; a single one may be longer."""
@@ -107,10 +106,8 @@ class Driver(ABC, Generic[Incoming]):
 
     The core is fresh, and is brought to where its journal ends. That is made with ``batch=0``: this sees to it when it
     is written. The ``peers`` are the other ends of its channels; ``send`` carries a packet to one of them. From now on
-    the ``maxima`` count for its users.
+    the ``maxima`` count for its users, and so many days of history are kept.
     """
-
-    history_ms = HISTORY_MS
 
     def __init__(
         self,
@@ -122,15 +119,11 @@ class Driver(ABC, Generic[Incoming]):
         incoming: Any,
         send: Send,
         maxima: Maxima = NO_MAXIMA,
+        history_days: int = HISTORY_DAYS,
     ) -> None:
-        try:
-            self.replayed = replay(journal, core)
-        except BaseException:
-            # Whoever tries again is to find it free.
-            with contextlib.suppress(GridweaveError):
-                journal.close()
-            raise
+        self.replayed = _replayed(journal, core)
         self._core, self._journal, self._send = core, journal, send
+        self._history_ms = history_days * _DAY_MS
         self.clock = clock
         self._decoder: msgspec.msgpack.Decoder[Packet[Incoming]] = msgspec.msgpack.Decoder(Packet[incoming])
         self._channels = {peer: _restored(journal, peer) for peer in peers}
@@ -435,7 +428,7 @@ class Driver(ABC, Generic[Incoming]):
         if self._journal.sequence >= self._snapshot_at and self._core.book.n_open <= MOST_IN_SNAPSHOT:
             self._snapshot_at = self._journal.sequence + max(SNAPSHOT_EVERY, self._core.book.n_open)
             open_jobs = frozenset(self._core.book.open_jobs())
-            self._journal.forget_by_and_by(self._now_ms - self.history_ms, open_jobs)
+            self._journal.forget_by_and_by(self._now_ms - self._history_ms, open_jobs)
             try:
                 snap = self._journal.snap(self._core)
             except InputError as error:
@@ -498,6 +491,16 @@ def _restored(journal: Journal, peer: str) -> Channel:
     """Return the channel to a peer as the journal has it."""
     known = journal.channel(peer)
     return Channel.restored(RESEND_MS, first=known.first, unacknowledged=known.unacknowledged, received=known.received)
+
+
+def _replayed(journal: Journal, core: LiveCore) -> Replayed:
+    try:
+        return replay(journal, core)
+    except BaseException:
+        # Whoever tries again is to find it free.
+        with contextlib.suppress(GridweaveError):
+            journal.close()
+        raise
 
 
 def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.site.service.calls import Handles, NearActor, NearAddress, NearLine, encode, endure
+from gridweave.site.service.calls import Handles, NearActor, NearAddress, NearLine, encode, endure, hosts_of
 
 logger = logging.getLogger("gridweave.live")
 
@@ -52,7 +52,7 @@ class Host(NearActor):
     near_methods = ("call", "where")
 
     def __init__(self, name: str, namespace: str, hosted: Mapping[str, bytes], path: Sequence[str]) -> None:
-        self._hosted, self._path = dict(hosted), list(path)
+        self._name, self._hosted, self._path = name, dict(hosted), list(path)
         self._handles = Handles(namespace)
         self._addresses: dict[str, NearAddress] = {}
         self._lines: dict[str, NearLine] = {}
@@ -91,18 +91,24 @@ class Host(NearActor):
 
     async def call(self, actor: str, method: str, arguments: Sequence[Any]) -> Any:
         """Call an actor that is here; or, for one of those, an actor that is elsewhere."""
-        if actor not in self._hosted:
+        if not self._is_here(actor):
             return await self._handles.call(actor, method, *arguments)
         await self._there[actor].wait()
         return await self._lines[actor].call(method, *arguments)
 
     async def where(self, actor: str) -> bytes:
         """Return where an actor answers on its machine, as the bytes of a `NearAddress`."""
-        if actor not in self._hosted:
+        if not self._is_here(actor):
             return encode(await self._handles.address(actor))
         if not self._there[actor].is_set():
             raise UnavailableError(f"{actor} is starting")
         return encode(self._addresses[actor])
+
+    def _is_here(self, actor: str) -> bool:
+        """Return whether an actor is one of this host; UnavailableError: it would be, but there is none such."""
+        if actor not in self._hosted and self._name in hosts_of(actor):
+            raise UnavailableError(f"there is no actor {actor} at {self._name}")
+        return actor in self._hosted
 
 
 async def _told(process: asyncio.subprocess.Process, order: bytes) -> bytes:

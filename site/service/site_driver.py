@@ -40,7 +40,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.clock import Clock
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send
 
 GRID = "grid"
@@ -63,6 +63,7 @@ class SiteDriver(Driver[Any]):
         to_grid: Send,
         to_machine: Send,
         maxima: Maxima = NO_MAXIMA,
+        history_days: int = HISTORY_DAYS,
     ) -> None:
         self.settings = settings
         with one_at_a_time(f"site-{settings.policy.discipline}"):
@@ -77,7 +78,8 @@ class SiteDriver(Driver[Any]):
             batch=0,
             compacts=True,
         )
-        super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid, maxima=maxima)
+        own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
+        super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid, **own)
         self.journal = journal
         self._to_machine = to_machine
         self._due: set[str] = set()

@@ -58,8 +58,8 @@ class Node:
         taken = asyncio.ensure_future(self._taken.wait())
         await asyncio.wait({serving, taken}, return_when=asyncio.FIRST_COMPLETED)
         serving.cancel()
-        if taken.done():
-            await self._end_all()
+        # The site may want the node no more though something runs: it was told that the node is lost.
+        await self._end_all()
         if self._works is not None:
             self._works.cancel()
         if self._agent is not None:
@@ -74,7 +74,7 @@ class Node:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
-                for key in agent.runner.known():
+                for key in agent.runner.known() if self._runs() else ():
                     await agent.runner.cancel(*key, TAKEN)
                 while self._runs():
                     await asyncio.sleep(0.05)

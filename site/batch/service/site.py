@@ -10,6 +10,7 @@ from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.service.keeper import BatchKeeper, KeeperSettings
 from gridweave.site.batch.slurm.commands import Slurm
+from gridweave.site.batch.system import BatchSystem
 from gridweave.site.messages import MachineTakes
 from gridweave.site.service.site_driver import SiteDriver
 
@@ -26,11 +27,13 @@ class BatchSiteDriver(SiteDriver):
             self.hub.news.set()
 
 
-def make_keeper(driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan) -> tuple[Hub, BatchKeeper]:
-    """Return what hears the nodes of a site, and what keeps its batch system asked."""
+def make_keeper(
+    driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
+) -> tuple[Hub, BatchKeeper]:
+    """Return what hears the nodes of a site, and what keeps its batch system asked: Slurm, if no other is given."""
     folder.set_rules(plan.rules)
     if driver.site.runs.users != plan.rules.users:
         driver.tell(MachineTakes(driver.settings.machines[0].name, plan.rules.users))
     driver.hub = hub = Hub(folder, driver.report)
     settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python)
-    return hub, BatchKeeper(driver, Slurm(plan.slurm, folder.path), hub, folder, settings)
+    return hub, BatchKeeper(driver, system or Slurm(plan.slurm, folder.path), hub, folder, settings)

@@ -25,7 +25,8 @@ class AskedJob(msgspec.Struct):
     """A job of the site, and what is known of the nodes that were asked for it."""
 
     job: Job
-    ask: int = 0
+    ask: int  # its number, which no other of the site ever has
+    lost: int = 0  # how often nodes were lost before it began
     is_ready: bool = False
     start_ms: int | None = None  # when nodes are expected; when it has started
     end_ms: int | None = None  # when it ends by estimate, once it has started
@@ -34,9 +35,10 @@ class AskedJob(msgspec.Struct):
 
 
 class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDiscipline 1"):
-    """The jobs in the order in which they came, and how the batch system was when it was looked at last."""
+    """The jobs in the order in which they came, how often nodes were asked for, and what was seen last."""
 
     jobs: list[AskedJob]
+    asks: int
     seen: BatchSeen | None
 
 
@@ -58,6 +60,7 @@ class BatchDiscipline:
         self._nodes, self._policy = nodes, policy
         self._jobs: dict[int, AskedJob] = {}
         self._seen: BatchSeen | None = None
+        self._asks = 0
 
     def aside(self) -> Self:
         """Return what can be asked anything; asking changes nothing here."""
@@ -79,7 +82,11 @@ class BatchDiscipline:
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
-        self._jobs[job.job_id] = AskedJob(job)
+        self._jobs[job.job_id] = AskedJob(job, self._next_ask())
+
+    def _next_ask(self) -> int:
+        self._asks += 1
+        return self._asks
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
@@ -128,8 +135,8 @@ class BatchDiscipline:
             if ask.state in ("refused", "cancelled"):
                 refused.append((ask.job_id, ask.reason))
             elif ask.state == "over":
-                each.not_before_ms = now_ms + min(FIRST_PAUSE_MS * 2 ** min(each.ask, 16), LONGEST_PAUSE_MS)
-                each.ask, each.start_ms = each.ask + 1, None
+                each.not_before_ms = now_ms + min(FIRST_PAUSE_MS * 2 ** min(each.lost, 16), LONGEST_PAUSE_MS)
+                each.ask, each.lost, each.start_ms = self._next_ask(), each.lost + 1, None
         return refused
 
     def run_pass(self, now_ms: int) -> list[Job]:
@@ -206,15 +213,16 @@ class BatchDiscipline:
 
     def state(self) -> BatchDisciplineState:
         """Return what is known of the jobs and of the batch system."""
-        return BatchDisciplineState(jobs=list(self._jobs.values()), seen=self._seen)
+        return BatchDisciplineState(jobs=list(self._jobs.values()), asks=self._asks, seen=self._seen)
 
     def restore(self, state: BatchDisciplineState) -> None:
         """Take in what was known."""
         self._jobs = {each.job.job_id: each for each in state.jobs}
-        self._seen = state.seen
+        self._asks, self._seen = state.asks, state.seen
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         held = sum(each.job.width for each in self._jobs.values() if each.end_ms is not None)
         assert held <= self._nodes, "jobs have more nodes than there are"
         assert all(each.is_ready for each in self._jobs.values() if each.end_ms is not None), "started without nodes"
+        assert len({each.ask for each in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"

@@ -8,7 +8,8 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms
@@ -259,7 +260,8 @@ def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
     Parameters
     ----------
     texts : list of str
-        ``key=value``, or ``key=value,value`` to compare several; a value as in a scenario, or a bare word.
+        ``key=value``, or ``key=value,value`` to compare several; a value as in a scenario, or a bare word. Or
+        ``@FILE``, a TOML file of such keys.
 
     Raises
     ------
@@ -276,15 +278,28 @@ def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
         raise OptionError("--option", f"is of no use: the discipline {entry.name} has no options of its own")
     values: dict[str, list[object]] = {}
     for text in texts:
+        if text.startswith("@"):
+            values |= {key: [value] for key, value in _options_in(text[1:], entry.table).items()}
+            continue
         key, separator, written = (part.strip() for part in text.partition("="))
         if not (separator and key and written):
-            raise OptionError("--option", f"{text!r} is not key=value")
+            raise OptionError("--option", f"{text!r} is not key=value, nor @FILE")
         values[key] = [_value(one.strip()) for one in written.split(",")]
     report = FileReport("--option")
     chosen = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
     tables = [{entry.table_key: convert_table(one, entry.table, (), report)} for one in chosen]
     report.raise_if_any()
     return tables
+
+
+def _options_in(file: str, table: type[Any]) -> dict[str, Any]:
+    """Return the options in a TOML file; what is wrong with them is told with its line."""
+    from gridweave.grid.config.toml import convert_table, parse_toml, text_of_file
+
+    raw, report = parse_toml(file, text_of_file(Path(file)))
+    convert_table(raw, table, (), report)
+    report.raise_if_any()
+    return raw
 
 
 def _value(written: str) -> object:

@@ -37,7 +37,7 @@ def reproduce(
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="For dfrs: all 100 synthetic traces and all weeks of HPC2N. Takes hours.")
+        bool, typer.Option("--full", help="For dfrs: 100 synthetic traces, all weeks. Hours; run again, it goes on.")
     ] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")

@@ -91,7 +91,8 @@ Options = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="An option of the discipline itself, named as in a scenario. Several values are compared. Repeatable.",
+        help="An option of the discipline itself, named as in a scenario, or @FILE.toml with such options. "
+        "Several values are compared. Repeatable.",
     ),
 ]
 Limits = Annotated[

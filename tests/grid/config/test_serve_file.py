@@ -70,6 +70,16 @@ def test_the_grid_side_knows_what_a_grid_file_would_say() -> None:
     assert service.journal == "/etc/gw/state/grid.journal"
 
 
+def test_how_long_history_is_kept() -> None:
+    """The grid, each site of it, and a site that is served alone keep so many days as their file says, or 90."""
+    for said, days in (("", 90), ("[grid]\nhistory_days = 7\n", 7)):
+        assert grid_service(service_of_text(GRID + said, "serve.toml", "/etc/gw")).history_days == days
+    assert (
+        site_service(service_of_text(SITE + "history_days = 30\n" + UPLINK, "serve.toml", "/etc/gw")).history_days == 30
+    )
+    assert "site.history_days" in problems(SITE + "history_days = 0\n" + UPLINK)[0]
+
+
 def test_all_that_is_wrong_with_a_site_is_told_at_once() -> None:
     """Unknown keys, wrong types and what contradicts itself have the names of the keys of a site."""
     told = problems(

@@ -13,7 +13,7 @@ from builders import HOUR, cancelling, random_jobs, to_workload
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.plots.tuning import shares
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.dynp.discipline import KEPT_SWITCHES
+from gridweave.site.disciplines.dynp import discipline
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.dynp.policy import METRICS, CalendarEntry, DynPPolicy
 from gridweave.site.messages import ReservationRequested
@@ -179,14 +179,15 @@ def test_shares_of_a_bin_add_up() -> None:
     assert parts.mean(axis=1) * result.end_ms.max() == pytest.approx(list(lasted.values()))
 
 
-def test_switches_are_told_with_reservations_too(tmp_path: Path) -> None:
+def test_switches_are_told_with_reservations_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A site that keeps reservations is stepped, and tells of more switches than it remembers at one time."""
     jobs = to_workload(random_jobs(np.random.default_rng(3), 400, 12, load=1.3))
+    monkeypatch.setattr(discipline, "KEPT_SWITCHES", 4)
     ask = ReservationRequested(reservation_id=1, start_ms=10 * HOUR, length_ms=HOUR, width=3)
     result = simulate(jobs, 12, DynPPolicy(decider="simple"), reservations=[(0, ask)])
     assert [answer.accepted for answer in result.reservations] == [True]
     assert isinstance(result.own, TuningUse)
-    assert len(result.own.switched_ms) > KEPT_SWITCHES
+    assert len(result.own.switched_ms) > 20
     switches = sum(result.own_metrics[f"{policy}_switches"] for policy in result.own.policies)
     assert switches == len(result.own.switched_ms)
     result.write(tmp_path, plots=False)

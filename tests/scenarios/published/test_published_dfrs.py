@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -73,3 +75,22 @@ def test_figures_show_what_the_tables_say(table: str, small: DfrsRuns, monkeypat
     else:
         assert list(lines) == ["unscaled", "scaled"]
         assert lines["scaled"] == [dfrs.degradation_of(small, "scaled", BEST, one) for one in dfrs.PERIODS_S]
+
+
+def test_what_is_done_of_all_traces_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another run simulates only what was not done, also where the last line was cut off; small runs keep nothing."""
+    monkeypatch.setattr(dfrs, "_kept_file", lambda: tmp_path / "kept" / "dfrs.jsonl")
+    monkeypatch.setattr(dfrs, "JOBS", 40)
+    one, other = (DfrsSetting("unscaled", number, 0.0, EASY) for number in (1, 2))
+    DfrsRuns(seeds=1).points([one])
+    assert not (tmp_path / "kept").exists()
+    first = DfrsRuns(full=True).points([one, other])
+    file = tmp_path / "kept" / "dfrs.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    made: list[DfrsSetting] = []
+    again = DfrsRuns(full=True)
+    monkeypatch.setattr(again._points, "_run", lambda setting: made.append(setting) or first[setting])
+    assert again.points([one, other]) == first
+    assert len(made) == 1, "the line that was cut off"
+    assert DfrsRuns(full=True)._points._results == first, "what came behind the cut is kept"

@@ -6,22 +6,32 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from gridweave.errors import UnavailableError
 from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.ended import output_of
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper
+from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.system import AllocationRequest
+from gridweave.site.desk_messages import SiteInfo
 from gridweave.site.disciplines.batch.policy import BatchPolicy
-from gridweave.site.job import OVER, Accepted, JobRecord, JobRequest, Program
+from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, Program
+from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import Machine
 from gridweave.site.runs import SiteSettings
+from gridweave.site.service.calls import answer_of, encode, question
 from gridweave.site.service.clock import Clock
 from slurm_cluster import SlurmCluster, running_cluster
+
+pytestmark = pytest.mark.slow
 
 NODES = 4
 
@@ -33,6 +43,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield found
 
 
+class DeafSlurm(Slurm):
+    """A cluster whose answers are lost, some of them: it has heard, and nobody knows."""
+
+    lost = 0
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Submit, and lose the answer if that is due."""
+        number = await super().submit(request)
+        if self.lost:
+            self.lost -= 1
+            raise UnavailableError("sbatch has not answered for 30 s")
+        return number
+
+
+class NoCalls:
+    """Nobody else is there."""
+
+    async def call(self, actor: str, _method: str, *_arguments: object, timeout_s: float = 0) -> Any:
+        """Fail as a call that nobody answers."""
+        raise UnavailableError(f"actor {actor} does not answer within {timeout_s} s")
+
+
 class BatchSite:
     """A site on a cluster, in this event loop, that can be killed and started anew."""
 
@@ -40,6 +72,7 @@ class BatchSite:
         self.cluster, self.folder = cluster, folder
         slurm = SlurmSettings(partition="main", conf=str(cluster.conf))
         self.plan = BatchPlan(slurm=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
+        self.slurm = DeafSlurm(slurm, folder / "shared")
         self.driver: BatchSiteDriver
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -59,7 +92,7 @@ class BatchSite:
         self.driver = BatchSiteDriver(
             settings, self.folder / "journal", Clock(), to_grid=to_grid, to_machine=to_machine
         )
-        self.hub, keeper = make_keeper(self.driver, folder, self.plan)
+        self.hub, keeper = make_keeper(self.driver, folder, self.plan, self.slurm)
         await self.hub.open("127.0.0.1")
         works = (self.driver.run(), self.driver.repeat_orders(), keeper.run())
         self.tasks = [asyncio.ensure_future(work) for work in works]
@@ -68,7 +101,8 @@ class BatchSite:
         """End it as if its process had been killed: nothing more is written, said or heard."""
         for task in self.tasks:
             task.cancel()
-        await asyncio.wait(self.tasks)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks = []
         await self.hub.close()
         await self.driver.close()
 
@@ -204,3 +238,90 @@ async def test_nothing_is_lost_or_run_twice_when_the_site_is_killed(site: BatchS
         assert (await site.over(job)).outcome == "finished"
     assert sorted(map(int, counted.read_text().split())) == sorted([*[jobs[0]] * 2, *[jobs[1]] * 3, *[jobs[2]] * 4])
     await site.until(lambda: not site.queue(), "nodes that are given back")
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_sbatch_that_is_lost_asks_for_nothing_twice(site: BatchSite) -> None:
+    """The allocation is found again by its name; a second one of that name is given back, and runs nothing."""
+    site.slurm.lost = 1
+    job = await site.submit("sleep", "3", nodes=4)
+    await site.until(site.running(job), "a running job")
+    (name,) = site.queue()
+    request = AllocationRequest(name=name, nodes=1, length_ms=60_000, script=site.slurm.script(("sleep", "60")))
+    second = await Slurm.submit(site.slurm, request)
+    assert (await site.over(job)).outcome == "finished"
+    await site.until(lambda: not site.queue(), "an empty queue")
+    ended = site.cluster.run("squeue", "-h", "-a", "-t", "all", "-n", name, "-o", "%i %T").split("\n")
+    assert f"{second} CANCELLED" in ended
+    assert len([line for line in ended if line]) == 2
+
+
+@pytest.mark.asyncio
+async def test_nodes_give_themselves_back_while_the_site_is_away(site: BatchSite) -> None:
+    """Nodes that come when nobody wants them end with their lease; back again, the site asks anew, and the job runs."""
+    site.plan = msgspec.structs.replace(site.plan, lease_s=1.0)
+    await site.kill()
+    await site.start()
+    job = await site.submit("true", nodes=2)
+    await site.until(lambda: len(site.queue()) == 1, "a job in Slurm")
+    await site.kill()
+    await site.until(lambda: not site.queue(), "nodes that are given back")
+    site.plan = msgspec.structs.replace(site.plan, lease_s=20.0)
+    await site.start()
+    assert (await site.over(job)).outcome == "finished"
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_slurm_forgets_is_asked_for_again(site: BatchSite) -> None:
+    """A controller that has lost its queue knows nothing of the job that waited there; it runs all the same."""
+    cluster = site.cluster
+    cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = await site.submit("true")
+    await site.until(lambda: len(site.queue()) == 1, "a job in Slurm")
+    (first,) = site.queue()
+    cluster.kill_controller()
+    for path in (cluster.folder / "state").glob("job_state*"):
+        path.unlink()
+    cluster.start_controller()
+    assert (await site.over(job)).outcome == "finished"
+    assert first not in cluster.run("squeue", "-h", "-a", "-t", "all", "-o", "%j").split()
+
+
+@pytest.mark.asyncio
+async def test_a_job_whose_node_is_lost_runs_again(site: BatchSite) -> None:
+    """Slurm gives a node up that does not answer; what ran on it ends there, and begins anew elsewhere."""
+    job = await site.submit("sh", "-c", 'if [ "$GRIDWEAVE_ATTEMPT" = 1 ]; then sleep 600; fi', limit_ms=900_000)
+    await site.until(site.running(job), "a running job")
+    node = site.cluster.run("squeue", "-h", "-o", "%N").strip()
+    number = int(node.removeprefix(site.cluster.name)) - 1
+    site.cluster.kill_node(number)
+    site.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    record = await site.over(job)
+    assert (record.outcome, record.attempt) == ("finished", 2)
+    site.cluster.start_node(number)
+    site.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+@pytest.mark.asyncio
+async def test_the_actor_of_such_a_site(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """It takes jobs, runs them on the nodes of its cluster, and reads their output when the nodes are gone."""
+    site = BatchSite(cluster, tmp_path)
+    machines = tuple(Machine(name=f"n{k}", nodes=1) for k in range(NODES))
+    settings = SiteSettings(name="two", number=0, machines=machines, policy=BatchPolicy())
+    actor = BatchSiteActor(settings, str(tmp_path / "journal"), Clock(), calls=NoCalls(), batch=site.plan)
+    assert await actor.ready() == "site:two"
+    request = JobRequest(program=Program(argv=("sh", "-c", "echo hello; exit 4")), nodes=2, limit_ms=60_000)
+    (answer,) = msgspec.msgpack.decode(await actor.submit(encode([("key", request)])), type=list[Accepted | Declined])
+    async with asyncio.timeout(120):
+        while True:
+            (record,) = msgspec.msgpack.decode(await actor.records([answer.job_id]), type=list[JobRecord])
+            if record.state in OVER:
+                break
+            await asyncio.sleep(0.1)
+    assert (record.outcome, len(record.machines)) == ("failed", 2)
+    cluster.wait(lambda: not site.queue(), "nodes that are given back")
+    part = await actor.ask("part", question(answer.job_id, record.attempt, 1, "out", 0, 100))
+    assert answer_of(part, msgspec.msgpack.Decoder(OutputRead)) == OutputRead(is_here=True, data=b"hello\n", size=6)
+    status = answer_of(await actor.ask("status", question()), msgspec.msgpack.Decoder(SiteInfo))
+    assert (status.policy, status.waiting, status.running) == ("slurm up to 100 waiting", 0, 0)
+    await actor.stop()

@@ -75,10 +75,11 @@ class Wires:
 class Life:
     """A driver, what it has sent, and its clock."""
 
-    def __init__(self, place: Path, clock: StoppedClock | None = None) -> None:
+    def __init__(self, place: Path, clock: StoppedClock | None = None, **options: Any) -> None:
         self.wires, self.clock = Wires(), clock or StoppedClock()
         shown: Any = self.clock
-        self.driver = SiteDriver(SETTINGS, place, shown, to_grid=self.wires.to_grid, to_machine=self.wires.to_machine)
+        doors = {"to_grid": self.wires.to_grid, "to_machine": self.wires.to_machine}
+        self.driver = SiteDriver(SETTINGS, place, shown, **doors, **options)
 
     async def turn(self) -> None:
         """Take a turn, and let what it sends go out."""
@@ -454,3 +455,16 @@ def test_a_wait_that_cannot_be_ends_a_request_of_the_grid(place: Path) -> None:
 
     asyncio.run(ask())
     assert life.wires.kinds == ["Refused"]
+
+
+@pytest.mark.asyncio
+async def test_history_is_kept_for_so_many_days(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a journal is compacted, what is older than the days that were said goes."""
+    monkeypatch.setattr(driver_module, "SNAPSHOT_EVERY", 0)
+    life = Life(place, history_days=3)
+    before: list[int] = []
+    monkeypatch.setattr(life.driver.journal, "forget_by_and_by", lambda before_ms, _open: before.append(before_ms))
+    life.clock.ms = 10 * 86_400_000
+    await life.submit(("key", request()))
+    assert before == [7 * 86_400_000]
+    life.kill()

@@ -96,6 +96,8 @@ async def test_actors_call_each_other_without_ray(make: Callable[..., list[str]]
         await until(answers)
     with pytest.raises(UnavailableError, match="actor nobody does not answer"):
         await handles.call(one, "pass_on", "nobody", b"?")
+    with pytest.raises(UnavailableError, match=f"there is no actor agent:{one}"):
+        await handles.call(f"agent:{one}", "process")
 
 
 async def test_an_actor_that_was_started_anew_is_found_again(make: Callable[..., list[str]]) -> None:

@@ -1,0 +1,1 @@
+"""Sites of machines that differ, for jobs of several forms (docs/heterogeneous.md)."""

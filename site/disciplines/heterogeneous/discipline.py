@@ -1,0 +1,459 @@
+"""The site of machines that differ, stepped event by event (docs/heterogeneous.md).
+
+At every pass all that waits is mapped anew, level by level from the highest down. What the mapping has start now on
+machines that are free, or whose jobs may be evicted, starts; the rest waits for the next pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase, RunTimes
+from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team
+from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.explain import SiteReason, ahead_text
+from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.state import CoreState
+
+IntArray = npt.NDArray[np.int64]
+
+_NEVER = int(NEVER_MS)
+_ASKED = -1
+"""The id of a job that is thought of to answer a question."""
+
+
+class WaitingJob(msgspec.Struct, kw_only=True):
+    """A job that waits, or waits again.
+
+    Attributes
+    ----------
+    job : Job
+    submit_ms : int
+    done_ms : int
+        Work at speed 1 that it keeps from before.
+    evictions : int
+        How often it was evicted.
+    planned_ms : int, optional
+        Its start by the last mapping.
+    """
+
+    job: Job
+    submit_ms: int
+    done_ms: int = 0
+    evictions: int = 0
+    planned_ms: int | None = None
+
+
+class JobOnMachines(msgspec.Struct, kw_only=True):
+    """A running job.
+
+    Attributes
+    ----------
+    was : WaitingJob
+    start_ms, expected_ms, limit_ms : int
+        When it started, when it is expected to end, and when it is ended.
+    machines : tuple of int
+        Ascending.
+    rate : int
+    resource : str
+        As the experience calls it.
+    is_team : bool
+    """
+
+    was: WaitingJob
+    start_ms: int
+    expected_ms: int
+    limit_ms: int
+    machines: tuple[int, ...]
+    rate: int
+    resource: str
+    is_team: bool
+
+
+class LevelQueue(NamedTuple):
+    """The jobs that wait on a level, and how long each kind of them takes where.
+
+    Attributes
+    ----------
+    level : int
+    jobs : list of WaitingJob
+        In the order of submission.
+    kinds : list of int
+    alone_ms, team_ms : numpy.ndarray of int64, shapes (kinds, classes + 1) and (kinds, teams)
+    teams : tuple of (int, int)
+        Ascending.
+    """
+
+    level: int
+    jobs: list[WaitingJob]
+    kinds: list[int]
+    alone_ms: IntArray
+    team_ms: IntArray
+    teams: tuple[Team, ...]
+
+    def team_of(self, number: int) -> Team | None:
+        """Return a team by its number in the mapping; None for -1, a job that runs alone."""
+        return self.teams[number] if number >= 0 else None
+
+
+class HeterogeneousState(CoreState, frozen=True, kw_only=True, tag="Heterogeneous 1"):
+    """The jobs of a site, its experience, and what has been counted."""
+
+    waiting: list[WaitingJob]
+    running: list[JobOnMachines]
+    experience: list[RunTimes]
+    totals: dict[str, float]
+
+
+class Heterogeneous:
+    """Machines that differ, the jobs on them, and those that wait.
+
+    Parameters
+    ----------
+    nodes : int
+        Machines of the site.
+    policy : HeterogeneousPolicy
+    week_offset_ms : int
+        Of no concern here.
+    """
+
+    state_type = HeterogeneousState
+    threads_per_node = 1
+    """A job has its machines whole."""
+
+    def __init__(self, nodes: int, policy: HeterogeneousPolicy, week_offset_ms: int = 0) -> None:
+        self._policy = policy
+        self._site = Inventory(policy.classes, policy.clusters, policy.forms, policy.out_of_service)
+        self._waiting: dict[int, WaitingJob] = {}
+        self._runs: dict[int, JobOnMachines] = {}
+        self.experience = ExperienceDatabase()
+        self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
+        self._evictions: list[tuple[int, bool]] = []
+        self._rates: list[tuple[int, int]] = []
+
+    # What is told.
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        speeds = self._site.speeds_of(job)
+        if not any(speeds.alone) and not speeds.teams:
+            kind = f"forms of job class {job.job_class}" if self._policy.forms else f"jobs of width {job.width}"
+            return f"none of its forms fits a machine or a cluster in service here ({kind})"
+        level = self._policy.levels[self._base_level(job)]
+        if level.users is not None and job.user not in level.users:
+            allowed = ", ".join(map(str, level.users)) or "nobody"
+            return f"priority {job.priority:g} is of level {level.name!r}, for users {allowed}; its user is {job.user}"
+        return None
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        self._waiting[job.job_id] = WaitingJob(job=job, submit_ms=now_ms)
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        del self._waiting[job_id]
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job, and learn from it if it was not ended at its limit."""
+        run = self._runs.pop(job_id)
+        if now_ms < run.limit_ms and not run.was.done_ms:
+            self.experience.learn(run.was.job, run.resource, run.rate, now_ms - run.start_ms)
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job to end at another instant."""
+        self._runs[job_id].expected_ms = self._runs[job_id].limit_ms = end_ms
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Make no reservation: this discipline has none."""
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Have nothing to give back."""
+
+    # The pass.
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Map all that waits, evict whose machines are wanted, and return the jobs that start."""
+        for run in self._runs.values():
+            if run.expected_ms <= now_ms:  # then it is expected at its limit, at which it is ended
+                run.expected_ms = max(run.limit_ms, now_ms + 1)
+        claimed = np.full(self._site.nodes, now_ms, np.int64)
+        started: list[Job] = []
+        for level in range(len(self._policy.levels)):
+            if jobs := self._queue(level):
+                started += self._run_level(now_ms, self._level_queue(level, jobs), claimed)
+        return started
+
+    def _run_level(self, now_ms: int, queue: LevelQueue, claimed: IntArray) -> list[Job]:
+        """Map the jobs of a level behind the levels above it, and start what starts now."""
+        mapped = self._wanted(now_ms, queue, claimed)
+        started = []
+        for row, one in enumerate(queue.jobs):
+            one.planned_ms = int(mapped.start_ms[row])
+            machines = mapped.machines[row]
+            claimed[list(machines)] = mapped.ready_ms[list(machines)]
+            if one.planned_ms == now_ms:
+                for victim in self._holders(machines):
+                    assert self._may_evict(queue.level, self._runs[victim]), "a machine would have two jobs"
+                    self._evict(now_ms, victim)
+                started.append(self._start(now_ms, one, machines, queue.team_of(int(mapped.team[row]))))
+        return started
+
+    def _wanted(self, now_ms: int, queue: LevelQueue, claimed: IntArray) -> Mapped:
+        """Return the mapping of a level in which nobody is evicted for less than the least gain."""
+        least_ms = self._policy.least_gain_ms
+        without = self._mapped(now_ms, queue, claimed, set(self._runs)) if least_ms else None
+        protected: set[int] = set()
+        while True:
+            mapped = self._mapped(now_ms, queue, claimed, protected)
+            if without is None:
+                return mapped
+            spared = {
+                victim
+                for row in np.flatnonzero(mapped.start_ms == now_ms).tolist()
+                if without.end_ms[row] - mapped.end_ms[row] < least_ms
+                for victim in self._holders(mapped.machines[row])
+            }
+            if not spared:
+                return mapped
+            protected |= spared
+
+    def _mapped(self, now_ms: int, queue: LevelQueue, claimed: IntArray, protected: set[int]) -> Mapped:
+        """Map the jobs of a level to machines, of which those whose jobs may be evicted count as free."""
+        ready_ms = claimed.copy()
+        for job_id, run in self._runs.items():
+            if job_id in protected or not self._may_evict(queue.level, run):
+                at = list(run.machines)
+                ready_ms[at] = np.maximum(ready_ms[at], run.expected_ms)
+        return map_to(
+            self._site.arrays(queue.teams),
+            ready_ms,
+            queue.kinds,
+            queue.alone_ms,
+            queue.team_ms,
+            algorithm=self._policy.algorithm,
+            profit=self._policy.profit,
+        )
+
+    def _level_queue(self, level: int, jobs: list[WaitingJob]) -> LevelQueue:
+        """Return what waits on a level as the mapping takes it: jobs that are alike are a kind."""
+        number_of: dict[object, int] = {}
+        alone, on_teams = list[list[int]](), list[dict[Team, int]]()
+        kinds = []
+        for one in jobs:
+            job = one.job
+            key = (job.job_class, job.width, job.estimate_ms, job.user, one.done_ms)
+            if key not in number_of:
+                number_of[key] = len(alone)
+                speeds = self._site.speeds_of(job)
+                # The last class, of machines out of service, has no name and runs nothing.
+                names = [*(each.name for each in self._site.classes), ""]
+                rates = zip(names, speeds.alone, strict=True)
+                alone.append([self._length(one, name, rate) if rate else _NEVER for name, rate in rates])
+                on_teams.append(
+                    {team: self._length(one, self._site.name_of(team), rate) for team, rate in speeds.teams.items()}
+                )
+            kinds.append(number_of[key])
+        teams = tuple(sorted({team for lengths in on_teams for team in lengths}))
+        team_ms = np.array([[lengths.get(team, _NEVER) for team in teams] for lengths in on_teams], np.int64)
+        return LevelQueue(level, jobs, kinds, np.array(alone, np.int64), team_ms.reshape(len(alone), len(teams)), teams)
+
+    def _length(self, one: WaitingJob, resource: str, rate: int) -> int:
+        """Return how long a job is expected to run on a resource, in whole milliseconds."""
+        limit_ms = _limit_ms(one, rate)
+        if self._policy.predict == "estimate":
+            return limit_ms
+        expected = math.ceil(self.experience.predict(one.job, resource, rate).mean_ms - one.done_ms * RATE_ONE / rate)
+        return min(max(1, expected), limit_ms)
+
+    def _start(self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None) -> Job:
+        speeds = self._site.speeds_of(one.job)
+        if team is not None:
+            rate, resource = speeds.teams[team], self._site.name_of(team)
+        else:
+            number = int(self._site.class_of[machines[0]])
+            rate, resource = speeds.alone[number], self._site.classes[number].name
+        del self._waiting[one.job.job_id]
+        one.planned_ms = None
+        self._runs[one.job.job_id] = JobOnMachines(
+            was=one,
+            start_ms=now_ms,
+            expected_ms=now_ms + self._length(one, resource, rate),
+            limit_ms=now_ms + _limit_ms(one, rate),
+            machines=machines,
+            rate=rate,
+            resource=resource,
+            is_team=team is not None,
+        )
+        if rate != RATE_ONE:
+            self._rates.append((one.job.job_id, rate))
+        return one.job
+
+    def _evict(self, now_ms: int, job_id: int) -> None:
+        """Put a running job back into the queue."""
+        run = self._runs.pop(job_id)
+        keeps = self._policy.evicted == "checkpoint"
+        if keeps:
+            run.was.done_ms += (now_ms - run.start_ms) * run.rate // RATE_ONE
+        else:
+            self._totals["lost_machine_ms"] += (now_ms - run.start_ms) * len(run.machines)
+        self._totals["evictions"] += 1
+        run.was.evictions += 1
+        self._waiting[job_id] = run.was
+        self._evictions.append((job_id, keeps))
+
+    # Levels.
+
+    def _base_level(self, job: Job) -> int:
+        levels = self._policy.levels
+        return next((at for at, one in enumerate(levels) if job.priority >= one.priority), len(levels) - 1)
+
+    def _level_of(self, one: WaitingJob) -> int:
+        """Return the level of a job, with the evictions that have raised it."""
+        base, after = self._base_level(one.job), self._policy.raise_after
+        return base if after is None else max(0, base - one.evictions // after)
+
+    def _may_evict(self, level: int, run: JobOnMachines) -> bool:
+        levels = self._policy.levels
+        return levels[self._level_of(run.was)].name in levels[level].evicts
+
+    def _holders(self, machines: Sequence[int]) -> list[int]:
+        """Return the running jobs that have any of these machines, by job id."""
+        wanted = set(machines)
+        return sorted(job_id for job_id, run in self._runs.items() if not wanted.isdisjoint(run.machines))
+
+    def _queue(self, level: int | None = None) -> list[WaitingJob]:
+        """Return what waits, of one level or of all, by submission; an evicted job stands where it stood."""
+        jobs = [one for one in self._waiting.values() if level is None or self._level_of(one) == level]
+        return sorted(jobs, key=lambda one: (one.submit_ms, one.job.job_id))
+
+    # What is asked.
+
+    def take_rates(self) -> list[tuple[int, int]]:
+        """Return (job id, rate) of the jobs that started at another rate than 1, by job id."""
+        told, self._rates = sorted(self._rates), []
+        return told
+
+    def take_evictions(self) -> list[tuple[int, bool]]:
+        """Return the jobs that the last pass has evicted, and whether each keeps what it has done."""
+        told, self._evictions = self._evictions, []
+        return told
+
+    @property
+    def free(self) -> int:
+        """Machines on which no job is, those out of service among them."""
+        return self._site.nodes - sum(len(run.machines) for run in self._runs.values())
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the machines of a running job; it has all their hardware threads."""
+        return tuple((machine, machine + 1) for machine in self._runs[job_id].machines), ()
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return None: no two jobs share a machine."""
+        return None
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when the next running job is expected to end: if it does not, what waits may do better elsewhere."""
+        return min((run.expected_ms for run in self._runs.values()), default=None) if self._waiting else None
+
+    def next_end_ms(self) -> int | None:
+        """Return the first limit of a running job."""
+        return min((run.limit_ms for run in self._runs.values()), default=None)
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their limits."""
+        for run in sorted(self._runs.values(), key=lambda run: (run.limit_ms, run.was.job.job_id)):
+            yield Running(run.was.job, run.start_ms, run.limit_ms)
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of submission; none is promised a start."""
+        yield from ((one.job, None) for one in self._queue())
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many machines a job of this length, submitted now, could have at once."""
+        for width in range(self.free if not self._waiting else 0, 0, -1):
+            if self.earliest_start_ms(now_ms, width, length_ms) == now_ms:
+                return width
+        return 0
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now on the lowest level would start, by the mapping of all that waits."""
+        asked = Job(job_id=_ASKED, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
+        twin = self.aside()
+        if self.why_never(asked) is not None:
+            return None
+        twin.submit(now_ms, asked)
+        if any(job.job_id == _ASKED for job in twin.run_pass(now_ms)):
+            return now_ms
+        return twin._waiting[_ASKED].planned_ms
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start, and why not earlier."""
+        one = self._waiting[job_id]
+        level = self._level_of(one)
+        ahead = sum(self._level_of(other) <= level for other in self._queue() if other.submit_ms <= one.submit_ms) - 1
+        name = self._policy.levels[level].name
+        reason = (
+            f"the machines on which it would end first are not free; {ahead_text(ahead)} of level {name!r} or above"
+        )
+        if one.evictions:
+            reason += f"; it was evicted {one.evictions} times by jobs of a higher level"
+        return SiteReason(start_ms=one.planned_ms, ahead=ahead, reason=reason)
+
+    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return the level of a job, its machines, whether they are a team, and how often it was evicted."""
+        run = self._runs[job_id]
+        return (self._base_level(run.was.job), len(run.machines), run.is_team, run.was.evictions)
+
+    def totals(self) -> Mapping[str, float]:
+        """Return what has been counted so far, by name."""
+        return self._totals.copy()
+
+    def aside(self) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        twin = copy.copy(self)
+        twin._waiting = {job_id: msgspec.structs.replace(one) for job_id, one in self._waiting.items()}
+        twin._runs = {
+            job_id: msgspec.structs.replace(run, was=msgspec.structs.replace(run.was))
+            for job_id, run in self._runs.items()
+        }
+        twin._totals, twin._evictions, twin._rates = self._totals.copy(), [], []
+        return twin
+
+    def state(self) -> HeterogeneousState:
+        """Return what is known."""
+        return HeterogeneousState(
+            waiting=list(self._waiting.values()),
+            running=list(self._runs.values()),
+            experience=self.experience.rows(),
+            totals=self._totals,
+        )
+
+    def restore(self, state: HeterogeneousState) -> None:
+        """Take in what was known."""
+        self._waiting = {one.job.job_id: one for one in state.waiting}
+        self._runs = {run.was.job.job_id: run for run in state.running}
+        self.experience.restore(state.experience)
+        self._totals = dict(state.totals)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        taken = [machine for run in self._runs.values() for machine in run.machines]
+        assert len(taken) == len(set(taken)), "a machine has two jobs"
+        assert self._site.out.isdisjoint(taken), "a job is on a machine out of service"
+        assert not self._waiting.keys() & self._runs.keys(), "a job runs and waits"
+
+
+def _limit_ms(one: WaitingJob, rate: int) -> int:
+    """Return how long a job may run at a rate: its estimate, less what it has done."""
+    return max(1, -(-(one.job.estimate_ms - one.done_ms) * RATE_ONE // rate))

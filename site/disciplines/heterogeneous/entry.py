@@ -1,0 +1,93 @@
+"""Machines that differ as an entry of the dictionary: the options of such a site, its policy, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
+from gridweave.site.disciplines.heterogeneous.policy import (
+    EVERYBODY,
+    EVICTED,
+    NAME,
+    PREDICTIONS,
+    HeterogeneousPolicy,
+    Level,
+)
+from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
+
+
+def _one_of(names: tuple[str, ...], description: str) -> Meta:
+    return Meta(description=description, extra_json_schema={"enum": list(names)})
+
+
+class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The machines of a site, and how they are scheduled: ``heterogeneous`` of one of ``[[sites]]``.
+
+    Attributes
+    ----------
+    classes, clusters, forms, algorithm, profit, predict, levels, evicted, raise_after, least_gain_ms, out_of_service
+        As in `gridweave.site.disciplines.heterogeneous.policy.HeterogeneousPolicy`.
+    """
+
+    classes: tuple[MachineClass, ...] = ()
+    clusters: tuple[Cluster, ...] = ()
+    forms: tuple[Form, ...] = ()
+    algorithm: Annotated[str, _one_of(tuple(ALGORITHMS), "How jobs are mapped to machines.")] = "pjs"
+    profit: Annotated[str, _one_of(tuple(PROFITS), "What a job gains on a team, for pjs.")] = "end"
+    predict: Annotated[str, _one_of(PREDICTIONS, "By what run times are expected.")] = "experience"
+    levels: tuple[Level, ...] = ()
+    evicted: Annotated[str, _one_of(EVICTED, "What becomes of an evicted job.")] = "restart"
+    raise_after: int | None = None
+    least_gain_ms: int = 0
+    out_of_service: str = ""
+
+
+def read_policy(nodes: int, given: Options, usual: Options) -> HeterogeneousPolicy:
+    """Return the policy of a site whose machines differ: ``heterogeneous`` is its option."""
+    refuse_unknown(given, (NAME,), f"is not for a site with the discipline {NAME}, which has algorithms of its own")
+    table: HeterogeneousTable = given.get(NAME) or HeterogeneousTable()
+    if not table.classes:
+        raise OptionError(NAME, "names no classes of machines; give at least one, with a name and a count")
+    options = msgspec.structs.asdict(table) | {"levels": table.levels or (EVERYBODY,)}
+    return HeterogeneousPolicy(nodes=nodes, **options)
+
+
+def metrics_of(played: Played) -> Mapping[str, float]:
+    """Return the paper's metrics of a schedule.
+
+    Returns
+    -------
+    dict from str to float
+        ``job_time_ms``: the mean of the times from submission to the end, and of each level; ``parallel_pct``: the
+        part of the jobs that ended on a team (Table 1), and of each level; ``evictions``; ``lost_machine_ms``: what
+        machines had worked on jobs that began again.
+    """
+    job_time_ms = (played.end_ms - played.submit_ms).astype(np.float64)
+    level, on_team = played.columns["level"], played.columns["team"]
+    found = {"job_time_ms": float(job_time_ms.mean()), "parallel_pct": 100.0 * float(on_team.mean())}
+    for number in np.unique(level).astype(int).tolist() if len(np.unique(level)) > 1 else ():
+        of_level = level == number
+        found[f"job_time_level_{number + 1}_ms"] = float(job_time_ms[of_level].mean())
+        found[f"parallel_level_{number + 1}_pct"] = 100.0 * float(on_team[of_level].mean())
+    return found | {name: played.totals[name] for name in ("evictions", "lost_machine_ms")}
+
+
+ENTRY = Entry(
+    name=NAME,
+    about="machines that differ, jobs on one of them or on a cluster, levels of priority",
+    make=Heterogeneous,
+    read=read_policy,
+    table=HeterogeneousTable,
+    table_key=NAME,
+    simulated_alone=True,
+    columns=("level", "machines", "team", "evictions"),
+    metrics=metrics_of,
+)

@@ -1,0 +1,233 @@
+"""Jobs mapped to machines and teams: SJS, the better of min-min and min-max, and PJS, which adds teams to it.
+
+Source: Collins and George (2001), section 3, the steps 1 to 5 of the Parallel Job Scheduler.
+
+A *team* is a number of machines of one cluster, of which a job takes those that are ready first. It is ready when the
+last of them is, and a job that runs on it moves all of them (section 5.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import (
+    MIN_MAX,
+    MIN_MIN,
+    UNMAPPED,
+    JobKinds,
+    MachineArrays,
+    Mapping,
+    Scratch,
+    map_alone,
+)
+from gridweave.site.kernels.state import NEVER_MS
+
+SJS, PJS = np.int64(4), np.int64(5)
+
+BY_END, BY_LENGTH = np.int64(0), np.int64(1)
+"""How profit is read: the end on the best machine less that on the team, or the same of the lengths alone."""
+
+
+class MappingDesk(NamedTuple):
+    """The mapping that is made, others to compare it with, and room to work in.
+
+    Attributes
+    ----------
+    best : Mapping
+        What comes out; on entry the instants at which the machines are ready.
+    base, trial, other : Mapping
+        The machines with what has been given to teams so far; that with a job more; and a second mapping of it.
+    scratch : Scratch
+    reach : numpy.ndarray of int64
+        As long as the largest cluster.
+    """
+
+    best: Mapping
+    base: Mapping
+    trial: Mapping
+    other: Mapping
+    scratch: Scratch
+    reach: npt.NDArray[np.int64]
+
+
+@kernel
+def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: Int, profit: Int) -> Int:
+    """Map jobs to machines and teams.
+
+    Jobs that can run on teams alone go first, in the order of their rows, each to the team on which it ends first.
+
+    Parameters
+    ----------
+    jobs : JobKinds
+    machines : MachineArrays
+    desk : MappingDesk
+        ``desk.best`` holds on entry when the machines are ready, and no job has a place; it is the mapping on return.
+    rule : int
+        `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN`, `MIN_MAX`, `SJS` or `PJS`.
+    profit : int
+        `BY_END` or `BY_LENGTH`, for `PJS`.
+
+    Returns
+    -------
+    int
+        The sum of the ends of all jobs in ms. Subtract as many times the present for the sum of the expected execution
+        and delay times.
+    """
+    _copy(desk.best, desk.base)
+    forced: Int = 0
+    for row in range(len(jobs.kind)):
+        if not _runs_alone(jobs, jobs.kind[row]):
+            team = _earliest_team(jobs, machines, desk, jobs.kind[row])
+            if team >= 0:
+                forced += _commit(jobs, machines, desk, row, team)
+    _copy(desk.base, desk.best)
+    if rule < SJS:
+        return forced + map_alone(jobs, machines, desk.best, desk.scratch, rule)
+    best: Int = forced + _better_of_two(jobs, machines, desk)
+    _copy(desk.trial, desk.best)
+    while rule == PJS:
+        kind, team = _most_profitable(jobs, machines, desk, profit)
+        if team < 0:
+            break
+        forced += _commit(jobs, machines, desk, _first_row(jobs, desk, kind), team)
+        total = forced + _better_of_two(jobs, machines, desk)
+        if total >= best:
+            break
+        best = total
+        _copy(desk.trial, desk.best)
+    return best
+
+
+@kernel_part
+def _runs_alone(jobs: JobKinds, kind: Int) -> bool:
+    """Whether a job of a kind can run on a single machine."""
+    classes = 0
+    for c in range(jobs.alone_ms.shape[1]):
+        classes += jobs.alone_ms[kind, c] != NEVER_MS
+    return classes > 0
+
+
+@kernel
+def _better_of_two(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk) -> Int:
+    """Map what has no place in the base by min-min and by min-max; have the better as the trial, min-min if alike."""
+    _copy(desk.base, desk.trial)
+    total = map_alone(jobs, machines, desk.trial, desk.scratch, MIN_MIN)
+    _copy(desk.base, desk.other)
+    second = map_alone(jobs, machines, desk.other, desk.scratch, MIN_MAX)
+    if second < total:
+        _copy(desk.other, desk.trial)
+        return second
+    return total
+
+
+@kernel
+def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, profit: Int) -> Any:
+    """Return the kind and the team of the most profitable job without a place; -1, -1 if none has any profit.
+
+    Of several the lowest row, then the lowest team.
+    """
+    n_kinds, n_teams = jobs.team_ms.shape
+    found, found_team, most, found_row = -1, -1, 0, -1
+    for kind in range(n_kinds):
+        row = _first_row(jobs, desk, kind)
+        desk.scratch.next_row[kind] = row
+        desk.scratch.best_ms[kind] = _end_alone(jobs, machines, desk, kind, profit) if row >= 0 else NEVER_MS
+    for team in range(n_teams):
+        ready_ms = _ready_ms(machines, desk, team) if profit == BY_END else 0
+        for kind in range(n_kinds):
+            row, length_ms = desk.scratch.next_row[kind], jobs.team_ms[kind, team]
+            if row < 0 or length_ms == NEVER_MS or desk.scratch.best_ms[kind] == NEVER_MS:
+                continue
+            gain = desk.scratch.best_ms[kind] - ready_ms - length_ms
+            if gain > most or (gain == most and found >= 0 and row < found_row):
+                found, found_team, most, found_row = kind, team, gain, row
+    return found, found_team
+
+
+@kernel_part
+def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int, profit: Int) -> Int:
+    """Return when a job of a kind would end on its best machine as these now are, or its length there."""
+    best = NEVER_MS
+    for c in range(len(machines.first) - 1):
+        length_ms = jobs.alone_ms[kind, c]
+        if length_ms == NEVER_MS:
+            continue
+        ready_ms = NEVER_MS if profit == BY_END else 0
+        if profit == BY_END:
+            for at in range(machines.first[c], machines.first[c + 1]):
+                ready_ms = min(ready_ms, desk.base.ready_ms[machines.by_class[at]])
+        best = min(best, ready_ms + length_ms)
+    return best
+
+
+@kernel_part
+def _first_row(jobs: JobKinds, desk: MappingDesk, kind: Int) -> Int:
+    """Return the first job of a kind that has no place in the base; -1 if there is none."""
+    for at in range(jobs.first[kind], jobs.first[kind + 1]):
+        if desk.base.place[jobs.rows[at]] == UNMAPPED:
+            row: Int = jobs.rows[at]
+            return row
+    return -1
+
+
+@kernel_part
+def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int) -> Int:
+    """Return the team on which a job of a kind ends first, the lowest of several; -1 if it runs on none."""
+    found, end_ms = -1, NEVER_MS
+    for team in range(jobs.team_ms.shape[1]):
+        if jobs.team_ms[kind, team] != NEVER_MS:
+            ends_ms = _ready_ms(machines, desk, team) + jobs.team_ms[kind, team]
+            if ends_ms < end_ms:
+                found, end_ms = team, ends_ms
+    return found
+
+
+@kernel
+def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
+    """Return when a team is ready; its machines, those of its cluster that are ready first, stand first in the reach.
+
+    Of machines that are ready at one instant the lowest are taken.
+    """
+    cluster, width = machines.team_cluster[team], machines.team_width[team]
+    first = machines.cluster_first[cluster]
+    size = machines.cluster_first[cluster + 1] - first
+    ready_ms = desk.base.ready_ms
+    for place in range(size):
+        desk.reach[place] = machines.members[first + place]
+    for place in range(width):
+        best = place
+        for other in range(place + 1, size):
+            one, two = desk.reach[other], desk.reach[best]
+            if ready_ms[one] < ready_ms[two] or (ready_ms[one] == ready_ms[two] and one < two):
+                best = other
+        desk.reach[place], desk.reach[best] = desk.reach[best], desk.reach[place]
+    last_ms: Int = ready_ms[desk.reach[width - 1]]
+    return last_ms
+
+
+@kernel
+def _commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int, team: Int) -> Int:
+    """Give a job to a team in the base; return when it ends."""
+    end_ms: Int = _ready_ms(machines, desk, team) + jobs.team_ms[jobs.kind[row], team]
+    for place in range(machines.team_width[team]):
+        machine = desk.reach[place]
+        desk.base.team[row, place] = machine
+        desk.base.ready_ms[machine] = end_ms
+    desk.base.place[row], desk.base.end_ms[row] = len(desk.base.ready_ms) + team, end_ms
+    return end_ms
+
+
+@kernel
+def _copy(source: Mapping, target: Mapping) -> None:
+    """Copy a mapping; element by element, as a slice would make room for a copy in between."""
+    for machine in range(len(source.ready_ms)):
+        target.ready_ms[machine] = source.ready_ms[machine]
+    for row in range(len(source.place)):
+        target.end_ms[row], target.place[row] = source.end_ms[row], source.place[row]
+        if source.place[row] >= len(source.ready_ms):
+            for place in range(source.team.shape[1]):
+                target.team[row, place] = source.team[row, place]

@@ -1,0 +1,284 @@
+"""What a site of machines that differ consists of, in which forms jobs run on it, and at what speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
+from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays
+from gridweave.site.job import Job
+from gridweave.site.kernels.work import RATE_ONE
+
+MOST_SPEED = 10_000.0
+
+
+class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Machines that are alike; those of all classes are numbered on, in the order of the classes.
+
+    Attributes
+    ----------
+    name : str
+    count : int
+        How many there are.
+    speed : float
+        How many times as fast as the machine of the workload they do a job's work.
+    cores : int
+    memory_mb : int, optional
+        Of each machine; any, if it is not said.
+    labels : tuple of str
+        What forms may ask for, beside the name.
+    """
+
+    name: str
+    count: int
+    speed: float = 1.0
+    cores: int = 1
+    memory_mb: int | None = None
+    labels: tuple[str, ...] = ()
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Machines on which a job can run in parallel; each is a resource by itself as well.
+
+    Attributes
+    ----------
+    name : str
+    nodes : str
+        Their numbers, as ``0-7`` or ``0-3,8``.
+    minimum : int, optional
+        With fewer machines in service no job runs on it in parallel; all, if nothing is said.
+    """
+
+    name: str
+    nodes: str
+    minimum: int | None = None
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One way in which jobs of a class can run.
+
+    Attributes
+    ----------
+    job_class : int, optional
+        Of the jobs; those of every class that has no form of its own, if it is not said.
+    on : tuple of str
+        Names or labels of classes of machines, any of which will do; all classes, if there are none.
+    width : int or "all"
+        On how many machines of one cluster; ``all`` that are in service. 1: on a machine alone.
+    speed : float
+        How many times as fast as in the workload the work is done, on machines of speed 1.
+    cores, memory_mb : int
+        What each of its machines must have.
+    """
+
+    job_class: int | None = None
+    on: tuple[str, ...] = ()
+    width: int | Literal["all"] = 1
+    speed: Annotated[float, Meta(description="Times as fast as in the workload, on machines of speed 1.")] = 1.0
+    cores: int = 1
+    memory_mb: int = 0
+
+
+Team = tuple[int, int]
+"""The number of a cluster, and how many of its machines."""
+
+
+class Speeds(msgspec.Struct, frozen=True):
+    """At which rate a job runs on each class of machines, 0 where it cannot, and on which teams, at which rates.
+
+    Rates are in units of `gridweave.site.kernels.work.RATE_ONE`.
+    """
+
+    alone: tuple[int, ...]
+    teams: dict[Team, int]
+
+
+class Inventory:
+    """The machines of a site, those in service, and its clusters.
+
+    Parameters
+    ----------
+    classes : sequence of MachineClass
+    clusters : sequence of Cluster
+    forms : sequence of Form
+    out_of_service : str
+        Machines that are not there for now, as ``3,17-20``.
+    """
+
+    def __init__(
+        self, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out_of_service: str
+    ) -> None:
+        self.classes, self.clusters, self._forms = tuple(classes), tuple(clusters), tuple(forms)
+        self.class_of = np.repeat(np.arange(len(classes)), [one.count for one in classes]).astype(np.int64)
+        self.out = frozenset(numbers_of(out_of_service))
+        self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
+        self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
+        self._speeds: dict[tuple[int | None, int], Speeds] = {}
+        self._arrays: dict[tuple[Team, ...], MachineArrays] = {}
+
+    @property
+    def nodes(self) -> int:
+        """All machines, also those that are out of service."""
+        return len(self.class_of)
+
+    def arrays(self, teams: tuple[Team, ...]) -> MachineArrays:
+        """Return the machines as the kernels read them; one class more than there are has those out of service."""
+        if teams not in self._arrays:
+            classes = self.class_of.copy()
+            classes[sorted(self.out)] = len(self.classes)
+            arrays = machine_arrays(classes.tolist(), self._members, teams)
+            missing = len(self.classes) + 2 - len(arrays.first)
+            self._arrays[teams] = arrays._replace(first=np.append(arrays.first, np.full(missing, self.nodes)))
+        return self._arrays[teams]
+
+    def name_of(self, team: Team) -> str:
+        """Return what a team is called."""
+        cluster, width = team
+        return f"{self.clusters[cluster].name} x {width}"
+
+    def speeds_of(self, job: Job) -> Speeds:
+        """Return how fast a job runs where; its forms are those of its class, else those of any class.
+
+        Without any it runs on a machine alone, or, if it is wider, on so many machines of a cluster.
+        """
+        has_own = any(form.job_class == job.job_class for form in self._forms)
+        key = (job.job_class if has_own else None, job.width)
+        if key not in self._speeds:
+            forms = [form for form in self._forms if form.job_class == key[0]] or [Form(width=job.width)]
+            self._speeds[key] = self.speeds_in(forms)
+        return self._speeds[key]
+
+    def speeds_in(self, forms: Sequence[Form]) -> Speeds:
+        """Return how fast a job of these forms runs where, the fastest of several forms."""
+        alone, teams = [0] * (len(self.classes) + 1), dict[Team, int]()
+        for form in forms:
+            fits = [self._fits(form, one) for one in self.classes]
+            if form.width == 1:
+                for number in {int(c) for node, c in enumerate(self.class_of) if node not in self.out}:
+                    if fits[number]:
+                        alone[number] = max(alone[number], _rate(form.speed * self.classes[number].speed))
+                continue
+            for cluster, members in enumerate(self._members):
+                width = self._width(form, cluster)
+                if width is not None and all(fits[self.class_of[node]] for node in members):
+                    slowest = min(self.classes[self.class_of[node]].speed for node in members)
+                    part = width / len(self._all_members[cluster]) if form.width == "all" else 1.0
+                    rate = _rate(form.speed * slowest * part)
+                    teams[cluster, width] = max(teams.get((cluster, width), 0), rate)
+        return Speeds(tuple(alone), teams)
+
+    def _fits(self, form: Form, one: MachineClass) -> bool:
+        """Whether a form runs on a class of machines."""
+        named = not form.on or bool({one.name, *one.labels} & set(form.on))
+        return named and one.cores >= form.cores and (one.memory_mb is None or one.memory_mb >= form.memory_mb)
+
+    def _width(self, form: Form, cluster: int) -> int | None:
+        """Return how many machines of a cluster a form has; None if too few of them are in service."""
+        here, least = len(self._members[cluster]), self.clusters[cluster].minimum
+        width = here if form.width == "all" else form.width
+        enough = here >= (len(self._all_members[cluster]) if least is None else least)
+        return width if enough and 1 <= width <= here else None
+
+
+def numbers_of(text: str) -> list[int]:
+    """Return the numbers that a text such as ``0-3,8`` names, ascending; it is empty for none.
+
+    Raises
+    ------
+    ValueError
+        If it is no such text.
+    """
+    found: set[int] = set()
+    for part in text.split(",") if text.strip() else ():
+        low, dash, high = (piece.strip() for piece in part.partition("-"))
+        if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
+            raise ValueError(f"{part.strip()!r} is no number and no range such as 0-7")
+        found.update(range(int(low), int(high if dash else low) + 1))
+    return sorted(found)
+
+
+def machine_problems(
+    nodes: int, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out: str
+) -> list[str]:
+    """Return all that is wrong with the machines, clusters and forms of a site, a line each."""
+    found = [f"class {one.name!r} has {one.count} machines; at least 1" for one in classes if one.count < 1]
+    found += [
+        f"class {one.name!r} has the speed {one.speed:g}; above 0 and up to {MOST_SPEED:g}"
+        for one in classes
+        if not 0 < one.speed <= MOST_SPEED
+    ]
+    total = sum(one.count for one in classes)
+    if total != nodes:
+        found.append(f"the classes have {total} machines and the site has {nodes} nodes; each machine is a node")
+    for cluster in clusters:
+        found += _cluster_problems(cluster, nodes)
+    found += _range_problems("out_of_service", out, nodes)
+    known = {name for one in classes for name in (one.name, *one.labels)}
+    for number, form in enumerate(forms, start=1):
+        found += _form_problems(number, form, known, clusters)
+    found += _idle_forms(classes, clusters, forms) if not found else []
+    names = [one.name for one in classes] + [one.name for one in clusters]
+    found += [
+        f"{name!r} is the name of several; each needs its own" for name in sorted(set(names)) if names.count(name) > 1
+    ]
+    return found
+
+
+def _range_problems(what: str, text: str, nodes: int) -> list[str]:
+    try:
+        unknown = [node for node in numbers_of(text) if node >= nodes]
+    except ValueError as error:
+        return [f"{what}: {error}"]
+    return [f"{what} names machine {unknown[0]}; the site has machines 0 to {nodes - 1}"] if unknown else []
+
+
+def _cluster_problems(cluster: Cluster, nodes: int) -> list[str]:
+    if found := _range_problems(f"cluster {cluster.name!r}", cluster.nodes, nodes):
+        return found
+    size = len(numbers_of(cluster.nodes))
+    if size < 2:
+        return [f"cluster {cluster.name!r} has {size} machines; at least 2"]
+    if cluster.minimum is not None and not 2 <= cluster.minimum <= size:
+        return [f"cluster {cluster.name!r} has the minimum {cluster.minimum}; from 2 to {size}, its machines"]
+    return []
+
+
+def _form_problems(number: int, form: Form, known: set[str], clusters: Sequence[Cluster]) -> list[str]:
+    what = _form_text(number, form)
+    found = [
+        f"{what} runs on {name!r}, which is no class and no label; one of {', '.join(sorted(known))}"
+        for name in form.on
+        if name not in known
+    ]
+    if form.width != "all" and form.width < 1:
+        found.append(f"{what} has the width {form.width}; at least 1, or 'all'")
+    if not 0 < form.speed <= MOST_SPEED:
+        found.append(f"{what} has the speed {form.speed:g}; above 0 and up to {MOST_SPEED:g}")
+    if form.width != 1 and not clusters:
+        found.append(f"{what} runs on several machines, and the site has no cluster")
+    return found
+
+
+def _idle_forms(classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form]) -> list[str]:
+    """Return which forms run nowhere, even if all machines are in service."""
+    site, found = Inventory(classes, clusters, (), ""), []
+    for number, form in enumerate(forms, start=1):
+        speeds = site.speeds_in([form])
+        if not any(speeds.alone) and not speeds.teams:
+            where = "machine" if form.width == 1 else "cluster"
+            found.append(f"{_form_text(number, form)} runs on no {where} here: none has its width, cores and memory")
+    return found
+
+
+def _form_text(number: int, form: Form) -> str:
+    return f"form {number}" + ("" if form.job_class is None else f" (job class {form.job_class})")
+
+
+def _rate(speed: float) -> int:
+    """Return a speed as a rate, at least the least there is."""
+    return max(1, round(speed * RATE_ONE))

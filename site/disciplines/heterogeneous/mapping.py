@@ -1,0 +1,182 @@
+"""Jobs mapped to machines that differ, from tables of expected times: the kernels, as Python calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines.heterogeneous.kernels import greedy, parallel
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays, Mapping, Scratch
+from gridweave.site.disciplines.heterogeneous.kernels.parallel import BY_END, BY_LENGTH, MappingDesk, map_jobs
+from gridweave.site.kernels.state import NEVER_MS
+
+IntArray = npt.NDArray[np.int64]
+
+ALGORITHMS = {
+    "olb": greedy.OLB,
+    "best-assignment": greedy.BEST_ASSIGNMENT,
+    "min-min": greedy.MIN_MIN,
+    "min-max": greedy.MIN_MAX,
+    "sjs": parallel.SJS,
+    "pjs": parallel.PJS,
+}
+"""Name to rule."""
+
+PROFITS = {"end": BY_END, "length": BY_LENGTH}
+"""How the profit of a team is read: by ends, or by lengths alone."""
+
+
+class Mapped(NamedTuple):
+    """Where and when each job is to run.
+
+    Attributes
+    ----------
+    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+        `NEVER_MS` for a job that can run nowhere.
+    machines : tuple of tuple of int
+        The machines of each job, one if it runs alone; none if it can run nowhere.
+    team : numpy.ndarray of int64, shape (n,)
+        The team of a job that runs on one; -1 if it runs alone.
+    ready_ms : numpy.ndarray of int64, shape (m,)
+        When each machine has done it all.
+    """
+
+    start_ms: IntArray
+    end_ms: IntArray
+    machines: tuple[tuple[int, ...], ...]
+    team: IntArray
+    ready_ms: IntArray
+
+    def total_ms(self, now_ms: int) -> int:
+        """Return the sum of the expected execution and delay times: what the algorithms minimise."""
+        mapped = self.end_ms[self.end_ms != NEVER_MS]
+        return int(mapped.sum() - now_ms * len(mapped))
+
+
+def machine_arrays(
+    classes: Sequence[int], clusters: Sequence[Sequence[int]] = (), teams: Sequence[tuple[int, int]] | None = None
+) -> MachineArrays:
+    """Return the machines of a site as the kernels read them.
+
+    Parameters
+    ----------
+    classes : sequence of int
+        The class of each machine, from 0 up.
+    clusters : sequence of sequence of int
+        The machines of each cluster.
+    teams : sequence of (int, int), optional
+        The cluster of each team and how many of its machines it has; each cluster as a whole, if nothing is said.
+    """
+    kinds = np.asarray(classes, np.int64)
+    teams = [(number, len(members)) for number, members in enumerate(clusters)] if teams is None else teams
+    return MachineArrays(
+        first=_bounds(np.bincount(kinds)),
+        by_class=np.argsort(kinds, kind="stable").astype(np.int64),
+        cluster_first=_bounds(np.array([len(members) for members in clusters], np.int64)),
+        members=np.array([number for members in clusters for number in sorted(members)], np.int64),
+        team_cluster=np.array([cluster for cluster, _ in teams], np.int64),
+        team_width=np.array([width for _, width in teams], np.int64),
+    )
+
+
+def map_to(
+    machines: MachineArrays,
+    ready_ms: npt.ArrayLike,
+    kind: npt.ArrayLike,
+    alone_ms: npt.ArrayLike,
+    team_ms: npt.ArrayLike | None = None,
+    *,
+    algorithm: str = "pjs",
+    profit: str = "end",
+) -> Mapped:
+    """Map jobs to machines and teams.
+
+    Parameters
+    ----------
+    machines : MachineArrays
+        From `machine_arrays`.
+    ready_ms : array_like of int, shape (m,)
+        When each machine has done what it does now; at the earliest the present.
+    kind : array_like of int, shape (n,)
+        The kind of each job, in the order of submission.
+    alone_ms : array_like of int, shape (kinds, classes)
+        How long jobs of a kind take on a machine of a class; `NEVER_MS` where they cannot run.
+    team_ms : array_like of int, shape (kinds, teams), optional
+        The same on teams; no job runs on one, if nothing is said.
+    algorithm : str
+        One of `ALGORITHMS`.
+    profit : str
+        One of `PROFITS`, for ``pjs``.
+
+    Returns
+    -------
+    Mapped
+
+    Raises
+    ------
+    OptionError
+        If an algorithm or a profit is not known.
+
+    Examples
+    --------
+    >>> two = machine_arrays([0, 0], clusters=[[0, 1]])
+    >>> map_to(two, [0, 0], [0], [[100]], [[60]]).machines, map_to(two, [0, 0], [0, 0], [[100]], [[60]]).machines
+    (((0, 1),), ((0, 1), (0, 1)))
+    >>> map_to(two, [0, 0], [0, 0, 0], [[100]], [[90]]).end_ms
+    array([ 90, 190, 190])
+    """
+    for option, name, known in (("algorithm", algorithm, ALGORITHMS), ("profit", profit, PROFITS)):
+        if name not in known:
+            raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
+    ready, kinds, alone = (np.ascontiguousarray(values, np.int64) for values in (ready_ms, kind, alone_ms))
+    n_teams = len(machines.team_width)
+    team = np.full((len(alone), n_teams), NEVER_MS) if team_ms is None else np.ascontiguousarray(team_ms, np.int64)
+    counts = np.bincount(kinds, minlength=len(alone)) if len(kinds) else np.zeros(len(alone), np.int64)
+    jobs = JobKinds(alone, team, kinds, _bounds(counts), np.argsort(kinds, kind="stable").astype(np.int64))
+    desk = _desk(machines, ready, len(kinds), len(alone))
+    map_jobs(jobs, machines, desk, ALGORITHMS[algorithm], PROFITS[profit])
+    return _read(jobs, machines, desk.best)
+
+
+def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping) -> Mapped:
+    """Return a mapping as it is told."""
+    n_machines, n_classes = len(plan.ready_ms), len(machines.first) - 1
+    class_of = np.zeros(n_machines, np.int64)
+    class_of[machines.by_class] = np.repeat(np.arange(n_classes), np.diff(machines.first))
+    has_place = plan.place != UNMAPPED
+    on_team = plan.place >= n_machines
+    team = np.where(on_team, plan.place - n_machines, -1)
+    length_ms = np.zeros(len(plan.place), np.int64)
+    alone = has_place & ~on_team
+    length_ms[alone] = jobs.alone_ms[jobs.kind[alone], class_of[plan.place[alone]]]
+    length_ms[on_team] = jobs.team_ms[jobs.kind[on_team], team[on_team]]
+    places = []
+    for row, place in enumerate(plan.place.tolist()):
+        if place >= n_machines:
+            places.append(tuple(sorted(plan.team[row, : machines.team_width[place - n_machines]].tolist())))
+        else:
+            places.append((place,) if place >= 0 else ())
+    end_ms = np.where(has_place, plan.end_ms, NEVER_MS)
+    return Mapped(np.where(has_place, end_ms - length_ms, NEVER_MS), end_ms, tuple(places), team, plan.ready_ms)
+
+
+def _desk(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingDesk:
+    widest = int(machines.team_width.max(initial=0))
+    largest = int(np.diff(machines.cluster_first).max(initial=0))
+    best, base, trial, other = (_empty_mapping(ready_ms, n_jobs, widest) for _ in range(4))
+    scratch = Scratch(np.zeros(len(ready_ms), np.int64), *np.zeros((3, n_kinds), np.int64))
+    return MappingDesk(best, base, trial, other, scratch, np.zeros(largest, np.int64))
+
+
+def _empty_mapping(ready_ms: IntArray, n_jobs: int, widest: int) -> Mapping:
+    end_ms, place = np.zeros(n_jobs, np.int64), np.full(n_jobs, UNMAPPED)
+    return Mapping(ready_ms.copy(), end_ms, place, np.zeros((n_jobs, widest), np.int64))
+
+
+def _bounds(counts: npt.NDArray[np.int64]) -> IntArray:
+    """Return where each of some groups begins, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,80 @@
+"""Sites that are Slurm clusters in GRID.toml, in scenarios and in simulations: what is fine, and what is told."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from gridweave import simulate
+from gridweave.errors import OptionError, ScenarioError
+from gridweave.grid.config.reading import grid_of_text
+from gridweave.grid.service.cluster import plan_of
+from gridweave.site.batch.service.actor import BatchSiteActor
+from gridweave.site.disciplines.batch.policy import BatchPolicy
+from gridweave.site.service.host import packed
+from shared_jobs import random_workload
+
+SITE = """\
+[[sites]]
+name = "cluster"
+nodes = 60
+discipline = "slurm"
+[sites.slurm]
+partition = "main"
+folder = "/shared/gridweave"
+account = "physics"
+options = ["constraint=fast"]
+"""
+LIMITED = '[grid]\ncontrol = "limited"\n'
+
+
+def test_the_plan_of_a_slurm_cluster() -> None:
+    """Its machines are the places of single nodes, and what starts its actor can be sent there."""
+    read = grid_of_text(SITE + LIMITED, "GRID.toml", "")
+    plan = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s")
+    (site,) = plan.sites
+    assert site.policy == BatchPolicy()
+    batch = site.batch
+    assert batch is not None
+    assert (batch.folder, batch.slurm.account, batch.slurm.options) == (
+        "/shared/gridweave/cluster",
+        "physics",
+        ("constraint=fast",),
+    )
+    machines = plan.site_settings(0).machines
+    assert [(each.name, each.nodes, each.ports) for each in machines[:2]] == [
+        ("n0", 1, (21_000, 21_004)),
+        ("n1", 1, (21_004, 21_008)),
+    ]
+    assert machines[50].ports == machines[0].ports
+    assert pickle.loads(packed(BatchSiteActor, (), {"batch": batch}))[2]["batch"] == batch
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (SITE, "which decides what starts when; give control = 'limited' or 'none' in [grid]"),
+    (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is the name of none"),
+    (SITE.replace('"/shared', '"shared') + LIMITED, "folder: 'shared/gridweave' must be an absolute path"),
+    (SITE.replace("constraint", "wrap") + LIMITED, "options: 'wrap' is no option of sbatch that is passed on"),
+    (SITE + "poll_s = 0\n" + LIMITED, "poll_s: is 0; from 0.1 to 86400 seconds"),
+    (SITE + "most_asked = 0\n" + LIMITED, "most_asked: is 0; at least 1"),
+    (SITE.partition("[sites.slurm]")[0] + LIMITED, "slurm: is missing: a table that names at least the partition"),
+    (SITE.replace("[sites.slurm]", 'order = "sjf"\n[sites.slurm]') + LIMITED, "order: 'sjf' is not for a site"),
+    (SITE + "[sites.launcher]\nkind = 'user'\nsocket = '/s'\n" + LIMITED, "give 'self'"),
+    (SITE.replace('"slurm"', '"queue"') + LIMITED, "slurm: is for the discipline slurm, and this site has 'queue'"),
+])  # fmt: skip
+def test_what_is_wrong_is_told_in_one_line(text: str, said: str) -> None:
+    """One line for each, with where it stands."""
+    with pytest.raises(ScenarioError) as refused:
+        grid_of_text(text, "GRID.toml", "")
+    (problem,) = map(str, refused.value.problems)
+    assert said in problem
+    assert problem.startswith("GRID.toml:")
+    assert "\n" not in problem
+
+
+def test_it_is_not_simulated() -> None:
+    """Nobody is there in a simulation who would give nodes."""
+    with pytest.raises(OptionError, match=r"discipline: 'slurm' is for live sites alone: the nodes belong to a Slurm"):
+        simulate(random_workload(np.random.default_rng(1), 4, coarse=True), 4, BatchPolicy())

@@ -1,0 +1,58 @@
+"""Sites of machines that differ, in scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridweave.errors import ScenarioError
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.run import run_built
+
+TEXT = """
+[workload]
+generator = "lublin"
+jobs = 20
+nodes = 4
+
+[[sites]]
+name = "north"
+nodes = 8
+discipline = "heterogeneous"
+
+[sites.heterogeneous]
+classes = [{{ name = "old", count = 4 }}, {{ name = "new", count = 4, speed = 2.0 }}]
+clusters = [{{ name = "a", nodes = "0-3" }}, {{ name = "b", nodes = "{nodes}" }}]
+
+[grid]
+mode = "{mode}"
+"""
+
+
+def written(folder: Path, mode: str = "local", nodes: str = "4-7") -> Path:
+    """Return the file of a scenario."""
+    path = folder / "mixed.toml"
+    path.write_text(TEXT.format(mode=mode, nodes=nodes))
+    return path
+
+
+def test_a_site_of_machines_that_differ_plays_the_jobs_of_a_scenario(tmp_path: Path) -> None:
+    """Its metrics are there under its name, and the columns of each job."""
+    result = run_built(build_scenario(written(tmp_path)))
+    assert (result.end_ms > 0).all()
+    assert result.own_metrics["north.job_time_ms"] > 0
+    assert set(result.columns) == {"level", "machines", "team", "evictions"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"mode": "sharing"}, "is 'heterogeneous', which there is only in scenarios with mode = 'local'"),
+        ({"nodes": "4-8"}, "cluster 'b' names machine 8; the site has machines 0 to 7"),
+    ],
+)
+def test_what_cannot_be_is_told(tmp_path: Path, wrong: dict[str, str], problem: str) -> None:
+    """A grid over such a site, or a cluster of machines that are not there, in one line."""
+    with pytest.raises(ScenarioError, match=problem):
+        build_scenario(written(tmp_path, **wrong))

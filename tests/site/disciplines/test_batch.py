@@ -1,0 +1,130 @@
+"""A site whose batch system decides when jobs start: what it asks for, and what follows from what it sees."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gridweave.site.contract import ContractCore
+from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.batch.policy import BatchPolicy
+from gridweave.site.job import Job
+from gridweave.site.messages import (
+    AskSeen,
+    BatchSeen,
+    Enqueued,
+    EnqueueJob,
+    JobFinished,
+    JobSubmitted,
+    Quoted,
+    RefuseJob,
+    RequestQuote,
+    Started,
+    StartJob,
+    ToGrid,
+    WithdrawJob,
+    Withdrawn,
+)
+
+FREE = ((0, 1), (1_000, 4))
+
+
+def seen(*asks: AskSeen, nodes: int = 4, problem: str = "") -> BatchSeen:
+    """Return what is seen of a cluster of four nodes, of which one is free now."""
+    return BatchSeen(nodes, 60_000, FREE, asks, problem)
+
+
+def asked(core: SiteCore, now_ms: int = 0) -> list[tuple[int, int, bool]]:
+    """Return for which jobs nodes should have been asked for, each with its number."""
+    assert core.asks is not None
+    core.check_invariants()
+    return [(each.job.job_id, each.ask, each.has_started) for each in core.asks.nodes_asked(now_ms)]
+
+
+def site_with(*widths: int, most_asked: int = 100) -> SiteCore:
+    """Return a site of four nodes with jobs of these widths, numbered from 1."""
+    core = SiteCore(4, BatchPolicy(most_asked=most_asked))
+    for number, width in enumerate(widths):
+        core.handle(0, JobSubmitted(Job(job_id=number + 1, width=width, estimate_ms=10_000)))
+    return core
+
+
+def test_a_job_starts_when_its_nodes_are_there() -> None:
+    """Whichever the batch system gives first; until then nothing starts, and all that wait are asked for."""
+    core = site_with(3, 2)
+    assert asked(core) == [(1, 1, False), (2, 2, False)]
+    assert core.handle(5, seen(AskSeen(1, 1, "waiting", 900, "others go first"))) == []
+    assert core.explain(5, 1).reason == "others go first"
+    assert core.explain(5, 1).start_ms == 900
+    assert core.handle(6, seen(AskSeen(2, 2, "ready"))) == [StartJob(2, ((0, 2),))]
+    assert asked(core) == [(2, 2, True), (1, 1, False)]
+    # A ready job has to wait for room among the places of the site, as when a part of an older one ends late.
+    assert core.handle(7, seen(AskSeen(1, 1, "ready"))) == []
+    assert core.handle(8, JobFinished(2)) == [StartJob(1, ((0, 3),))]
+
+
+def test_lost_nodes_are_asked_for_again_later_under_another_number() -> None:
+    """The pause doubles; what is said of an old number counts no more."""
+    core = site_with(1)
+    core.handle(0, seen(AskSeen(1, 1, "over", None, "a node failed")))
+    assert asked(core, 9_999) == []
+    assert core.explain(5_000, 1).reason.startswith(
+        "its nodes were lost before it began: a node failed; they are asked"
+    )
+    assert asked(core, 10_000) == [(1, 2, False)]
+    assert core.handle(10_000, seen(AskSeen(1, 1, "ready"))) == []
+    core.handle(10_001, seen(AskSeen(1, 2, "over", None, "a node failed")))
+    assert asked(core, 30_000) == []
+    assert asked(core, 30_001) == [(1, 3, False)]
+
+
+def test_what_the_batch_system_refuses_or_somebody_cancels_there_is_refused() -> None:
+    """With its reason; and a job that it could never take is refused at once."""
+    core = site_with(1, 1)
+    said = seen(AskSeen(1, 1, "refused", None, "no such account"), AskSeen(2, 2, "cancelled", None, "cancelled there"))
+    assert core.handle(1, said) == [RefuseJob(1, "no such account"), RefuseJob(2, "cancelled there")]
+    (refused,) = core.handle(2, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
+    assert isinstance(refused, RefuseJob)
+    assert "its partition gives nodes for 1m at most" in refused.reason
+    (refused,) = core.handle(2, JobSubmitted(Job(job_id=4, width=5, estimate_ms=1)))
+    assert refused == RefuseJob(4, "the site has 4 nodes")
+
+
+def test_no_more_is_asked_for_than_may_be() -> None:
+    """The caps: so many jobs; and on a larger cluster no more nodes than the site may have."""
+    core = site_with(1, 1, 1, most_asked=2)
+    assert asked(core) == [(1, 1, False), (2, 2, False)]
+    core = site_with(3, 2, 1)
+    core.handle(0, seen(nodes=100))
+    assert asked(core) == [(1, 1, False)]
+    assert core.explain(0, 2).reason.startswith("nodes are asked for on behalf of those ahead of it")
+
+
+def test_the_contract_with_the_grid() -> None:
+    """A delegated job can be taken back until it starts; what comes for it later starts nothing."""
+    core = ContractCore(4, BatchPolicy())
+    core.handle(0, seen())
+    quotes = core.handle(1, RequestQuote(quote_id=1, width=1, length_ms=500), RequestQuote(2, 3, 500))
+    answers = [told.answer for told in quotes if isinstance(told, ToGrid)]
+    assert [(each.free, each.start_ms) for each in answers if isinstance(each, Quoted)] == [(1, 1), (1, 1_000)]
+    for job_id in (7, 8):
+        said = core.handle(2, EnqueueJob(Job(job_id=job_id, width=2, estimate_ms=1_000), 1, 10_000))
+        assert ToGrid(Enqueued(job_id, 1)) in said
+    assert core.handle(3, WithdrawJob(7, 1)) == [ToGrid(Withdrawn(7, 1))]
+    said = core.handle(4, seen(AskSeen(7, 1, "ready"), AskSeen(8, 2, "ready")))
+    assert said == [StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
+    core.check_invariants()
+
+
+def test_its_state_is_kept() -> None:
+    """Written down and read again it goes on where it stood, and no number is used twice."""
+    core = site_with(3, 2)
+    core.handle(6, seen(AskSeen(2, 2, "ready"), AskSeen(1, 1, "over", None, "lost")))
+    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(core.state()), type=core.state_type)
+    other = SiteCore(4, BatchPolicy())
+    other.restore(kept)
+    for each in (core, other):
+        each.handle(7, JobSubmitted(Job(job_id=9, width=1, estimate_ms=10)))
+        assert asked(each, 20_000) == [(2, 2, True), (1, 3, False), (9, 4, False)]
+        assert each.explain(7, 9).reason == "the batch system is being asked for its nodes"
+    core.handle(8, seen(problem="squeue fails: nobody answers"))
+    assert core.explain(8, 9).reason == "squeue fails: nobody answers"

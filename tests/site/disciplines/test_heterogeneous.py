@@ -1,0 +1,278 @@
+"""Sites of machines that differ: forms, levels of priority, evictions, and what a site learns of its runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from gridweave.errors import OptionError
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.workload.table import Workload
+from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.dictionary import read_policy
+from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
+from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.job import Job
+from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.messages import ChangeRate, EvictJob, JobFinished, JobSubmitted, RefuseJob, StartJob
+from gridweave.site.state import dump_state, read_state
+
+S_MS = 1000
+
+LEVELS = (
+    Level(name="high", priority=2, evicts=("low",)),
+    Level(name="medium", priority=1),
+    Level(name="low", priority=0),
+)
+
+FAST_AND_SLOW = HeterogeneousPolicy(
+    nodes=6,
+    classes=(
+        MachineClass(name="fast", count=4, speed=2.0, labels=("big",)),
+        MachineClass(name="slow", count=2, speed=0.5),
+    ),
+    clusters=(Cluster(name="four", nodes="0-3"), Cluster(name="two", nodes="4-5")),
+    forms=(Form(), Form(job_class=1), Form(job_class=1, width=4, speed=3.0), Form(job_class=2, on=("slow",))),
+    levels=LEVELS,
+)
+
+ONE_MACHINE = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1),), levels=LEVELS)
+
+
+def changed(policy: HeterogeneousPolicy, **options: Any) -> HeterogeneousPolicy:
+    """Return a policy with other options."""
+    return msgspec.structs.replace(policy, **options)
+
+
+def job(number: int, length_s: int, priority: float = 0.0, **more: Any) -> Job:
+    """Return a job of one node."""
+    return Job(job_id=number, width=1, estimate_ms=length_s * S_MS, priority=priority, **more)
+
+
+def random_workload(seed: int, jobs: int = 60, every_ms: int = 4_000) -> Workload:
+    """Return jobs of three classes and three priorities that leave machines idle at times."""
+    rng = np.random.default_rng(seed)
+    run_ms = rng.integers(1, 40, jobs) * S_MS
+    return Workload(
+        job_id=np.arange(jobs),
+        submit_ms=np.sort(rng.integers(0, jobs * every_ms, jobs)),
+        width=np.ones(jobs),
+        estimate_ms=run_ms + rng.integers(0, 3, jobs) * 5 * S_MS,
+        run_ms=run_ms,
+        columns={"priority": rng.integers(0, 3, jobs), "job_class": rng.integers(0, 3, jobs), "user": run_ms % 3},
+    )
+
+
+def played(policy: HeterogeneousPolicy, workload: Workload) -> SimulationResult:
+    """Return a simulation in which the invariants of the site are checked after every step."""
+    return simulate(workload, policy.nodes, policy, check=True)
+
+
+def test_a_job_runs_in_the_form_that_ends_first() -> None:
+    """An idle cluster takes a job of class 1 at 6 times its speed, a form that names the slow machines keeps there."""
+    core = SiteCore(6, FAST_AND_SLOW)
+    commands = core.handle(0, JobSubmitted(job(1, 60, job_class=1)), JobSubmitted(job(2, 60, job_class=2)))
+    starts = {command.job_id: command.nodes for command in commands if isinstance(command, StartJob)}
+    rates = {command.job_id: command.rate for command in commands if isinstance(command, ChangeRate)}
+    assert starts == {1: ((0, 1), (1, 2), (2, 3), (3, 4)), 2: ((4, 5),)}
+    assert rates == {1: 6 * RATE_ONE, 2: RATE_ONE // 2}
+    core.check_invariants()
+
+
+def test_high_evicts_low_and_neither_evicts_medium() -> None:
+    """The evicted job is in the queue again, in its old place, and starts when the machine is free (case study 4)."""
+    core = SiteCore(1, ONE_MACHINE)
+    core.handle(0, JobSubmitted(job(1, 100)))
+    assert core.handle(10_000, JobSubmitted(job(2, 50, priority=1))) == []
+    assert core.handle(20_000, JobSubmitted(job(3, 50, priority=2))) == [EvictJob(1, False), StartJob(3, ((0, 1),))]
+    assert "evicted 1 time" in core.explain(20_000, 1).reason
+    assert core.handle(70_000, JobFinished(3)) == [StartJob(2, ((0, 1),))]
+    assert core.handle(80_000, JobSubmitted(job(4, 10, priority=2))) == []
+    assert core.handle(120_000, JobFinished(2)) == [StartJob(4, ((0, 1),))]
+    assert core.handle(130_000, JobFinished(4)) == [StartJob(1, ((0, 1),))]
+    core.check_invariants()
+
+
+def test_an_evicted_job_begins_again_or_goes_on() -> None:
+    """After 20 s of 100 the job needs 100 s more if it begins again, and 80 s if it keeps what it has done."""
+    jobs = Workload(
+        job_id=[1, 2],
+        submit_ms=[0, 20 * S_MS],
+        width=[1, 1],
+        estimate_ms=[100 * S_MS, 50 * S_MS],
+        run_ms=[100 * S_MS, 50 * S_MS],
+        columns={"priority": [0, 2]},
+    )
+    ends = {way: played(changed(ONE_MACHINE, evicted=way), jobs).end_ms.tolist() for way in ("restart", "checkpoint")}
+    assert ends == {"restart": [170 * S_MS, 70 * S_MS], "checkpoint": [150 * S_MS, 70 * S_MS]}
+
+
+def test_nobody_is_evicted_for_less_than_the_least_gain() -> None:
+    """What the high job would gain is 80 s: the threshold decides."""
+    for least_ms, evicts in ((80 * S_MS, True), (80 * S_MS + 1, False)):
+        core = SiteCore(1, changed(ONE_MACHINE, least_gain_ms=least_ms))
+        core.handle(0, JobSubmitted(job(1, 100)))
+        commands = core.handle(20 * S_MS, JobSubmitted(job(2, 50, priority=2)))
+        assert any(isinstance(command, EvictJob) for command in commands) == evicts
+
+
+def test_a_job_that_was_evicted_often_enough_is_of_the_next_level() -> None:
+    """After two evictions a low job is a medium one, which is not evicted."""
+    core = SiteCore(1, changed(ONE_MACHINE, raise_after=2))
+    core.handle(0, JobSubmitted(job(1, 100)))
+    for number in (2, 3, 4):
+        now_ms = number * 100 * S_MS
+        commands = core.handle(now_ms, JobSubmitted(job(number, 10, priority=2)))
+        assert (EvictJob(1, False) in commands) == (number < 4)
+        core.handle(now_ms + 10 * S_MS, JobFinished(number if number < 4 else 1))
+
+
+@pytest.mark.parametrize("algorithm", ["olb", "pjs"])
+@pytest.mark.parametrize("evicted", ["restart", "checkpoint"])
+def test_every_job_runs_its_whole_work_once(algorithm: str, evicted: str) -> None:
+    """Random jobs: each ends, after its work at one of the rates of its forms since its last start, or less if kept."""
+    evictions = 0
+    for seed, raise_after, least_gain_ms in ((1, None, 0), (2, 1, 0), (3, None, 10 * S_MS)):
+        options = {"algorithm": algorithm, "evicted": evicted, "raise_after": raise_after}
+        workload = random_workload(seed)
+        result = played(changed(FAST_AND_SLOW, least_gain_ms=least_gain_ms, **options), workload)
+        own = result.columns
+        for row in range(len(workload)):
+            took_ms, run_ms = int(result.end_ms[row] - result.start_ms[row]), int(workload.run_ms[row])
+            speed = 6.0 if own["team"][row] else None
+            lengths = {-(-run_ms // rate) if rate >= 1 else run_ms * 2 for rate in ((speed,) if speed else (2, 0.5))}
+            if own["evictions"][row] and evicted == "checkpoint":
+                assert 0 < took_ms <= max(lengths)
+            else:
+                assert took_ms in lengths
+        evictions += result.own_metrics["evictions"]
+        assert own["evictions"].sum() == result.own_metrics["evictions"]
+        assert (own["evictions"][workload.columns["priority"] > 0] == 0).all()
+    assert evictions > 10
+
+
+def test_high_priority_jobs_end_sooner() -> None:
+    """The mean job time of the levels ascends, with evictions more than without."""
+    plain = changed(FAST_AND_SLOW, levels=tuple(msgspec.structs.replace(level, evicts=()) for level in LEVELS))
+    workload = random_workload(4, jobs=60, every_ms=2_500)
+    times = {
+        policy.label: [played(policy, workload).own_metrics[f"job_time_level_{n}_ms"] for n in (1, 2, 3)]
+        for policy in (plain, FAST_AND_SLOW)
+    }
+    for levels in times.values():
+        assert levels == sorted(levels)
+    assert times[FAST_AND_SLOW.label][0] < times[plain.label][0]
+
+
+def test_incomplete_clusters_go_by_their_policy() -> None:
+    """With a machine out of service a cluster takes whole-cluster jobs if its minimum says so, that much slower."""
+    whole = (Form(width="all", speed=3.0), Form())
+    for minimum, machines, rate in ((None, 1, 2.0), (3, 3, 4.5)):
+        clusters = (Cluster(name="four", nodes="0-3", minimum=minimum), FAST_AND_SLOW.clusters[1])
+        core = SiteCore(6, changed(FAST_AND_SLOW, clusters=clusters, forms=whole, out_of_service="2"))
+        start, change = core.handle(0, JobSubmitted(job(1, 60)))
+        assert isinstance(start, StartJob)
+        assert isinstance(change, ChangeRate)
+        assert (len(start.nodes), change.rate) == (machines, rate * RATE_ONE)
+        assert (2, 3) not in start.nodes
+
+
+def test_a_site_goes_on_from_its_state() -> None:
+    """A site restored in the middle of a run commands the same from then on, and has the same experience."""
+    one = SiteCore(6, FAST_AND_SLOW)
+    rng = np.random.default_rng(3)
+    for number in range(30):
+        one.handle(number * S_MS, JobSubmitted(job(number, int(rng.integers(5, 90)), number % 3, job_class=number % 3)))
+        if number % 4 == 3:
+            one.handle(number * S_MS, JobFinished(next(one.running()).job.job_id))
+    other = SiteCore(6, FAST_AND_SLOW)
+    other.restore(read_state(other, dump_state(one)))
+    for now_ms in range(40 * S_MS, 400 * S_MS, 20 * S_MS):
+        done = [running.job.job_id for running in one.running()][:2]
+        assert one.handle(now_ms, *map(JobFinished, done)) == other.handle(now_ms, *map(JobFinished, done))
+    assert dump_state(one) == dump_state(other)
+
+
+def test_questions_leave_no_trace() -> None:
+    """A quote changes nothing of what follows."""
+    core = SiteCore(6, FAST_AND_SLOW)
+    core.handle(0, *(JobSubmitted(job(number, 50 + number)) for number in range(9)))
+    before = dump_state(core)
+    assert core.quote(0, job(99, 20)).start_ms is not None
+    assert core.startable(0, 1000) == 0
+    assert dump_state(core) == before
+
+
+def test_experience_is_mean_and_variance_of_the_runs() -> None:
+    """Of a pair of class and resource; then of the class by work, then of the user, then the estimate."""
+    known, times = ExperienceDatabase(), np.random.default_rng(2).integers(100, 900, 50)
+    for number, time_ms in enumerate(times.tolist()):
+        known.learn(job(number, 1, job_class=5, user=1), "fast", 2 * RATE_ONE, time_ms)
+    found = known.predict(job(0, 10, job_class=5, user=2), "fast", 2 * RATE_ONE)
+    assert (found.runs, found.source) == (50, "resource")
+    assert found.mean_ms == pytest.approx(times.mean())
+    assert found.deviation_ms == pytest.approx(times.std(ddof=1))
+    by_class = known.predict(job(0, 10, job_class=5), "slow", RATE_ONE // 2)
+    assert (by_class.source, by_class.mean_ms) == ("class", pytest.approx(4 * times.mean()))
+    by_user = known.predict(job(0, 10, job_class=6, user=1), "slow", RATE_ONE)
+    assert (by_user.source, by_user.mean_ms) == ("user", pytest.approx(2 * times.mean()))
+    assert known.predict(job(0, 10, job_class=6, user=9), "slow", RATE_ONE // 2) == (20_000, 0.0, 0, "estimate")
+    assert known.predict(job(0, 1, job_class=5), "slow", 100 * RATE_ONE).mean_ms == 10  # no longer than it may run
+
+
+def test_a_site_learns_from_every_run() -> None:
+    """After a run that was far shorter than its estimate, the next job of the class is expected to be as short."""
+    core = SiteCore(1, changed(ONE_MACHINE, levels=LEVELS[2:]))
+    core.handle(0, JobSubmitted(job(1, 1000, job_class=1)))
+    core.handle(10 * S_MS, JobFinished(1), JobSubmitted(job(2, 1000, job_class=1)), JobSubmitted(job(3, 1000)))
+    assert core.explain(10 * S_MS, 3).start_ms == 20 * S_MS
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"classes": ()}, "names no classes of machines; give at least one"),
+        ({"clusters": (Cluster(name="c", nodes="4-9"),)}, "cluster 'c' names machine 6; the site has machines 0 to 5"),
+        ({"clusters": (Cluster(name="c", nodes="x"),)}, "cluster 'c': 'x' is no number and no range such as 0-7"),
+        (
+            {"forms": (Form(job_class=3, on=("gpu",)),)},
+            "form 1 .job class 3. runs on 'gpu', which is no class and no label",
+        ),
+        ({"forms": (Form(width=5),)}, "form 1 runs on no cluster here: none has its width, cores and memory"),
+        ({"forms": (Form(cores=64),)}, "form 1 runs on no machine here: none has its width, cores and memory"),
+        ({"classes": (MachineClass(name="a", count=5),)}, "the classes have 5 machines and the site has 6 nodes"),
+        (
+            {"levels": (LEVELS[0], Level(name="low", priority=0, evicts=("high",)))},
+            "'low' evicts 'high', which is not below it: evictions would go in a circle",
+        ),
+        ({"levels": (LEVELS[2], LEVELS[1])}, "levels go from the highest down"),
+        ({"algorithm": "smart"}, "algorithm 'smart' is not known; one of olb"),
+        ({"evicted": "x", "raise_after": 0}, "evicted 'x' is not known; .*; raise_after is 0; at least 1 eviction"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(options: dict[str, Any], said: str) -> None:
+    """Each says what was wrong and what would be right; several are said at once."""
+    usual = {"classes": FAST_AND_SLOW.classes, "clusters": FAST_AND_SLOW.clusters, "levels": LEVELS[1:]}
+    if "evicts" in said:
+        usual |= {"forms": ()}
+    with pytest.raises(OptionError, match=said) as caught:
+        read_policy("heterogeneous", 6, {"heterogeneous": HeterogeneousTable(**(usual | options))}, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_that_runs_nowhere_or_may_not_have_its_priority_is_refused() -> None:
+    """The reason names the level and who may use it, or the width that no cluster has."""
+    levels = (msgspec.structs.replace(LEVELS[0], users=(7,)), *LEVELS[1:])
+    core = SiteCore(6, changed(FAST_AND_SLOW, levels=levels, forms=()))
+    high = "priority 2 is of level 'high', for users 7; its user is 8"
+    assert core.handle(0, JobSubmitted(job(1, 1, priority=2, user=8))) == [RefuseJob(1, high)]
+    assert isinstance(core.handle(0, JobSubmitted(job(2, 1, priority=2, user=7)))[0], StartJob)
+    wide = Job(job_id=3, width=5, estimate_ms=10)
+    never = "none of its forms fits a machine or a cluster in service here (jobs of width 5)"
+    assert core.handle(0, JobSubmitted(wide)) == [RefuseJob(3, never)]
