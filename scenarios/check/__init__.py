@@ -1,1 +1,1 @@
-"""Whether a schedule is one: faults, promises kept, and where two schedules part (docs/check.md)."""
+"""Whether a schedule is one: faults, promises kept, and where two schedules differ (docs/check.md)."""

@@ -1,4 +1,4 @@
-"""Where two schedules of one workload first part, and what the rules of backfilling say of it."""
+"""Where two schedules of one workload first differ, and what the rules of backfilling say of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """Where two schedules first part.
+    """Where two schedules first differ.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Parting(msgspec.Struct, frozen=True):
 
 
 def parting(one: Matched, other: Matched, nodes: int) -> Parting | None:
-    """Return where two schedules of one workload, both without faults, first part; None if they are alike.
+    """Return where two schedules of one workload, both without faults, first differ; None if they are alike.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ def _print(matched: list[Matched], found: list[list[Fault]], nodes: int) -> None
 
 
 def _print_rest(uses: list[PromiseUse], parted: Parting | None, *, compared: bool, wrong: bool) -> None:
-    """Print what became of promises, and where two schedules part."""
+    """Print what became of promises, and where two schedules differ."""
     if wrong:
         typer.echo("promises and partings are looked at where there are no faults")
         return

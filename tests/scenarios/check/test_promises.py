@@ -1,4 +1,4 @@
-"""What EASY and conservative backfilling promise the jobs of a schedule, and where two schedules part."""
+"""What EASY and conservative backfilling promise the jobs of a schedule, and where two schedules differ."""
 
 from __future__ import annotations
 
