@@ -25,6 +25,7 @@ from gridweave.errors import RefusedError
 from gridweave.grid.client.sync import SyncClient
 from gridweave.grid.service.state import STATE, LocalGridState
 from gridweave.site.job import JobRecord
+from gridweave.site.launch import Call
 from gridweave.site.machine.cgroups import open_cgroups
 
 if TYPE_CHECKING:
@@ -203,6 +204,13 @@ def test_jobs_of_two_users_run_as_two_others(grid: OthersGrid) -> None:
             assert (record.outcome, said.split()) == ("finished", [name, name, name])
     uid = pwd.getpwnam(SERVICE).pw_uid
     assert {psutil.Process(process.pid).uids().effective for process in grid.state.processes} == {uid}
+
+
+def test_a_python_callable_runs_as_its_user(grid: OthersGrid) -> None:
+    """What is called runs in the service's Python, as the user, and what it returns comes back."""
+    with SyncClient(grid.state.url, token=grid.tokens["alice"]) as client:
+        job = client.submit(Call("os:getuid"), nodes=1, limit="4m", site="south")
+        assert job.result(timeout_s=PATIENCE_S) == pwd.getpwnam(USERS["alice"]).pw_uid
 
 
 def test_who_is_not_mapped_starts_nothing(grid: OthersGrid) -> None:
