@@ -35,6 +35,7 @@ BATCH, BATCHES, CLIENTS = 500, 40, 2
 SINGLES, SINGLE_RATE, WINDOWS = 500, 50.0, 5
 IN_FLIGHT, FLOOD = 100, 3_000
 WATCHERS, WATCHED = 200, 50
+ROOMY = {"max_streams": 5_000, "max_connections_per_address": 3_900}
 HEADERS = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
 
 
@@ -59,7 +60,7 @@ def serve_gateway(address: str, namespace: str, told: Connection) -> None:
             from fake_backend import FakeBackend
 
             backend = FakeBackend()
-        gateway = Gateway(backend, GatewaySettings(port=0, max_open_jobs=10**7))
+        gateway = Gateway(backend, GatewaySettings(port=0, max_open_jobs=10**7, **ROOMY))
         await gateway.start()
         told.send(gateway.url)
         await asyncio.to_thread(told.recv)
@@ -210,13 +211,13 @@ async def drained(url: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def watching(url: str, seen: list[float], watchers: int) -> AsyncIterator[None]:
+async def watching(url: str, seen: list[float], watchers: int, what: str = "kind=submitted") -> AsyncIterator[None]:
     """Have so many watch; each notes how old the submission of a job is when it hears of it."""
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         tasks = []
         for _ in range(watchers):
-            response = await stack.enter_async_context(session.get(f"{url}/v1/events?kind=submitted"))
+            response = await stack.enter_async_context(session.get(f"{url}/v1/events?{what}"))
             await response.content.readline()
             tasks.append(asyncio.create_task(_hear(response, seen)))
         try:

@@ -277,6 +277,7 @@ def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
 
     return msgspec.structs.replace(
         record,
+        ran_ms=None if record.ran_ms is None else tuple(map(at, record.ran_ms)),
         submit_ms=round((record.submit_ms - origin_ms) * speed),
         placed_ms=at(record.placed_ms),
         start_ms=at(record.start_ms),

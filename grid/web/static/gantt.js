@@ -205,7 +205,7 @@ function drawAxis(context, view, colours, now) {
   context.fillRect(0, 0, view.width, AXIS);
   context.font = "12px system-ui, sans-serif";
   context.textBaseline = "middle";
-  const zone = new Date(view.from).getTimezoneOffset() * 60_000;
+  const zone = Math.abs(view.to) < 1e11 ? 0 : new Date(view.from).getTimezoneOffset() * 60_000;
   for (let at = Math.ceil((view.from - zone) / step) * step + zone; at < view.to; at += step) {
     const x = view.x(at);
     context.fillStyle = colours.line;
@@ -221,6 +221,8 @@ function drawAxis(context, view, colours, now) {
 }
 
 function mark(instant, step) {
+  // A run that is over counts from its beginning.
+  if (Math.abs(instant) < 1e11) return step >= 864e5 ? `day ${Math.round(instant / 864e5)}` : `${+(instant / 36e5).toFixed(3)} h`;
   const date = new Date(instant);
   if (step >= 864e5) return date.toLocaleDateString(undefined, { month: "short", day: "numeric" });
   return date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: step < 6e4 ? "2-digit" : undefined });

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -11,6 +13,9 @@ from gridweave.errors import InputError
 from gridweave.site.launch import MachineRules
 from gridweave.site.machine.folders import Key, piece_folder, write_whole
 from gridweave.site.service.calls import SECRET_BYTES
+
+KEEP_NODES = 1_000
+"""The folders of so many nodes that were given back, with their output, are kept."""
 
 
 class SiteAddress(msgspec.Struct, frozen=True):
@@ -77,3 +82,12 @@ class SharedFolder:
         # The name of an allocation ends with the job, and the number under which it was asked for.
         found = (self.path / "nodes").glob(f"*-{key[0]}-*")
         return sorted(folder for folder in found if piece_folder(folder, key).exists())
+
+    def tidy(self, kept: Collection[str], keep: int = KEEP_NODES) -> None:
+        """Remove the oldest folders of nodes, with their output, but for so many; those of these allocations stay."""
+        others = [folder for folder in (self.path / "nodes").iterdir() if folder.name.rpartition(".")[0] not in kept]
+        # What is removed by somebody else meanwhile counts as the oldest.
+        others.sort(key=lambda folder: folder.stat().st_mtime if folder.exists() else 0.0)
+        for folder in others[: max(0, len(others) - keep)]:
+            shutil.rmtree(folder, ignore_errors=True)
+            (self.path / f"{folder.name.rpartition('.')[0]}.log").unlink(missing_ok=True)

@@ -40,6 +40,9 @@ TELL_S = 30.0
 LEAVE_S = 10.0
 """Nodes that were told to give themselves back have so long for it; then they are taken back."""
 
+TIDY_EVERY = 100
+"""After so many looks the folders of the oldest nodes are removed."""
+
 GONE = "it is gone from the queue of the batch system"
 
 
@@ -80,6 +83,7 @@ class BatchKeeper:
         self._told: dict[int, AskSeen] = {}
         self._told_seen: BatchSeen | None = None
         self._told_s = 0.0
+        self._looks = 0
         self._unwanted: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -150,6 +154,9 @@ class BatchKeeper:
         self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
         self._steps = free_steps(view, self._driver.clock.now_ms())
         self._unsure.clear()
+        self._looks += 1
+        if self._looks % TIDY_EVERY == 0:
+            await asyncio.to_thread(self._folder.tidy, {self.name_of(each) for each in self._wanted()})
         await self._settle_ended(self._view)
         await self._tell(self._view)
 

@@ -1,7 +1,10 @@
-"""``gridweave check``: whether a schedule is one, what it promised and broke, and where two part."""
+"""``gridweave check`` and ``view``: whether a schedule is one, what it promised and broke; and how it looks."""
 
 from __future__ import annotations
 
+import tempfile
+import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -133,3 +136,28 @@ def _print_json(
         for one, wrong in zip(matched, found, strict=True)
     ]
     print_json({"schedules": schedules, "promises": msgspec.to_builtins(uses), "parting": msgspec.to_builtins(parted)})
+
+
+def view(
+    folders: Annotated[list[str], typer.Argument(metavar="RESULT...", help="Folders that --out has written.")],
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the report to this file, and open no browser.")
+    ] = None,
+) -> None:
+    """Look at a run in a browser, or at several side by side: the schedule and the metrics.
+
+    The report is one HTML file that works offline.
+
+    Example: gridweave view result/ --out report.html
+    """
+    from gridweave.scenarios.plots.report import read_run, report
+
+    page = report([read_run(folder) for folder in folders])
+    path = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="gridweave-")) / "report.html"
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise OptionError("--out", f"{path}: {error.strerror}; name a file in a folder that you may write to") from None
+    if out is None and not webbrowser.open(path.resolve().as_uri()):
+        say("no browser can be started here")
+    say(f"the report is in {path}")

@@ -49,7 +49,7 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
         ("simulate", "bound"),
         ("sweep", "sweep"),
         ("optimum", "optimum"),
-        ("check", "check"),
+        ("check", "check view"),
         ("reproduce", "reproduce"),
         ("run", "run"),
         ("trace", "trace"),

@@ -143,3 +143,10 @@ def test_a_live_grid_may_tune_its_queue() -> None:
     assert made.policy.tuning == GridTuning(policies=("sjf", "fcfs"), slackness_pct=2)
     with pytest.raises(ScenarioError, match="'x' is not known"):
         plan(SITES + '[grid]\ntuning = { policies = "x" }\n')
+
+
+def test_a_live_site_may_give_jobs_parts_of_its_nodes() -> None:
+    """Its machines are told that control groups have to hold what jobs get; those of another site are not."""
+    made = plan(SITES.replace("nodes = 2", 'nodes = 2\ndiscipline = "fractional"\nfractional = { penalty_s = 0 }'))
+    assert [site.rules.gives_parts for site in made.sites] == [False, True]
+    assert [site.policy.discipline for site in made.sites][1] == "fractional"

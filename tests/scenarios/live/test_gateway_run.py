@@ -163,9 +163,12 @@ def test_times_are_compressed(tmp_path: Path) -> None:
 def test_times_are_expanded_again() -> None:
     """What the grid's clock showed becomes the scenario's time; what has not happened stays so."""
     request = gridweave.JobRequest(program=gridweave.Program(argv=("true",)), limit_ms=1_000)
-    record = JobRecord(job_id=1, request=request, submit_ms=1_010, start_ms=1_200, end_ms=None)
+    record = JobRecord(
+        job_id=1, request=request, submit_ms=1_010, placed_ms=1_190, start_ms=1_200, ran_ms=(1_210, 1_220)
+    )
     found = expanded(record, 1_000, 50.0)
-    assert (found.submit_ms, found.start_ms, found.end_ms) == (500, 10_000, None)
+    assert (found.submit_ms, found.placed_ms, found.start_ms, found.end_ms) == (500, 9_500, 10_000, None)
+    assert found.ran_ms == (10_500, 11_000)
 
 
 def test_the_chosen_speed_leaves_jobs_long() -> None:

@@ -1,0 +1,135 @@
+"""The pages: how fast the schedule of 100,000 jobs is drawn, and what a thousand open pages cost the gateway.
+
+    python benchmarks/web.py [--jobs 100000] [--pages 1000]
+
+Needs Chromium. The schedule is drawn in the browser while it is moved and zoomed, by software: a screen with a graphics
+processor is faster. An open page is a stream of events, as each page has one; the gateway stands before a grid in
+memory, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import statistics
+from typing import Any
+
+import aiohttp
+import psutil
+from gateway import BATCH, HEADERS, batch_of, hand_in, served, watching
+from playwright.async_api import Page, async_playwright
+from rich.console import Console
+from rich.table import Table
+
+ASKED_FPS, ASKED_LESS = 30.0, 10.0
+ROUNDS, BATCHES = 5, 12
+
+DRAWING = """
+async ([jobs, frames]) => {
+  const { Schedule, View, draw } = await import('/web/gantt.js');
+  let seed = 1;
+  const random = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
+  const sites = [['north', 430], ['south', 256], ['west', 128]];
+  const found = [];
+  let at = 0;
+  for (let id = 1; id <= jobs; id += 1) {
+    at += random() * 60000;
+    const [site, nodes] = sites[Math.floor(random() * 3)];
+    const width = Math.max(1, Math.floor(nodes * random() ** 4));
+    found.push([id, 'u', '', 'finished', at, at, at + 60000 + random() ** 3 * 36e5, [[site, width]]]);
+  }
+  const began = performance.now();
+  const schedule = new Schedule(sites, found);
+  const built = performance.now() - began;
+  const canvas = document.createElement('canvas');
+  [canvas.width, canvas.height] = [1600, 900];
+  document.body.append(canvas);
+  const context = canvas.getContext('2d', { alpha: false });
+  const colours = { paper: '#fff', ink: '#000', faint: '#555', line: '#ccc', shade: '#eee', bad: '#a00',
+    tones: Array.from({ length: 12 }, (_, index) => `hsl(${index * 30} 50% 50%)`) };
+  const all = schedule.finish - schedule.begin;
+  const told = { built, rectangles: schedule.n, parts: [] };
+  for (const part of [1, 0.1, 0.005]) {
+    const times = [];
+    let drawn = 0;
+    for (let frame = 0; frame < frames; frame += 1) {
+      const from = schedule.begin + (frame / frames) * all * (1 - part);
+      const start = await new Promise(requestAnimationFrame);
+      drawn = draw(context, new View(schedule, from, from + all * part, 1600, 900), colours, 0, -1);
+      context.getImageData(0, 0, 1, 1); // waits until all is on the canvas
+      times.push(performance.now() - start);
+    }
+    told.parts.push([part, drawn, times]);
+  }
+  return told;
+}
+"""
+
+
+async def drawn(page: Page, jobs: int, table: Table) -> None:
+    """Draw the schedule while it is moved over, at three widths of the view."""
+    told: dict[str, Any] = await page.evaluate(DRAWING, [jobs, 60])
+    table.add_row(f"rectangles of {jobs:,} jobs laid out [ms]", f"{told['built']:.0f}", f"{told['rectangles']:,}")
+    for part, shown, times in told["parts"]:
+        middle, worst = statistics.median(times), sorted(times)[int(0.95 * len(times))]
+        met = "met" if worst <= 1000 / ASKED_FPS else "NOT MET"
+        row = f"a frame, {part:.1%} of the time in view ({shown:,} drawn) [ms]"
+        table.add_row(row, f"{middle:.1f}, 95% below {worst:.1f}", f"asked: {1000 / ASKED_FPS:.0f}: {met}")
+
+
+async def jobs_per_s(session: aiohttp.ClientSession, url: str) -> float:
+    """Return how many jobs are taken in a second, in batches, one after the other."""
+    body = batch_of(BATCH)
+    begin_s = asyncio.get_running_loop().time()
+    for _ in range(BATCHES):
+        await hand_in(session, url, body)
+    return BATCH * BATCHES / (asyncio.get_running_loop().time() - begin_s)
+
+
+async def with_pages(url: str, pages: int, table: Table) -> None:
+    """Hand in jobs with and without open pages, in turn."""
+    gateway = next(child for child in psutil.Process().children() if child.num_threads() > 1)
+    alone, watched, memory = [], [], []
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        for _ in range(ROUNDS):
+            alone.append(await jobs_per_s(session, url))
+            before = gateway.memory_info().rss
+            # A page hears of the jobs that its user may see; these belong to nobody.
+            async with watching(url, [], pages, "user=nobody"):
+                memory.append((gateway.memory_info().rss - before) / 1e6)
+                watched.append(await jobs_per_s(session, url))
+    one, other = statistics.median(alone), statistics.median(watched)
+    less = 100 * (1 - other / one)
+    table.add_row("jobs taken in, no page open [1/s]", f"{one:,.0f}", "")
+    met = "met" if less < ASKED_LESS else "NOT MET"
+    table.add_row(f"jobs taken in, {pages:,} pages open [1/s]", f"{other:,.0f}", f"{less:.1f}% less; asked: 10: {met}")
+    table.add_row(f"memory of {pages:,} open pages [MB]", f"{max(memory):.0f}", "")
+
+
+async def measure(jobs: int, pages: int) -> Table:
+    """Return all figures."""
+    table = Table("figure", "value", "", title="The pages")
+    with served(True) as url:
+        async with async_playwright() as playwright:
+            chromium = shutil.which("chromium") or shutil.which("google-chrome")
+            browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            page = await browser.new_page()
+            await page.goto(url)
+            await drawn(page, jobs, table)
+            await browser.close()
+        await with_pages(url, pages, table)
+    return table
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--pages", type=int, default=1_000)
+    asked = parser.parse_args()
+    Console(width=140).print(asyncio.run(measure(asked.jobs, asked.pages)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+// A report: the pages' picture of a schedule for runs that are over, beside their metrics. It stands in one file with
+// gantt.js (`gridweave view`), so nothing is imported here.
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function number(value, unit) {
+  if (value === null || value === undefined) return "–";
+  if (unit === "%") return `${(100 * value).toFixed(1)}%`;
+  if (unit !== "time") return value.toLocaleString(undefined, { maximumFractionDigits: 3 });
+  const units = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"], [1000, "s"], [1, "ms"]];
+  const [size, name] = units.find(([each]) => Math.abs(value) >= each) ?? units.at(-1);
+  return `${(value / size).toFixed(2)} ${name}`;
+}
+
+function metricsTable({ runs, metrics }) {
+  const head = element("tr", {}, element("th", { scope: "col" }, "Metric"),
+    ...runs.map((run) => element("th", { scope: "col" }, run.label)));
+  const rows = metrics.map(([name, words, unit]) => element("tr", {}, element("th", { scope: "row" }, words),
+    ...runs.map((run) => element("td", { class: "number" }, number(run.metrics[name], unit)))));
+  const table = element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Metrics" }, table);
+}
+
+function shades() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  const named = Object.fromEntries(["paper", "ink", "faint", "line", "shade", "bad"].map((name) => [name, of(name)]));
+  return { ...named, tones: Array.from({ length: 12 }, (_, index) => of(`t${index}`)) };
+}
+
+/** All pictures show the same time: what moves one moves the others. */
+function pictures(runs) {
+  const schedules = runs.map((run) => new Schedule(run.sites, run.jobs));
+  const look = { from: Math.min(...schedules.map((each) => each.begin)), to: Math.max(...schedules.map((each) => each.finish)) };
+  const shown = schedules.map((schedule, index) => {
+    const label = `Schedule of ${runs[index].label}: ${schedule.jobs.length} jobs; arrow keys move, plus and minus zoom`;
+    const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": label });
+    const said = element("p", { class: "hint", role: "status" }, "Point at a job.");
+    return { schedule, canvas, said, chosen: -1 };
+  });
+  const paint = () => shown.forEach((each) => {
+    const { canvas, schedule } = each;
+    const ratio = devicePixelRatio || 1;
+    [canvas.width, canvas.height] = [canvas.clientWidth * ratio, canvas.clientHeight * ratio];
+    const context = canvas.getContext("2d", { alpha: false });
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    each.view = new View(schedule, look.from, look.to, canvas.clientWidth, canvas.clientHeight);
+    draw(context, each.view, shades(), Infinity, each.chosen);
+  });
+  let frame = 0;
+  const soon = () => { frame ||= requestAnimationFrame(() => { frame = 0; paint(); }); };
+  const zoom = (factor, at) => {
+    const middle = look.from + at * (look.to - look.from);
+    const width = (look.to - look.from) * factor;
+    Object.assign(look, { from: middle - at * width, to: middle + (1 - at) * width });
+    soon();
+  };
+  const pan = (part) => {
+    const step = part * (look.to - look.from);
+    Object.assign(look, { from: look.from + step, to: look.to + step });
+    soon();
+  };
+  shown.forEach((each) => listen(each, { zoom, pan, soon }));
+  addEventListener("resize", soon);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
+  soon();
+  return shown.map(({ canvas, said }, index) => element("section", { class: "card" },
+    element("h2", {}, runs[index].label), element("div", { class: "gantt" }, canvas), said));
+}
+
+function listen(each, { zoom, pan, soon }) {
+  const { canvas, said } = each;
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    zoom(Math.exp(event.deltaY * 0.0015), event.offsetX / canvas.clientWidth);
+  }, { passive: false });
+  canvas.addEventListener("pointermove", (event) => {
+    if (event.buttons) return pan(-event.movementX / canvas.clientWidth);
+    const at = each.view.at(event.offsetX, event.offsetY);
+    each.chosen = at < 0 ? -1 : each.view.schedule.job[at];
+    said.textContent = at < 0 ? "Point at a job." : words(each.view.schedule.jobs[each.chosen]);
+    return soon();
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const done = { ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), "+": () => zoom(0.7, 0.5), "=": () => zoom(0.7, 0.5), "-": () => zoom(1.4, 0.5) }[event.key];
+    if (!done) return;
+    event.preventDefault();
+    done();
+  });
+}
+
+function words([id, , , state, submit, start, end, where]) {
+  const places = where.map(([site, nodes]) => `${site} (${nodes})`).join(" + ");
+  const [wait, ran] = [start - submit, end - start].map((ms) => number(ms, "time"));
+  return `Job ${id}: ${state === "limit" ? "ended at its limit" : state}, on ${places}; waited ${wait}, ran ${ran}.`;
+}
+
+const told = JSON.parse(document.getElementById("data").textContent);
+document.getElementById("main").append(
+  element("h1", {}, "gridweave"), metricsTable(told), ...pictures(told.runs),
+  element("p", { class: "hint" }, "The wheel zooms, dragging moves. A job stands on the lowest nodes that were free."),
+);

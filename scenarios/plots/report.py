@@ -1,0 +1,134 @@
+"""Runs as one HTML file that works offline: the schedule as the pages draw it, and the metrics, side by side."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import html
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gridweave.errors import InputError
+
+_STATIC = Path(__file__).parents[2] / "grid" / "web" / "static"
+_COLUMNS = ("job_id", "submit_ms", "start_ms", "end_ms", "width", "site", "killed")
+
+_METRICS = (
+    ("util", "Utilisation", "%"),
+    ("awrt_area_ms", "AWRT (area)", "time"),
+    ("art_ms", "Mean response time", "time"),
+    ("awt_ms", "Mean wait", "time"),
+    ("wait_p95_ms", "95% of waits below", "time"),
+    ("wait_max_ms", "Longest wait", "time"),
+    ("sldwa", "SLDwA", ""),
+    ("bounded_slowdown_10s", "Bounded slowdown (10 s)", ""),
+    ("loss_of_capacity", "Loss of capacity", "%"),
+    ("makespan_ms", "Makespan", "time"),
+    ("jobs", "Jobs", ""),
+)
+"""What a reader wants first (docs/metrics.md): the name in ``summary.json``, in words, and the unit."""
+
+
+class FinishedRun(msgspec.Struct, frozen=True):
+    """A finished run, as its folder tells it."""
+
+    label: str
+    sites: list[tuple[str, int]]
+    metrics: dict[str, float | None]
+    # As the gateway's `ScheduledJob`; times are from the beginning of the workload.
+    jobs: list[tuple[int, str, str, str, int, int, int, list[tuple[str, int]]]]
+
+
+def read_run(folder: str | Path) -> FinishedRun:
+    """Return the run of a folder that ``--out`` has written.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, or is none of a run: which, and the line.
+    """
+    folder = Path(folder)
+    summary = _summary(folder / "summary.json")
+    try:
+        with (folder / "jobs.csv").open(encoding="utf-8", newline="") as lines:
+            jobs = list(_jobs(folder / "jobs.csv", csv.DictReader(lines)))
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "is not text"
+        raise InputError(f"{folder / 'jobs.csv'}: {problem}; name a folder that --out has written") from None
+    sites = [(site["name"], site["nodes"]) for site in summary.get("sites", ())]
+    sites = sites or [(str(summary.get("site", "site")), int(summary["nodes"]))]
+    workload = summary.get("workload", {}).get("name", "")
+    label = f"{summary['label']}, {workload}" if workload else str(summary["label"])
+    return FinishedRun(label, sites, summary["metrics"], jobs)
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; name a folder that --out has written") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: {error}; name a folder that --out has written") from None
+    missing = [name for name in ("label", "metrics", "nodes") if name not in summary]
+    if missing:
+        raise InputError(f"{path}: has no {', '.join(missing)}; it is not the summary of one run")
+    return summary
+
+
+def _jobs(path: Path, rows: csv.DictReader[str]) -> Iterator[tuple[Any, ...]]:
+    missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+    if missing:
+        raise InputError(f"{path}: has no column {', '.join(missing)}; it is not the schedule of one run")
+    for row in rows:
+        try:
+            job_id, submit_ms, start_ms, end_ms, width = (int(row[name]) for name in _COLUMNS[:5])
+            places = _places(row["site"], width)
+            state = "limit" if int(row["killed"]) else "finished"
+        except (ValueError, TypeError):
+            right = "whole numbers, and a site as NAME or NAME:NODES+NAME:NODES"
+            raise InputError(f"{path}: line {rows.line_num}: cannot be read; {right} are asked for") from None
+        yield job_id, "", "", state, submit_ms, start_ms, end_ms, places
+
+
+def _places(text: str, width: int) -> list[tuple[str, int]]:
+    """Return the sites and nodes of a job.
+
+    Examples
+    --------
+    >>> _places("alpha:4+beta:2", 6), _places("alpha", 6)
+    ([('alpha', 4), ('beta', 2)], [('alpha', 6)])
+    """
+    if ":" not in text:
+        return [(text, width)]
+    parts = (part.rpartition(":") for part in text.split("+"))
+    return [(name, int(nodes)) for name, _, nodes in parts]
+
+
+def report(runs: Sequence[FinishedRun]) -> str:
+    """Return an HTML file of one or several runs, whole: it asks nobody for anything, and runs nothing but its own."""
+    style = (_STATIC / "style.css").read_text(encoding="utf-8")
+    # The one picture of the pages and of reports; a report is one file, so that nothing is imported there.
+    script = "\n".join(
+        (_STATIC / name).read_text(encoding="utf-8").replace("\nexport ", "\n") for name in ("gantt.js", "report.js")
+    )
+    title = html.escape(" and ".join(run.label for run in runs))
+    policy = f"default-src 'none'; script-src {_mark(script)}; style-src {_mark(style)}"
+    # No text of a job may end the element that holds it.
+    data = msgspec.json.encode({"runs": runs, "metrics": _METRICS}).decode().replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<title>{title}</title><style>{style}</style></head>
+<body><main id="main"></main><script type="application/json" id="data">{data}</script>
+<script type="module">{script}</script></body></html>
+"""
+
+
+def _mark(text: str) -> str:
+    """Return by what a browser knows a text that it may use."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,65 @@
+"""The folder that a site shares with the nodes of its batch system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gridweave.errors import InputError
+from gridweave.site.batch.service.ended import end_of, output_of
+from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.system import AllocationEnd
+from gridweave.site.launch import Launch, PieceState, Rank
+from gridweave.site.machine.folders import LAUNCH, piece_folder, write_state, write_whole
+from gridweave.site.messages import ENCODER
+
+
+def test_the_oldest_nodes_are_removed_and_those_in_use_stay(tmp_path: Path) -> None:
+    """With their output and what their scripts have printed."""
+    shared = SharedFolder(tmp_path / "shared")
+    names = [f"gw-x-{job}-{job}" for job in range(5)]
+    for age, name in enumerate(names):
+        (shared.node(name, 0) / "jobs").mkdir(parents=True)
+        (shared.path / f"{name}.log").write_text("x")
+        os.utime(shared.node(name, 0), (age, age))
+    shared.tidy({names[0]}, keep=2)
+    left = sorted(folder.name for folder in (shared.path / "nodes").iterdir())
+    assert left == [f"{names[0]}.0", f"{names[3]}.0", f"{names[4]}.0"]
+    assert sorted(path.stem for path in shared.path.glob("*.log")) == [names[0], names[3], names[4]]
+    assert (shared.token(), shared.secret()) == (SharedFolder(shared.path).token(), shared.secret())
+    assert shared.path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(("end", "outcome"), [
+    ("cancelled", "failed"), ("memory", "failed"), ("limit", "limit"), ("lost", "lost"), ("given back", "lost"),
+])  # fmt: skip
+def test_how_a_part_counts_whose_node_was_taken(tmp_path: Path, end: AllocationEnd, outcome: str) -> None:
+    """By how its allocation ended, unless it had ended by itself; what never began has not run."""
+    shared = SharedFolder(tmp_path)
+    root, key = shared.node("gw-x-7-1", 0), (7, 1)
+    told = end_of(root, "n0", key, end, "why")
+    assert (told.outcome, told.reason, told.has_run) == (outcome, "why", False)
+    folder = piece_folder(root, key)
+    folder.mkdir(parents=True)
+    launch = Launch(job_id=7, attempt=1, ranks=(Rank(0),), argv=("true",))
+    write_whole(folder / LAUNCH, ENCODER.encode(launch))
+    state = PieceState(job_id=7, attempt=1, phase="running", boot_id="", started_ms=5)
+    write_state(folder, state)
+    told = end_of(root, "n0", key, end, "why")
+    assert (told.outcome, told.has_run) == (outcome, True)
+    ended = PieceState(job_id=7, attempt=1, phase="ended", boot_id="", started_ms=5, outcome="finished")
+    write_state(folder, ended)
+    assert end_of(root, "n0", key, end, "why").outcome == "finished"
+    assert output_of(shared, 7, 1, 0, "out", 0, 10).is_here
+    assert not output_of(shared, 7, 1, 1, "out", 0, 10).is_here
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    """One line says what would be right."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        InputError, match=r"file/x: Not a directory; name a folder that you can write to, and that every"
+    ):
+        SharedFolder(tmp_path / "file" / "x")
