@@ -185,8 +185,11 @@ def test_what_is_killed_comes_back_by_itself(world: World) -> None:
         assert len(story.read_text().split()) == 1, f"{part}: the job that ran was begun again"
     before = asyncio.run(end(job_id))
     assert (before.state, before.attempt) == ("running", 1)
-    keeper = (state_folder("default") / "logs" / "keeper.log").read_text()
-    assert keeper.count("brought back: ") >= len(["gateway", "raylet", "gcs_server", HEAD])
+    keeper = state_folder("default") / "logs" / "keeper.log"
+    by_keeper = ("gateway", "raylet", "gcs_server", HEAD)  # all others are brought back without it
+    # It writes down what it has done a moment after all is well.
+    while keeper.read_text().count("brought back: ") < len(by_keeper):
+        pass
 
 
 def test_the_meta_scheduler_stands_on_the_head(world: World) -> None:
