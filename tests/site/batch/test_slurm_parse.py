@@ -1,4 +1,4 @@
-"""What Slurm's commands print is understood: recorded texts of several versions."""
+"""What Slurm's commands print is understood: texts recorded from 22.05, and made up after the manuals of others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SINFO_22_05 = """\
 2|planned|infinite
 2|allocated|infinite
 """
-# As newer versions print it: a reason with nodes, an array, a range of nodes, a user's name with a bar in it.
+# Made up after the manuals of newer versions: a reason with nodes, an array, a range of nodes, a name with a bar.
 SQUEUE_NEWER = """\
 71_[1-9]|PENDING|N/A|N/A|1-4|anna|Priority|sweep
 72|PENDING|N/A|N/A|2|bert|ReqNodeNotAvail, UnavailableNodes:n[3-4]|gw-x-7-1
