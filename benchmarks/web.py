@@ -92,6 +92,7 @@ async def with_pages(url: str, pages: int, table: Table) -> None:
     gateway = next(child for child in psutil.Process().children() if child.num_threads() > 1)
     alone, watched, memory = [], [], []
     async with aiohttp.ClientSession(headers=HEADERS) as session:
+        await jobs_per_s(session, url)
         for _ in range(ROUNDS):
             alone.append(await jobs_per_s(session, url))
             before = gateway.memory_info().rss

@@ -30,6 +30,7 @@ export class Schedule {
     this.first = Int32Array.from(rects, (rect) => rect.first);
     this.nodes = Int32Array.from(rects, (rect) => rect.nodes);
     this.job = Int32Array.from(rects, (rect) => rect.job);
+    this.tone = Uint8Array.from(rects, (rect) => (started[rect.job][0] * 7) % 12);
     // The latest end of all up to each rectangle: those before the first that reaches into view need no look.
     this.reach = new Float64Array(this.n);
     let latest = -Infinity;
@@ -113,59 +114,105 @@ const STEPS = [1e3, 5e3, 15e3, 6e4, 3e5, 9e5, 36e5, 108e5, 432e5, 864e5, 6048e5,
 
 /** Draw a view; `colours` are those of the sheet, `now` the line of now, `chosen` the index of a job, or -1. */
 export function draw(context, view, colours, now, chosen) {
-  const { schedule, width, height } = view;
-  context.fillStyle = colours.paper;
-  context.fillRect(0, 0, width, height);
-  drawSites(context, view, colours);
-  const drawn = drawJobs(context, view, colours, now, chosen);
+  const { schedule } = view;
+  const found = inView(view, now);
+  paint(context, view, colours, found);
+  nameSites(context, view, colours);
+  decorate(context, view, colours, found, chosen);
   drawAxis(context, view, colours, now);
   if (!schedule.n) {
     context.fillStyle = colours.faint;
     context.fillText("No job has started in this time.", 12, AXIS + 20);
   }
-  return drawn;
+  return found.reduce((sum, each) => sum + each.length, 0);
 }
 
-function drawSites(context, view, colours) {
+/** Put all that is no text on the canvas, pixel by pixel: a hundred thousand calls to it would take too long. */
+function paint(context, view, colours, found) {
+  const { width: across, height: down } = context.canvas;
+  const ratio = across / view.width;
+  const image = context.createImageData(across, down);
+  const pixels = new Uint32Array(image.data.buffer);
+  const shade = pixelOf(context, colours.shade);
+  pixels.fill(pixelOf(context, colours.paper));
+  view.schedule.sites.forEach((site, index) => {
+    const [top, end] = [view.tops[index], view.tops[index] + site.nodes * view.row].map((y) => Math.round(y * ratio));
+    pixels.fill(shade, top * across, end * across);
+  });
+  for (const [kind, rectangles] of found.entries()) {
+    const tone = pixelOf(context, colours.tones[kind % 12]);
+    const pixel = kind < 12 ? tone : mixed(tone, shade); // what is only expected is pale
+    for (const at of rectangles) {
+      box(view, at);
+      const [left, right] = [Math.max(0, Math.floor(BOX[0] * ratio)), Math.min(across, Math.ceil((BOX[0] + BOX[2]) * ratio))];
+      const top = Math.max(0, Math.floor(BOX[1] * ratio));
+      const end = Math.min(down, Math.max(top + 1, Math.floor((BOX[1] + BOX[3]) * ratio)));
+      for (let y = top; y < end; y += 1) for (let x = left + y * across; x < right + y * across; x += 1) pixels[x] = pixel;
+    }
+  }
+  context.putImageData(image, 0, 0);
+}
+
+/** A colour of the sheet as a pixel, opaque, in the order of bytes that images have. */
+function pixelOf(context, colour) {
+  context.fillStyle = colour; // any way to write it becomes #rrggbb by that
+  const value = Number.parseInt(context.fillStyle.slice(1), 16);
+  return (0xff000000 | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
+}
+
+const mixed = (one, other) => [0, 8, 16].reduce(
+  (sum, shift) => sum + (Math.round(0.45 * ((one >>> shift) & 255) + 0.55 * ((other >>> shift) & 255)) << shift >>> 0), 0xff000000);
+
+function nameSites(context, view, colours) {
   context.font = "13px system-ui, sans-serif";
   context.textBaseline = "middle";
-  view.schedule.sites.forEach((site, index) => {
-    context.fillStyle = colours.shade;
-    context.fillRect(0, view.tops[index], view.width, site.nodes * view.row);
-    context.fillStyle = colours.ink;
-    context.fillText(`${site.name} · ${site.nodes} nodes`, 8, view.tops[index] - GAP / 2);
-  });
+  context.fillStyle = colours.ink;
+  view.schedule.sites.forEach((site, index) => context.fillText(`${site.name} · ${site.nodes} nodes`, 8, view.tops[index] - GAP / 2));
 }
 
-function drawJobs(context, view, colours, now, chosen) {
-  const { schedule, row } = view;
+/** Which rectangles are seen, in 24 lists: by colour, those that are only expected apart. */
+function inView(view, now) {
+  const { schedule } = view;
   const scale = view.width / (view.to - view.from);
   const [first, last] = schedule.between(view.from, view.to);
+  const found = Array.from({ length: 24 }, () => []);
   // Of what is narrower than a pixel, one in a row of pixels is enough: up to where each row is filled.
   const filled = schedule.sites.map((site) => new Float64Array(site.nodes).fill(-1));
-  let drawn = 0;
   for (let at = first; at < last; at += 1) {
     if (schedule.end[at] <= view.from) continue;
-    const site = schedule.site[at];
-    const left = Math.max(-2, (schedule.start[at] - view.from) * scale);
-    const right = Math.min(view.width + 2, (schedule.end[at] - view.from) * scale);
-    const node = schedule.first[at];
-    if (right <= filled[site][node] + LEAST_WIDTH / 2) continue;
-    filled[site][node] = Math.max(right, left + LEAST_WIDTH);
-    const job = schedule.job[at];
-    context.fillStyle = colours.tones[(schedule.jobs[job][0] * 7) % 12];
-    const top = view.tops[site] + node * row;
-    const tall = Math.max(schedule.nodes[at] * row - (row > 4 ? 1 : 0), 0.5);
-    const wide = Math.max(right - left - (right - left > 4 ? 1 : 0), LEAST_WIDTH);
-    context.globalAlpha = schedule.start[at] > now ? 0.45 : 1; // what is only expected is pale
-    context.fillRect(left, top, wide, tall);
-    if (job === chosen) outline(context, left, top, wide, tall, colours);
-    if (wide > 40 && tall > 11) label(context, schedule.jobs[job], left, top, wide, tall);
-    drawn += 1;
+    const [site, node] = [schedule.site[at], schedule.first[at]];
+    const right = (schedule.end[at] - view.from) * scale;
+    if (right <= filled[site][node] + LEAST_WIDTH) continue;
+    filled[site][node] = right;
+    found[schedule.tone[at] + (schedule.start[at] > now ? 12 : 0)].push(at);
   }
-  context.globalAlpha = 1;
+  return found;
+}
+
+const BOX = new Float64Array(4); // of the rectangle at hand: left, top, width, height
+
+function box(view, at) {
+  const { schedule, row } = view;
+  const scale = view.width / (view.to - view.from);
+  const left = Math.max(-2, (schedule.start[at] - view.from) * scale);
+  const wide = Math.min(view.width + 2, (schedule.end[at] - view.from) * scale) - left;
+  const tall = schedule.nodes[at] * row;
+  BOX[0] = left;
+  BOX[1] = view.tops[schedule.site[at]] + schedule.first[at] * row;
+  BOX[2] = Math.max(wide - (wide > 4 ? 1 : 0), LEAST_WIDTH);
+  BOX[3] = Math.max(tall - (row > 4 ? 1 : 0), 0.5);
+}
+
+/** Numbers in rectangles that are large enough, a line around the job that is chosen, and one that joins its parts. */
+function decorate(context, view, colours, found, chosen) {
+  const { schedule } = view;
+  for (const at of found.flat()) {
+    box(view, at);
+    const [left, top, wide, tall] = BOX;
+    if (schedule.job[at] === chosen) outline(context, left, top, wide, tall, colours);
+    if (wide > 40 && tall > 11) label(context, schedule.jobs[schedule.job[at]], left, top, wide, tall);
+  }
   if (chosen >= 0) joinParts(context, view, colours, chosen);
-  return drawn;
 }
 
 function outline(context, left, top, wide, tall, colours) {
@@ -175,7 +222,6 @@ function outline(context, left, top, wide, tall, colours) {
 }
 
 function label(context, job, left, top, wide, tall) {
-  context.globalAlpha = 1;
   context.fillStyle = "#000";
   context.font = "11px system-ui, sans-serif";
   context.fillText(String(job[0]), Math.max(left, 0) + 4, top + tall / 2, wide - 8);
