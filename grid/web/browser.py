@@ -21,7 +21,7 @@ def check_browser(request: web.BaseRequest) -> None:
     if not is_loopback(_name(host)):
         problem = f"without tokens the gateway is spoken to as localhost, not as {host!r:.100}"
         raise RefusalError("foreign-origin", problem)
-    _check_origin(request)
+    check_origin(request)
 
 
 def check_own_page(request: web.BaseRequest) -> None:
@@ -30,14 +30,15 @@ def check_own_page(request: web.BaseRequest) -> None:
     The cookie is of the kind that browsers keep from requests of other sites (``SameSite=Strict``). Another port of
     this host is no other site for that, so the origin counts; what changes something must name it.
     """
-    _check_origin(request)
+    check_origin(request)
     is_named = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
     if request.method not in _SAFE and not is_named:
         problem = "a login by cookie is for the pages of this gateway; send Authorization: Bearer TOKEN instead"
         raise RefusalError("foreign-origin", problem)
 
 
-def _check_origin(request: web.BaseRequest) -> None:
+def check_origin(request: web.BaseRequest) -> None:
+    """Refuse what a page of another origin has asked for."""
     host = request.headers.get("Host", "")
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():

@@ -16,7 +16,7 @@ from gridweave.grid.gateway.access import AsyncTokens, TokenStore, find_token
 from gridweave.grid.gateway.call import GatewayCall
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import encode
-from gridweave.grid.web.browser import check_own_page, cookie_of, drop_cookies, set_cookie
+from gridweave.grid.web.browser import check_origin, cookie_of, drop_cookies, set_cookie
 from gridweave.grid.web.codes import CODE_S
 
 LOGIN_HOURS = 12.0
@@ -38,7 +38,7 @@ async def make_code(call: GatewayCall) -> LoginCode:
 async def log_in(call: GatewayCall, body: NewLogin) -> web.Response:
     """Log a browser in: with a token, or with a code that is good once."""
     tokens = _tokens(call)
-    check_own_page(call.request)
+    check_origin(call.request)
     try:
         token, info = await _login_of(call, tokens, body)
     except RefusalError as error:
