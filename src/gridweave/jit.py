@@ -213,6 +213,14 @@ class _PromptCache(FunctionCache):
                 self.flush()
                 return None
 
+    def save_overload(self, sig: object, data: object) -> None:
+        try:
+            super().save_overload(sig, data)
+        except (ImportError, AttributeError):
+            # Another process has kept something for such a class since we looked.
+            self.flush()
+            super().save_overload(sig, data)
+
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return *super()._index_key(sig, codegen), _foreign_sources(self._py_func, sig)
 

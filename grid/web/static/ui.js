@@ -26,7 +26,7 @@ export function useEvents(heard) {
  * Data that is loaded anew when something happens (`concerns(event)`), at least every `every` ms, and never while the
  * page is hidden. What was loaded before stays when the gateway is away; `problem` says that it is.
  */
-export function useFresh(load, inputs, { every = 10_000, gap = 700, concerns = () => true } = {}) {
+export function useFresh(load, inputs, { every = 10_000, gap = 1000, concerns = () => true } = {}) {
   const [state, set] = useState({ data: null, problem: null });
   const run = useRef(() => {});
   useEffect(() => {

@@ -92,7 +92,7 @@ export function GridPage({ who }) {
     ]);
     return { sites: sites.sites, queue, scheduling };
   };
-  const { data, problem, reload } = useFresh(load, [], { every: 5000 });
+  const { data, problem, reload } = useFresh(load, [], { every: 5000, gap: 2000 });
   const canOperate = who.scopes.includes("operate");
   if (!data) return html`<h1>Grid</h1><${Trouble} problem=${problem} />`;
   const { sites, queue, scheduling } = data;

@@ -111,7 +111,11 @@ export function JobPage({ at, who }) {
       : await get(`/v1/jobs/${id}/forecast`, {}, { signal });
     return { record, story: story.entries, forecast };
   };
-  const { data, problem, reload } = useFresh(load, [id], { every: 5000 });
+  const { data, problem, reload } = useFresh(load, [id], {
+    every: 5000,
+    // Why it waits changes with other jobs; that is looked at now and then.
+    concerns: (event) => event.job_id === Number(id),
+  });
   const now = useNow();
   if (!data) return html`<h1>Job ${id}</h1><${Trouble} problem=${problem} />`;
   const { record, story, forecast } = data;

@@ -7,7 +7,7 @@ import { Empty, html, JobLink, State, Table, Time, Trouble, useFresh, useNow, us
 export function QueuePage({ who }) {
   const [user, only] = useState("");
   const load = (signal) => get("/v1/queue", { limit: 500, explain: true }, { signal });
-  const { data, problem } = useFresh(load, [], { every: 5000, gap: 1500 });
+  const { data, problem } = useFresh(load, [], { every: 5000, gap: 2000 });
   const now = useNow();
   if (!data) return html`<h1>Queue</h1><${Trouble} problem=${problem} />`;
   const jobs = data.jobs.filter((job) => !user || job.user === user);
