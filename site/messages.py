@@ -112,7 +112,7 @@ class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
 
     nodes: int  # that run jobs, or could
     longest_ms: int | None  # the longest time for which nodes are given; None: any
-    free: tuple[tuple[int, int], ...]  # from when on how many nodes nobody has, as is expected now; by the instant
+    free_from: tuple[tuple[int, int], ...]  # from when on how many nodes nobody has, as is expected now; by the instant
     asks: tuple[AskSeen, ...] = ()
     problem: str = ""  # why it does not answer; empty if it does
 

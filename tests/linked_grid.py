@@ -60,7 +60,7 @@ class LinkedSite:
         self._door = Door(self.agent, ("part",))
         self._watching = asyncio.create_task(self.agent.run())
         journal = str(Path(self.service.folder) / "site.journal")
-        self.actor = SiteActor(self.service.settings, journal, Clock(), "", self.service.uplink, calls=self)
+        self.actor = SiteActor(self.service.settings, journal, Clock(), self.service.uplink, calls=self)
         self.gateway: Gateway = make_gateway(self.service, self.service.gateway.settings(""), self)
         await self.gateway.start()
 

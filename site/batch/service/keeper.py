@@ -199,8 +199,8 @@ class BatchKeeper:
                 self._told[each.job.job_id] = seen
                 asks.append(seen)
         seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks))
-        plain = msgspec.structs.replace(seen_all, free=(), asks=())
-        is_new = self._told_seen is None or msgspec.structs.replace(self._told_seen, free=(), asks=()) != plain
+        plain = msgspec.structs.replace(seen_all, free_from=(), asks=())
+        is_new = self._told_seen is None or msgspec.structs.replace(self._told_seen, free_from=(), asks=()) != plain
         if asks or is_new or time.monotonic() - self._told_s > TELL_S:
             self._told_seen, self._told_s = seen_all, time.monotonic()
             await self._driver.told(seen_all)

@@ -156,13 +156,13 @@ class BatchDiscipline:
         """Return how many nodes a job of this length could have at once, as far as can be seen."""
         if self._seen is None or self._seen.problem or self._in_order():
             return 0
-        return min(self._nodes, free_throughout(self._seen.free, now_ms, now_ms + length_ms))
+        return min(self._nodes, free_throughout(self._seen.free_from, now_ms, now_ms + length_ms))
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, as far as can be seen; None: never, or nothing is seen."""
         if width > self._nodes or self._seen is None:
             return None
-        start_ms = earliest_start(self._seen.free, now_ms, width, length_ms)
+        start_ms = earliest_start(self._seen.free_from, now_ms, width, length_ms)
         expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
         # Behind those of the site that wait; a batch system that backfills may be quicker.
         return None if start_ms is None else max([start_ms, *expected])

@@ -24,6 +24,7 @@ BODIES: dict[str, Any] = {
     "/v1/jobs/kill": {"job_ids": []},
     "/v1/jobs/requeue": {"job_ids": []},
     "/v1/jobs/signal": {"job_ids": [], "signal": "USR1"},
+    "/v1/login": {"token": "nobody's"},
     "/v1/quote": a_job(),
     "/v1/tokens": {"user": "carl", "scopes": ["read"]},
     "/v1/tokens/short": {"scopes": ["submit"]},
@@ -44,7 +45,7 @@ async def test_each_scope_is_for_what_the_table_says(tmp_path: Path, scope: Any)
             path = route.path.replace("{id}", "7").replace("{name}", "north")
             status, answer, _ = await grid.ask(route.method, path, BODIES.get(route.path), token=token)
             if route.scope is None:
-                expected = {200}
+                expected = {401} if route.name == "log_in" else {200}
             elif scope is None:
                 expected = {401}
             elif scope not in (route.scope, "operate"):

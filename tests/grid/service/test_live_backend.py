@@ -171,7 +171,7 @@ async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
         assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.story(waits)]
 
 
-DEAF = "trap '' TERM; trap 'echo heard' USR1; while true; do sleep 0.05; done"
+DEAF = "trap '' TERM; trap 'echo heard' USR1; echo up; while true; do sleep 0.05; done"
 """Does not end when it is told to, and says when it gets USR1."""
 
 
@@ -180,7 +180,7 @@ async def test_a_job_that_does_not_end_is_ending_until_it_is_killed_at_once(tmp_
     """One that ignores TERM has its long grace and is told as ending; to be killed at once is heard all the same."""
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
-        program = Program(argv=("sh", "-c", f"echo up; {DEAF}"), grace_ms=300_000)
+        program = Program(argv=("sh", "-c", DEAF), grace_ms=300_000)
         request = JobRequest(program=program, limit_ms=600_000, user="anna")
         own, deaf = [(await submit(backend, request, site=site))[0] for site in ("south", None)]
         for job_id in (own, deaf):
@@ -201,8 +201,8 @@ async def test_the_processes_of_a_job_get_a_signal_and_go_on(tmp_path: Path) -> 
     """All ranks of running jobs get it, of the grid and of a site's own users; of waiting ones nobody does."""
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
-        (own,) = await submit(backend, shell(f"echo up; {DEAF}", nodes=2), site="south")
-        runs, waits = await submit(backend, shell(f"echo up; {DEAF}", nodes=4), shell("true", nodes=4))
+        (own,) = await submit(backend, shell(DEAF, nodes=2), site="south")
+        runs, waits = await submit(backend, shell(DEAF, nodes=4), shell("true", nodes=4))
         for job_id in (own, runs):
             await in_state(backend, job_id, "running")
             for rank in range(2):

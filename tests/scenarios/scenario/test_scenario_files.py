@@ -312,7 +312,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
             "grid.overhaed=0.3",
             "known are mode, control, order, backfill, head_reservation, selection, overhead, lower_bound",
         ),
-        ("nothing=1", "known are sites, workload, scenario, grid, network, faults, output"),
+        ("nothing=1", "known are sites, workload, scenario, grid, network, faults, live, output"),
         ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),
         ("sites.alpha=3", "is a site; set one of its keys"),
         ("sites.alpha.nodes=many", "is 'many'; a whole number is needed"),
@@ -338,7 +338,7 @@ def test_the_schema_names_every_key() -> None:
     """The schema has the tables and keys of the structs, and allows no others."""
     schema = json_schema()
     tables = schema["$defs"]
-    names = {"scenario", "sites", "workload", "grid", "network", "faults", "output", "net"}
+    names = {"scenario", "sites", "workload", "grid", "network", "faults", "live", "output", "net"}
     assert set(tables["Scenario"]["properties"]) == names
     assert tables["GridTable"]["properties"]["mode"]["enum"] == ["local", "sharing", "multi-site", "adaptive"]
     assert all(table["additionalProperties"] is False for table in tables.values())

@@ -299,7 +299,7 @@ async def test_a_job_whose_node_is_lost_runs_again(site: BatchSite) -> None:
     record = await site.over(job)
     assert (record.outcome, record.attempt) == ("finished", 2)
     site.cluster.start_node(number)
-    site.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    await site.until(lambda: "idle" in site.cluster.run("sinfo", "-h", "-n", node, "-o", "%T"), "the node back")
 
 
 @pytest.mark.asyncio
