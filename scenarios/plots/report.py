@@ -62,7 +62,8 @@ def read_run(folder: str | Path) -> FinishedRun:
     sites = [(site["name"], site["nodes"]) for site in summary.get("sites", ())]
     sites = sites or [(str(summary.get("site", "site")), int(summary["nodes"]))]
     workload = summary.get("workload", {}).get("name", "")
-    label = f"{summary['label']}, {workload}" if workload else str(summary["label"])
+    told = [folder.resolve().name, str(summary["label"]), *([workload] if workload else [])]
+    label = ", ".join(told)
     return FinishedRun(label, sites, summary["metrics"], jobs)
 
 

@@ -268,7 +268,10 @@ function drawAxis(context, view, colours, now) {
 
 function mark(instant, step) {
   // A run that is over counts from its beginning.
-  if (Math.abs(instant) < 1e11) return step >= 864e5 ? `day ${Math.round(instant / 864e5)}` : `${+(instant / 36e5).toFixed(3)} h`;
+  if (Math.abs(instant) < 1e11) {
+    const [unit, name] = [[864e5, "d"], [36e5, "h"], [6e4, "min"]].find(([each]) => step >= each) ?? [1e3, "s"];
+    return `${+(instant / unit).toFixed(1)} ${name}`;
+  }
   const date = new Date(instant);
   if (step >= 864e5) return date.toLocaleDateString(undefined, { month: "short", day: "numeric" });
   return date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: step < 6e4 ? "2-digit" : undefined });
