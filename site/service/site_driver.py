@@ -20,13 +20,11 @@ from gridweave.site.messages import (
     REPORTS,
     CommitNodes,
     DrainSite,
-    EndRun,
     GridMessage,
     KeepRun,
     LiveSiteEvent,
     MachineForgotten,
     MachineJoined,
-    OpenRun,
     Order,
     RequestQuote,
     ReserveNodes,
@@ -46,6 +44,8 @@ from gridweave.site.service.driver import Driver, Send
 GRID = "grid"
 """The other end of a site's connection."""
 
+_TOLD_ONCE = (KeepRun, SignalRun)
+"""Orders that are not among those which `Runs.orders` repeats."""
 
 REPEAT_S = 2.0
 """After so long a machine is told again what it has not said to have done."""
@@ -100,8 +100,7 @@ class SiteDriver(Driver[Any]):
             orders.setdefault(order.machine, []).append(order)
         for command in commands:
             # What is not repeated is told even to those that are told again all that is.
-            is_new = isinstance(command, (StartRun, OpenRun, EndRun)) and command.machine not in self._due
-            if is_new or isinstance(command, (KeepRun, SignalRun)):
+            if isinstance(command, Order) and (isinstance(command, _TOLD_ONCE) or command.machine not in self._due):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
         for machine, ordered in orders.items():

@@ -62,7 +62,6 @@ def overlap_s(one: Spans, other: Spans) -> float:
     return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in itertools.product(one, other))
 
 
-@pytest.mark.xfail(strict=False, reason="a machine hears of the first turns late, after a job has started")
 def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: Path) -> None:
     """Two jobs on both machines, each rank with a child: no process of one counts in the slices of the other.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -17,9 +17,11 @@ from gridweave.site.journal import journal as journal_module
 from gridweave.site.launch import Used
 from gridweave.site.messages import (
     ENCODER,
+    ORDERS,
     EnqueueJob,
     Machine,
     MachineJoined,
+    Order,
     RequestQuote,
     ReserveNodes,
     RunEnded,
@@ -133,6 +135,18 @@ def blocked_flush(life: Life, monkeypatch: pytest.MonkeyPatch) -> threading.Even
 
     monkeypatch.setattr(life.driver.journal, "flush", waits)
     return go
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [kind for kind in get_args(Order) if kind is not StartRun])
+async def test_an_order_goes_to_its_machine_at_once(place: Path, kind: Any) -> None:
+    """What is decided is told when it is decided, whatever kind of order it is, not when all is told again."""
+    life = Life(place)
+    values = {"machine": "n0", "job_id": FIRST, "attempt": 1, "reason": "", "runs": False, "signal": "USR1"}
+    order = kind(**{name: value for name, value in values.items() if name in kind.__struct_fields__})
+    life.driver.act([order])
+    await life.turn()
+    assert [(machine, ORDERS.decode(data)) for machine, data in life.wires.orders] == [("n0", [order])]
 
 
 @pytest.mark.asyncio
