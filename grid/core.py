@@ -203,7 +203,7 @@ class MetaCore:
 
     def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecast:
         """Return when a job would start, and where, that were submitted now; nothing changes by that."""
-        return self.quoter(now_ms, job, sensitivity, sends)()
+        return self.quoter(now_ms, GridJobSubmitted(job, sensitivity, sends))()
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
@@ -213,20 +213,11 @@ class MetaCore:
         """
         return self._control.forecaster(max(now_ms, self._now_ms), job_id, end_ms)
 
-    def quoter(
-        self,
-        now_ms: int,
-        job: Job,
-        sensitivity: float = 1.0,
-        sends: Sends | None = None,
-        barred: tuple[int, ...] = (),
-        end_ms: int = 0,
-        without: int | None = None,
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be without a job that waits."""
         now_ms = max(now_ms, self._now_ms)
-        self.check(now_ms, (GridJobSubmitted(job, sensitivity, sends),))
-        return self._control.quoter(now_ms, job, sensitivity, sends, barred, end_ms, without)
+        self.check(now_ms, (asked,))
+        return self._control.quoter(now_ms, asked, end_ms, without)
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""

@@ -224,13 +224,11 @@ class LiveGrid:
             state, refusal = "held", f"it would wait: {waits}"
         if refusal is None:
             try:
-                sends = None if request.traffic is None else self._sends(request.traffic)
-                barred = self._barred(request.user)
-                if len(barred) < len(self._names):
-                    told = request.sensitivity, sends, tuple(barred), self._end_ms(), instead_of
-                    found = self.core.quoter(now_ms, self.book.next_job(request), *told)
+                asked = self._submission(self.book.next_job(request), request)
+                if len(asked.barred) < len(self._names):
+                    found = self.core.quoter(now_ms, asked, self._end_ms(), instead_of)
                     return self._with_refusals(found, request.user)
-                state, refusal = "refused", self._no_site_takes(request.user, barred)
+                state, refusal = "refused", self._no_site_takes(request.user, self._barred(request.user))
             except InputError as error:
                 refusal = str(error)
         known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")

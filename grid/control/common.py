@@ -154,16 +154,7 @@ class Control(ABC):
         """
 
     @abstractmethod
-    def quoter(
-        self,
-        now_ms: int,
-        job: Job,
-        sensitivity: float,
-        sends: Sends | None,
-        barred: Barred = (),
-        end_ms: int = 0,
-        without: int | None = None,
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:

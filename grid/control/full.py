@@ -151,23 +151,14 @@ class FullControl(Control):
             return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], self._names)
         return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names, end_ms)
 
-    def quoter(
-        self,
-        now_ms: int,
-        job: Job,
-        sensitivity: float,
-        sends: Sends | None,
-        barred: Barred = (),
-        end_ms: int = 0,
-        without: int | None = None,
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""
-        if barred:
-            return partial(apart_forecast, self._those_apart().quoter(now_ms, job, sensitivity, sends, barred))
+        if asked.barred:
+            return partial(apart_forecast, self._those_apart().quoter(now_ms, asked))
         twin = self.copy()
         if without in twin._number and without not in twin._attempts.attempts:
             twin.cancel(now_ms, without)
-        return partial(quoted_forecast, twin, now_ms, job, sensitivity, sends, self._names, end_ms)
+        return partial(quoted_forecast, twin, now_ms, asked, self._names, end_ms)
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait: one play for all of them."""

@@ -28,6 +28,7 @@ from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
 from gridweave.grid.messages import (
     GridCommand,
+    GridJobSubmitted,
     LinksChanged,
     PathsMeasured,
     ToSite,
@@ -403,18 +404,9 @@ class LimitedControl(DelegatingControl):
             found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(
-        self,
-        now_ms: int,
-        job: Job,
-        sensitivity: float,
-        sends: Sends | None,
-        barred: Barred = (),
-        end_ms: int = 0,
-        without: int | None = None,
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
-        found = unasked_quote(now_ms, job, self._nodes, self.why_never(job, barred), self._names)
+        found = unasked_quote(now_ms, asked.job, self._nodes, self.why_never(asked.job, asked.barred), self._names)
         return lambda: found
 
     def check_invariants(self) -> None:

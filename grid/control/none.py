@@ -16,7 +16,7 @@ from gridweave.grid.control.common import (
 )
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
-from gridweave.grid.messages import GridCommand, LinksChanged, PathsMeasured, ToSite
+from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecaster
@@ -137,20 +137,10 @@ class NoControl(DelegatingControl):
         found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, self._names)
         return lambda: found
 
-    def quoter(
-        self,
-        now_ms: int,
-        job: Job,
-        sensitivity: float,
-        sends: Sends | None,
-        barred: Barred = (),
-        end_ms: int = 0,
-        without: int | None = None,
-    ) -> Forecaster:
+    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
-        found = unasked_quote(
-            now_ms, job, self._nodes, self.why_never(job, barred), self._names, self._loads(set(barred))
-        )
+        why_never, loads = self.why_never(asked.job, asked.barred), self._loads(set(asked.barred))
+        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, loads)
         return lambda: found
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:

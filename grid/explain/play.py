@@ -13,7 +13,7 @@ from typing import Protocol
 from gridweave.grid.control.coallocation import ASKED, Attempt, Fragments
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.explain.queue import Standing, named
-from gridweave.grid.messages import GridCommand, ReportRefused, ToSite
+from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecast, listed, places_text
@@ -108,16 +108,11 @@ def waiting_forecast(
 
 
 def quoted_forecast(
-    control: Copy,
-    now_ms: int,
-    job: Job,
-    sensitivity: float,
-    sends: Sends | None,
-    names: Sequence[str],
-    end_ms: int = 0,
+    control: Copy, now_ms: int, asked: GridJobSubmitted, names: Sequence[str], end_ms: int = 0
 ) -> Forecast:
     """Return when a job would start that were submitted now; the control is used up by that."""
-    for command in control.submit(now_ms, job, sensitivity, sends):
+    job = asked.job
+    for command in control.submit(now_ms, job, asked.sensitivity, asked.sends):
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
     _expect_ends(control.queue, now_ms, end_ms)

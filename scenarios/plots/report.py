@@ -15,6 +15,7 @@ import msgspec
 from gridweave.errors import InputError
 
 _STATIC = Path(__file__).parents[2] / "grid" / "web" / "static"
+_SCRIPTS = ("text.js", "gantt.js", "report.js")
 _COLUMNS = ("job_id", "submit_ms", "start_ms", "end_ms", "width", "site", "killed")
 
 _METRICS = (
@@ -112,10 +113,8 @@ def _places(text: str, width: int) -> list[tuple[str, int]]:
 def report(runs: Sequence[FinishedRun]) -> str:
     """Return an HTML file of one or several runs, whole: it asks nobody for anything, and runs nothing but its own."""
     style = (_STATIC / "style.css").read_text(encoding="utf-8")
-    # The one picture of the pages and of reports; a report is one file, so that nothing is imported there.
-    script = "\n".join(
-        (_STATIC / name).read_text(encoding="utf-8").replace("\nexport ", "\n") for name in ("gantt.js", "report.js")
-    )
+    # What pages and reports share; a report is one file, so that nothing is imported there.
+    script = "\n".join((_STATIC / name).read_text(encoding="utf-8").replace("\nexport ", "\n") for name in _SCRIPTS)
     title = html.escape(" and ".join(run.label for run in runs))
     policy = f"default-src 'none'; script-src {_mark(script)}; style-src {_mark(style)}"
     # No text of a job may end the element that holds it.

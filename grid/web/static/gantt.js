@@ -7,6 +7,14 @@ const GAP = 26; // above each site, for its name
 const AXIS = 28;
 const LEAST_WIDTH = 0.6;
 
+/** The colours of the sheet, as a canvas wants them. */
+export function coloursOfSheet() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(`--${name}`).trim();
+  const named = Object.fromEntries(["paper", "ink", "faint", "line", "shade", "bad"].map((name) => [name, of(name)]));
+  return { ...named, tones: Array.from({ length: 12 }, (_, index) => of(`t${index}`)) };
+}
+
 export class Schedule {
   /** `sites` are pairs of a name and its nodes; `jobs` are arrays as the gateway sends them (ScheduledJob). */
   constructor(sites, jobs) {

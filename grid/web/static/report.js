@@ -1,5 +1,5 @@
 // A report: the pages' picture of a schedule for runs that are over, beside their metrics. It stands in one file with
-// gantt.js (`gridweave view`), so nothing is imported here.
+// text.js and gantt.js (`gridweave view`), so nothing is imported here.
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -11,10 +11,7 @@ function element(name, attributes = {}, ...children) {
 function number(value, unit) {
   if (value === null || value === undefined) return "–";
   if (unit === "%") return `${(100 * value).toFixed(1)}%`;
-  if (unit !== "time") return value.toLocaleString(undefined, { maximumFractionDigits: 3 });
-  const units = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"], [1000, "s"], [1, "ms"]];
-  const [size, name] = units.find(([each]) => Math.abs(value) >= each) ?? units.at(-1);
-  return `${(value / size).toFixed(2)} ${name}`;
+  return unit === "time" ? span(value) : value.toLocaleString(undefined, { maximumFractionDigits: 3 });
 }
 
 function metricsTable({ runs, metrics }) {
@@ -24,13 +21,6 @@ function metricsTable({ runs, metrics }) {
     ...runs.map((run) => element("td", { class: "number" }, number(run.metrics[name], unit)))));
   const table = element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Metrics" }, table);
-}
-
-function shades() {
-  const style = getComputedStyle(document.documentElement);
-  const of = (name) => style.getPropertyValue(`--${name}`).trim();
-  const named = Object.fromEntries(["paper", "ink", "faint", "line", "shade", "bad"].map((name) => [name, of(name)]));
-  return { ...named, tones: Array.from({ length: 12 }, (_, index) => of(`t${index}`)) };
 }
 
 /** All pictures show the same time: what moves one moves the others. */
@@ -50,7 +40,7 @@ function pictures(runs) {
     const context = canvas.getContext("2d", { alpha: false });
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     each.view = new View(schedule, look.from, look.to, canvas.clientWidth, canvas.clientHeight);
-    draw(context, each.view, shades(), Infinity, each.chosen);
+    draw(context, each.view, coloursOfSheet(), Infinity, each.chosen);
   });
   let frame = 0;
   const soon = () => { frame ||= requestAnimationFrame(() => { frame = 0; paint(); }); };
@@ -95,9 +85,7 @@ function listen(each, { zoom, pan, soon }) {
 }
 
 function words([id, , , state, submit, start, end, where]) {
-  const places = where.map(([site, nodes]) => `${site} (${nodes})`).join(" + ");
-  const [wait, ran] = [start - submit, end - start].map((ms) => number(ms, "time"));
-  return `Job ${id}: ${state === "limit" ? "ended at its limit" : state}, on ${places}; waited ${wait}, ran ${ran}.`;
+  return `Job ${id}: ${state === "limit" ? "ended at its limit" : state}, on ${places(where)}; waited ${span(start - submit)}, ran ${span(end - start)}.`;
 }
 
 const told = JSON.parse(document.getElementById("data").textContent);

@@ -1,21 +1,13 @@
 // The schedule over all sites: what ran, runs, and is expected to run; zoom and pan, point to hear, click to open.
 
 import { get } from "../api.js";
-import { draw, Schedule, View } from "../gantt.js";
+import { coloursOfSheet, draw, Schedule, View } from "../gantt.js";
 import { count, places, span, when } from "../text.js";
 import { html, JobLink, State, Table, Time, Trouble, useEffect, useFresh, useNow, useRef, useState } from "../ui.js";
 
 const MOST_JOBS = 100_000;
 const HOUR = 3_600_000;
 const SPANS = [["the last hour", HOUR], ["the last day", 24 * HOUR], ["the last week", 168 * HOUR], ["all", null]];
-
-/** The colours of the sheet, as a canvas wants them. */
-function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const of = (name) => style.getPropertyValue(`--${name}`).trim();
-  const named = Object.fromEntries(["paper", "ink", "faint", "line", "shade", "bad"].map((name) => [name, of(name)]));
-  return { ...named, tones: Array.from({ length: 12 }, (_, index) => of(`t${index}`)) };
-}
 
 async function load(since, signal) {
   const [{ sites }, plan] = await Promise.all([
@@ -59,7 +51,7 @@ export function Gantt({ schedule, now, open }) {
     let frame = 0;
     const element = canvas.current;
     const context = element.getContext("2d", { alpha: false });
-    let shades = colours();
+    let shades = coloursOfSheet();
     function go() {
       frame = 0;
       const { clientWidth: width, clientHeight: height } = element;
@@ -75,7 +67,7 @@ export function Gantt({ schedule, now, open }) {
       element.dataset.ms = performance.now() - began;
     }
     paint.current = () => { frame ||= requestAnimationFrame(go); };
-    const themed = () => { shades = colours(); paint.current(); };
+    const themed = () => { shades = coloursOfSheet(); paint.current(); };
     const sized = new ResizeObserver(() => paint.current());
     sized.observe(element);
     addEventListener("themechange", themed);
