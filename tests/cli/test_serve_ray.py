@@ -7,13 +7,11 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ from gridweave.grid.client.transport import Patience
 from gridweave.grid.service.state import end_marked
 from gridweave.site.machine.processes import strays
 from ports import unused_port
+from waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -116,15 +115,6 @@ class Served:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
-
-
-def until(happened: Callable[[], Any]) -> Any:
-    """Wait until something has happened that happens by itself; return it."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not (found := happened()):
-        assert time.monotonic() < until_s, "it does not happen"
-        time.sleep(0.1)
-    return found
 
 
 @pytest.fixture

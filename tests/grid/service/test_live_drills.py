@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from gate_steps import DRILLS, STEPS, most_alone_ms
 from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRecord, JobRequest, Program
+from waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -83,15 +84,6 @@ def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     running = start_grid(plan, timeout_s=PATIENCE_S, kinds=Kinds(grid=DrilledMeta, site=DrilledSite))
     yield running
     running.stop()
-
-
-def until(happened: Callable[[], Any]) -> Any:
-    """Wait until something has happened that happens by itself; return it."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not (found := happened()):
-        assert time.monotonic() < until_s, "it does not happen"
-        time.sleep(0.02)
-    return found
 
 
 def process_of(grid: Any, actor: str) -> int | None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.job import JobRecord, JobRequest, Program, Resources
+from gridweave.site.job import JobRequest, Program, Resources
 from gridweave.site.launch import MachineRules
 from gridweave.site.machine.cgroups import open_cgroups, parts_problem
+from waiting import the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -41,20 +39,6 @@ for part in map(float, sys.argv[2:]):
 while not os.path.exists(os.path.join(sys.argv[1], "go")):
     time.sleep(0.01)
 """
-
-
-def until(happened: Callable[[], Any]) -> Any:
-    """Wait until something has happened that happens by itself; return it."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not (found := happened()):
-        assert time.monotonic() < until_s, "it does not happen"
-        time.sleep(0.05)
-    return found
-
-
-def the_end(grid: Any, job_id: int) -> JobRecord:
-    """Wait until a job has ended."""
-    return until(lambda: next((record for record in grid.records([job_id]) if record.state == "ended"), None))
 
 
 def test_the_kernel_is_told_what_each_job_may_use(ray_cluster: None, tmp_path: Path) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.job import JobRecord, JobRequest, Program
+from gridweave.site.job import JobRequest, Program
 from gridweave.site.machine.folders import read_state
+from waiting import the_end
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -48,15 +47,6 @@ if child:
 Spans = list[tuple[float, float]]
 
 
-def ended(grid: Any, job_id: int) -> JobRecord:
-    """Wait until a job has ended."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not (found := [record for record in grid.records([job_id]) if record.state == "ended"]):
-        assert time.monotonic() < until_s, "it does not end"
-        time.sleep(0.05)
-    return found[0]
-
-
 def overlap_s(one: Spans, other: Spans) -> float:
     """Return for how long two processes both counted."""
     return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in itertools.product(one, other))
@@ -79,7 +69,7 @@ def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: P
         program = Program(argv=(sys.executable, "-c", COUNT, str(counts)), grace_ms=200)
         request = JobRequest(program=program, nodes=2, limit_ms=120_000)
         jobs = [answer.job_id for answer in grid.submit([("one", request), ("two", request)])]
-        assert {ended(grid, job_id).outcome for job_id in jobs} == {"finished"}
+        assert {the_end(grid, job_id).outcome for job_id in jobs} == {"finished"}
         folders = {job_id: list(tmp_path.glob(f"grid/**/jobs/{job_id}.1")) for job_id in jobs}
         states = {job_id: [read_state(folder) for folder in found] for job_id, found in folders.items()}
     finally:

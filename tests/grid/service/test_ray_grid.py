@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from gridweave.site.journal.records import Note
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.service.calls import answer_of, question
+from waiting import the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -72,20 +72,6 @@ def process_of(grid: Any, actor: str) -> int | None:
         return int(grid.call(actor, "process"))
     except UnavailableError:
         return None
-
-
-def until(happened: Callable[[], Any]) -> Any:
-    """Wait until something has happened that happens by itself; return it."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not (found := happened()):
-        assert time.monotonic() < until_s, "it does not happen"
-        time.sleep(0.05)
-    return found
-
-
-def the_end(grid: Any, job_id: int) -> JobRecord:
-    """Wait until a job has ended."""
-    return until(lambda: next((record for record in grid.records([job_id]) if record.state == "ended"), None))
 
 
 def output(grid: Any, record: JobRecord, machine: str, rank: int) -> str:

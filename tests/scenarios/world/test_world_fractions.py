@@ -11,7 +11,6 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
 from gridweave.scenarios.workload.needs import with_needs
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.fractional.discipline import Fractional
@@ -19,6 +18,7 @@ from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.job import Resources
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.policy import SitePolicy
+from troubled_worlds import play_troubled
 
 NODES = 16
 GREEDY = FractionalPolicy(algorithm="GreedyPM*/per/OPT=MIN/MINVT=600", period_ms=3_000_000)
@@ -47,22 +47,7 @@ def test_own_users_in_the_world_have_the_schedule_of_their_site(policy: Fraction
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_that_must_never_happen_does_where_nodes_are_parted(seed: int, control: str) -> None:
     """With losses, crashes and cuts no node gives more than it has, no job is lost, and none runs twice."""
-    workload = drawn(seed, jobs=60)
-    rng = np.random.default_rng(seed)
-    result = simulate_world(
-        workload,
-        [NODES, 8, NODES],
-        GridPolicy(mode="sharing" if control == "none" else "adaptive", control=control, overhead=0.2),
-        site_policies=[GREEDY, SitePolicy(), PACKED],
-        to_grid=rng.random(len(workload)) < 0.7,
-        home=np.where(workload.width > 8, 0, np.arange(len(workload)) % 3),
-        network=Network(latency_ms=50, jitter_ms=100, loss=0.1, duplicate=0.1),
-        faults=Faults(crash_every_ms=9_000_000, crash_lasts_ms=60_000, cut_every_ms=9_000_000, cut_lasts_ms=30_000),
-        rng=rng,
-        check=True,
-    )
-    assert not result.refused
-    assert (result.end_ms >= result.start_ms).all()
+    play_troubled(drawn(seed, jobs=60), [NODES, 8, NODES], [GREEDY, SitePolicy(), PACKED], seed, control)
 
 
 def starts_at(policies: list[FractionalPolicy | SitePolicy], need: float, memory: float) -> list[int]:

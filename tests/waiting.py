@@ -1,0 +1,25 @@
+"""Waiting for what happens by itself in other processes: for a condition, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gridweave.site.job import JobRecord
+
+_LOOK_AGAIN_S = 0.02
+
+
+def until(happened: Callable[[], Any], patience_s: float = 300.0) -> Any:
+    """Wait until something has happened that happens by itself; return it."""
+    until_s = time.monotonic() + patience_s
+    while not (found := happened()):
+        assert time.monotonic() < until_s, f"it does not happen within {patience_s:g} s"
+        time.sleep(_LOOK_AGAIN_S)
+    return found
+
+
+def the_end(grid: Any, job_id: int) -> JobRecord:
+    """Wait until a job of a grid on Ray has ended."""
+    return until(lambda: next((record for record in grid.records([job_id]) if record.state == "ended"), None))
