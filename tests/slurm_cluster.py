@@ -88,7 +88,15 @@ class SlurmCluster:
         self.run("/usr/sbin/slurmd", "-f", str(self.conf), "-N", f"{self.name}{number + 1}")
 
     def kill_controller(self) -> None:
-        """Kill the controller as if its machine had failed."""
+        """Kill the controller as if its machine had failed, once what was cancelled before is written down as that.
+
+        It writes every few seconds. By an older state it would take such a job for one that runs, on nodes that others
+        then do not get for minutes.
+        """
+        changed = self.run("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
+        self.run("scancel", changed)
+        at_s = time.time()
+        self.wait(lambda: (self.folder / "state" / "job_state").stat().st_mtime > at_s, "the state of the jobs")
         self._kill("slurmctld", signal.SIGKILL)
 
     def kill_node(self, number: int) -> None:

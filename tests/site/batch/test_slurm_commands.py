@@ -92,13 +92,11 @@ async def test_a_controller_that_is_down_and_comes_back(cluster: SlurmCluster) -
     slurm = slurm_of(cluster)
     number = await slurm.submit(asked("gw-4", "sleep 600", 3))
     await seen(slurm, "gw-4", "running")
-    # A controller that is killed forgets what it has not written down; what has become of that is a matter of the site.
-    cluster.wait(lambda: b"gw-4" in (cluster.folder / "state" / "job_state").read_bytes(), "the job on disk")
     cluster.kill_controller()
     impatient = slurm_of(cluster, conf=str(_impatient(cluster)))
-    with pytest.raises(UnavailableError, match=r"squeue fails: .*ontact"):
+    with pytest.raises(UnavailableError, match="squeue fails: "):
         await impatient.view("gw-")
-    with pytest.raises(UnavailableError, match=r"Slurm takes no job now: .*ontact"):
+    with pytest.raises(UnavailableError, match="Slurm takes no job now: "):
         await impatient.submit(asked("gw-5", "true"))
     cluster.start_controller()
     assert (await seen(slurm, "gw-4", "running")).number == number
