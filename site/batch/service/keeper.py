@@ -122,9 +122,7 @@ class BatchKeeper:
     def _is_quiet(self) -> bool:
         """Return whether nothing is expected of the batch system."""
         view = self._view
-        if view is None or self._unsure:
-            return False
-        if self._unwanted:
+        if view is None or self._unsure or self._unwanted:
             return False
         seen = {allocation.name: allocation.state for allocation in view.allocations}
         return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
