@@ -22,6 +22,8 @@ from gridweave.grid.web.codes import LoginCodes
 from gridweave.site.job import JobRecord
 
 _MOST_IDS_BYTES = 1 << 20
+_MOST_OPEN_BYTES = 16 << 10
+"""Of a body that comes without a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class HttpRoute:
 
     def most_bytes(self, settings: GatewaySettings) -> int:
         """Return how large a body may be."""
+        if self.scope is None:
+            return min(settings.max_body_bytes, _MOST_OPEN_BYTES)
         return settings.max_body_bytes if self.reads_body else min(settings.max_body_bytes, _MOST_IDS_BYTES)
 
 

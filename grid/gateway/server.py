@@ -215,7 +215,9 @@ class Gateway:
         given = {} if route.query is None else {"query": asked}
         if route.is_stream:
             return await self._respond(call, route, given)
-        with parts.at_once.one(call.identity.user), parts.memory.holding() as take:
+        # Who is not known yet takes the room of nobody but those at the same address.
+        whose = call.identity.user or f"at {request.remote}"
+        with parts.at_once.one(whose), parts.memory.holding() as take:
             if route.body is not None:
                 call.form = body_form(request.headers.get("Content-Type", ""))
                 most = route.most_bytes(self.settings)

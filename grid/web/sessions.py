@@ -54,13 +54,16 @@ async def log_in(call: GatewayCall, body: NewLogin) -> web.Response:
 
 async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> tuple[str, TokenInfo]:
     """Return the token of a new login, and what it stands for."""
+    logins, address = call.parts.logins, call.request.remote
     if body.code:
+        logins.check(address, body.code)
         found = call.parts.codes.take(body.code)
         if found is None:
+            logins.failed(address)
             problem = f"the link was used already, or is over {CODE_S:g} s old; gridweave open makes another"
             raise RefusalError("unauthenticated", problem)
     else:
-        found = await find_token(call.request, body.token.strip(), tokens, call.parts.logins)
+        found = await find_token(call.request, body.token.strip(), tokens, logins)
     if found.parent and body.token:
         return body.token.strip(), found  # it is for a short time already
     try:

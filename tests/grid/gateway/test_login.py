@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -114,6 +115,39 @@ async def test_a_link_logs_in_once(served: Served, browser: Browser, tokens: dic
         assert status == 401
         assert "gridweave open makes another" in str(problem["detail"])
     assert (await served.ask("POST", "/v1/login/code"))[0] == 401
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("wrong", [{"code": "x"}, {"token": "gw_000000000000_" + "x" * 40}])
+async def test_logins_that_fail_are_counted(tmp_path: Path, tokens: dict[str, str], wrong: dict[str, str]) -> None:
+    """After some that were wrong an address has to wait, whether they were tokens or codes."""
+    async with serving(FakeBackend(), tokens=str(tmp_path / "tokens"), failed_logins_per_minute=2) as served:
+        asked = [(await served.ask("POST", "/v1/login", wrong))[0] for _ in range(3)]
+    assert asked == [401, 401, 429]
+
+
+@pytest.mark.asyncio
+async def test_nobody_keeps_others_from_logging_in(tmp_path: Path, tokens: dict[str, str]) -> None:
+    """A login is short, and those that never end take the room of their address alone."""
+    async with serving(FakeBackend(), tokens=str(tmp_path / "tokens"), max_at_once=1) as served:
+        status, problem, _ = await served.ask("POST", "/v1/login", {"token": "x" * 20_000})
+        assert (status, problem["type"]) == (413, "urn:gridweave:problem:body-too-large")
+        _, writer = await asyncio.open_connection("127.0.0.1", served.gateway.port)
+        head = (
+            "POST /v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+        )
+        writer.write(head.encode() + b'{"t')
+        await writer.drain()
+        while (await served.ask("POST", "/v1/login", {"token": tokens["anna"]}))[0] != 429:
+            await asyncio.sleep(0)
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        body = {"token": tokens["anna"]}
+        async with (
+            aiohttp.ClientSession(connector=elsewhere) as session,
+            session.post(f"{served.url}/v1/login", json=body) as answer,
+        ):
+            assert answer.status == 200
+        writer.close()
 
 
 @pytest.mark.asyncio
