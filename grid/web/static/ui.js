@@ -12,7 +12,7 @@ const news = new Set();
 export const tell = (event) => news.forEach((heard) => heard(event));
 
 /** Call `heard` with each event while a component is on the page. */
-export function useEvents(heard) {
+function useEvents(heard) {
   const latest = useRef(heard);
   latest.current = heard;
   useEffect(() => {

@@ -7,7 +7,7 @@ import { Empty, html, Trouble, useFresh, useState } from "../ui.js";
 const MOST_CELLS = 2048;
 
 /** What each node of a site does, in the order of their numbers: the job, "away", or nothing. */
-export function cellsOf(site) {
+function cellsOf(site) {
   const cells = Array.from({ length: Math.min(site.nodes, MOST_CELLS) }, () => ({ job: null, away: false }));
   for (const { job_id: jobId, nodes } of site.busy) {
     for (const [first, end] of nodes) {

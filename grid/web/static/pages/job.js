@@ -100,7 +100,7 @@ function Related({ record }) {
   </section>`;
 }
 
-export function JobPage({ at, who }) {
+export function JobPage({ at }) {
   const id = at.target;
   const load = async (signal) => {
     const [record, story] = await Promise.all([
@@ -126,7 +126,7 @@ export function JobPage({ at, who }) {
     <${Progress} record=${record} now=${now} />
     <${Facts} record=${record} now=${now} />
     ${forecast && html`<${Why} forecast=${forecast} record=${record} now=${now} />`}
-    ${["waiting", "held"].includes(record.state) && html`<${WhatIf} record=${record} forecast=${forecast} who=${who} />`}
+    ${["waiting", "held"].includes(record.state) && html`<${WhatIf} record=${record} forecast=${forecast} />`}
     ${record.starts > 0 && html`<${Output} record=${record} />`}
     ${OVER.includes(record.state) && html`<${Usage} record=${record} />`}
     <${Related} record=${record} />

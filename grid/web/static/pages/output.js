@@ -7,7 +7,7 @@ const MOST_KEPT = 200_000;
 const MOST_LINE = 2_000;
 
 /** The end of a text, with lines that are too long cut: a page is not to stand still for one of them. */
-export function shortened(text) {
+function shortened(text) {
   const kept = text.length > MOST_KEPT ? `… ${(text.length - MOST_KEPT).toLocaleString()} characters before\n${text.slice(-MOST_KEPT)}` : text;
   return kept.split("\n").map((line) => (line.length > MOST_LINE ? `${line.slice(0, MOST_LINE)} … (${line.length.toLocaleString()} characters)` : line)).join("\n");
 }

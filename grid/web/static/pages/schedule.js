@@ -36,7 +36,7 @@ function Tip({ job, x, y, now }) {
 }
 
 /** The canvas, and what mouse and keys do to it. */
-export function Gantt({ schedule, now, open }) {
+function Gantt({ schedule, now, open }) {
   const canvas = useRef(null);
   const [tip, point] = useState(null);
   const look = useRef({ from: 0, to: 1, moved: false });

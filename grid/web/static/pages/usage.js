@@ -14,7 +14,7 @@ const BY = {
 };
 
 /** Node-hours and jobs by what `by` says; a job on several sites counts at each with its part of the nodes. */
-export function usageOf(jobs, by, now) {
+function usageOf(jobs, by, now) {
   const found = new Map();
   for (const job of jobs) {
     if (job.start_ms === null) continue;
