@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from gridweave.netmodel.tables import CONTENTIONS
+from gridweave.scenarios.plots.load import draw_load
 from gridweave.scenarios.plots.parts import (
     BLACK,
     DASHED,
@@ -391,6 +392,7 @@ def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
 
 DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
     "streit": draw_months,
+    "streit_load": draw_load,
     "zhang": draw_zhang,
     "zhang_gang": draw_gang,
     "lomarc": draw_lomarc,
