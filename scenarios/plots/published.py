@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from gridweave.netmodel.tables import CONTENTIONS
-from gridweave.scenarios.plots.load import draw_load
 from gridweave.scenarios.plots.parts import (
     BLACK,
     DASHED,
@@ -25,6 +24,7 @@ from gridweave.scenarios.plots.parts import (
     new_figure,
     tidy,
 )
+from gridweave.scenarios.plots.published_dynp import draw_load, draw_switches
 from gridweave.scenarios.published import dfrs, lomarc, zhang_gang_curves
 from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns
 from gridweave.scenarios.published.lomarc import LomarcRuns
@@ -392,6 +392,7 @@ def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
 
 DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
     "streit": draw_months,
+    "streit_dynp": draw_switches,
     "streit_load": draw_load,
     "zhang": draw_zhang,
     "zhang_gang": draw_gang,

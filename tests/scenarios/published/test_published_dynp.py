@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import TracePath
-from gridweave.scenarios.plots.load import draw_load
+from gridweave.scenarios.plots.published_dynp import draw_load, draw_switches
 from gridweave.scenarios.published import streit_dynp, streit_load
 from gridweave.scenarios.published.registry import TABLES, resolve
 from gridweave.scenarios.published.streit import THESIS_TRACES, ThesisRuns
@@ -150,3 +150,20 @@ def test_what_was_simulated_under_load_is_kept(few: LoadRuns, monkeypatch: pytes
     monkeypatch.setattr(again._results, "_run", None)
     assert again.figures("KTH", 1.0, Way("sjf")) == first
     assert LoadRuns(few.runs, seeds=1, jobs=300, kept=True).figures("KTH", 1.0, Way("sjf")) != first
+
+
+def test_tables_of_switches_are_drawn_with_both_readings(
+    trace_path: TracePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each column of Table 5.4 has a panel with three bars for a row: what is printed, and ours in both readings."""
+    trace_path(THESIS_TRACES["KTH"].name)
+    line = printed("streit-5.4")[0] | {"trace": "KTH", "slackness": "2"}
+    monkeypatch.setattr(streit_dynp, "printed", lambda table: [line])
+    runs = TuningRuns(ThesisRuns())
+    (section,), _ = streit_dynp.table_5_4(runs)
+    (figure,) = draw_switches("streit-5.4", "", runs).values()
+    for axes, row in zip(figure.axes, section.rows, strict=True):
+        assert [bars.get_label() for bars in axes.containers] == ["printed", "true", "thesis"]
+        heights = [bars[0].get_height() for bars in axes.containers]
+        assert heights == [row.values[0].published, row.values[0].ours, row.values[1].ours]
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["KTH\nsimple\nslackness 2%"]

@@ -1,4 +1,4 @@
-"""The figures of Streit's thesis over the load: SLDwA and utilisation by shrinking factor, and the use of policies."""
+"""The figures of Streit's chapters 4 and 5: what is switched to, and SLDwA, utilisation and use of policies by load."""
 
 from __future__ import annotations
 
@@ -8,8 +8,53 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from gridweave.scenarios.plots.parts import DASHED, MARKERS, SERIES, legend_below, new_figure, percent_axis, tidy
+from gridweave.scenarios.plots.parts import (
+    DASHED,
+    MARKERS,
+    SERIES,
+    draw_groups,
+    legend_below,
+    new_figure,
+    percent_axis,
+    tidy,
+)
+from gridweave.scenarios.published import streit_dynp
+from gridweave.scenarios.published.report import Row
+from gridweave.scenarios.published.streit_dynp import TuningRuns
 from gridweave.scenarios.published.streit_load import BOUNDED, USED, Drawn, Figures, LoadRuns, Way, drawn_of, factors_of
+
+
+def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]:
+    """Draw Table 5.3 (a panel for each decider) or 5.4 (one for each column) as bars: printed, and both readings."""
+    (section,), _ = streit_dynp.TABLES[table](runs)
+    label = 0 if table == "streit-5.3" else -1
+    panels: dict[str, list[Row]] = {}
+    for row in section.rows:
+        if all(value.ours is not None for value in row.values):
+            panels.setdefault(row.labels[label], []).append(row)
+    if not panels:
+        return {}
+    columns = min(len(panels), 3)
+    figure = new_figure(11, 3.4 * (len(panels) // columns) + 0.6)
+    places = figure.subplots(len(panels) // columns, columns, squeeze=False).flat
+    for axes, (name, rows) in zip(places, panels.items(), strict=True):
+        bars = {"printed": [row.values[0].published or 0.0 for row in rows]}
+        bars |= {one: [row.values[place].ours or 0.0 for row in rows] for place, one in enumerate(section.columns)}
+        names = [_place(dict(zip(section.headings, row.labels, strict=True)), name) for row in rows]
+        draw_groups(axes, {series: [(one, one, one) for one in each] for series, each in bars.items()}, names)
+        axes.tick_params(axis="x", labelsize="x-small")
+        axes.set_ylabel("%")
+        axes.set_title(name, fontsize="medium", loc="left")
+    legend_below(figure)
+    figure.suptitle(section.title, fontsize="medium")
+    return {table: figure}
+
+
+def _place(labels: dict[str, str], panel: str) -> str:
+    """Return what stands below the bars of a row: what the panel does not say already."""
+    slack = labels.pop("slackness", "0")
+    parts = [part for part in labels.values() if part != panel]
+    return "\n".join([*parts, f"slackness {slack}%"] if slack != "0" else parts)
 
 
 def draw_load(table: str, title: str, runs: LoadRuns) -> dict[str, Figure]:
