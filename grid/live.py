@@ -51,6 +51,7 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     EnqueueJob,
+    FragmentEnding,
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
@@ -127,6 +128,7 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     meeting: dict[int, str]
     takes: dict[int, TakenUsers] = msgspec.field(default_factory=dict)
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    at_limit: list[int] = msgspec.field(default_factory=list)
 
 
 class LiveGrid:
@@ -167,6 +169,8 @@ class LiveGrid:
         # Whom each site takes, as it has said; and of whom it has refused a job since then.
         self._takes: dict[int, TakenUsers] = {}
         self._denied: set[tuple[int, str]] = set()
+        # The jobs that a site ends as they have reached their limit; one that turns out to be lost runs again.
+        self._at_limit: set[int] = set()
         self._now_ms = 0
         # What the core is to be told.
         self._inner: list[GridEvent] = []
@@ -281,6 +285,7 @@ class LiveGrid:
             meeting=self._meeting,
             takes=self._takes,
             denied=sorted(self._denied),
+            at_limit=sorted(self._at_limit),
         )
 
     def restore(self, state: LiveGridState[Any]) -> None:
@@ -292,12 +297,15 @@ class LiveGrid:
         self._gates = state.gates
         self._meeting = state.meeting
         self._takes, self._denied = state.takes, set(state.denied)
+        self._at_limit = set(state.at_limit)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
         open_jobs = {job_id for job_id, record in self.book.records.items() if record.state not in OVER}
         assert set(self._gates) <= open_jobs, "a job is over, and its parts are waited for"
+        ending = {job_id for job_id in open_jobs if self.book.records[job_id].state == "ending"}
+        assert self._at_limit <= ending, "a job is at its limit, and does not end"
         self.book.check_invariants()
 
     # -- what comes in ------------------------------------------------------------------------------------------------
@@ -325,6 +333,8 @@ class LiveGrid:
                 elif self._is_asked(site, message):
                     if isinstance(message, FragmentReady | FragmentOpened):
                         self._at_gate(site, message)
+                    elif isinstance(message, FragmentEnding):
+                        self._ends_at_limit(self.book.records[message.job_id])
                     else:
                         message = self._counted(message)
                         self._answered(site, message)
@@ -340,8 +350,9 @@ class LiveGrid:
         if wish.kind == "requeue":
             self._tell_all(record, RequeueFragment(record.job_id, record.attempt, wish.why_requeued))
             return
-        if wish.kind in ("cancel", "kill") and record.state in ("starting", "running"):
-            record.state = "ending"
+        if wish.kind in ("cancel", "kill"):
+            self._at_limit.discard(record.job_id)
+            record.state = "ending" if record.state in ("starting", "running") else record.state
         self._inner.append(_WISHES[wish.kind](record.job_id))
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
@@ -454,6 +465,12 @@ class LiveGrid:
             self._tell_all(record, FragmentsMet(record.job_id, record.attempt))
             self._runs(record, gate.start_ms)
 
+    def _ends_at_limit(self, record: JobRecord) -> None:
+        """Enter that a site ends its part of a job, which has reached its limit."""
+        if record.state in ("starting", "running"):
+            record.state = "ending"
+            self._at_limit.add(record.job_id)
+
     def _tell_all(self, record: JobRecord, message: object) -> None:
         for name, _ in record.places:
             self._tell(self._names.index(name), message)
@@ -531,13 +548,15 @@ class LiveGrid:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
         if record.state != "held":
             # What a site says late of an attempt that was given up brings no job back into the queue.
-            self.book.end_attempt(record)
+            is_wanted = record.state != "ending" or record.job_id in self._at_limit
+            self.book.end_attempt(record, is_wanted=is_wanted)
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
-        """Forget where the ranks of a job meet, and how far its parts have come."""
+        """Forget where the ranks of a job meet, how far its parts have come, and that they had reached their limit."""
         self._gates.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
+        self._at_limit.discard(record.job_id)
 
     # -- what the core decides ----------------------------------------------------------------------------------------
 

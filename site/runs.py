@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     LOCAL,
     ConfirmRun,
     EndRun,
+    FragmentEnding,
     FragmentOpened,
     FragmentReady,
     JobFinished,
@@ -548,6 +549,9 @@ class Runs:
         if run is not None:
             if not run.killed:
                 run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
+                if run.killed == "limit" and job_id not in self._book.records:
+                    # Every other reason came from the grid, or is none that ends the job.
+                    self._book.out.append(TellGrid(FragmentEnding(job_id, run.attempt)))
             self._ends(job_id)
             self._end_pieces(run, reason, at_once=at_once)
 
