@@ -28,14 +28,30 @@ class Call(msgspec.Struct, frozen=True):
     args, kwargs
         Its arguments: whatever JSON can say.
     each : bool
-        Whether it is called with each of `args` by itself, one after the other; the result is the list of what it
-        returned.
+        Whether it is called with each of `args` by itself, one after the other; the result is a line of JSON with an
+        `ItemEnd` for each of them.
     """
 
     function: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     each: bool = False
+
+
+class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
+    """What became of the call of a callable with one of many items.
+
+    Attributes
+    ----------
+    value : object
+        What it returned; what JSON can say.
+    error, trace : str
+        What it raised, in one line, and with its traceback; empty if it returned.
+    """
+
+    value: Any = None
+    error: str = ""
+    trace: str = ""
 
 
 class Rank(msgspec.Struct, frozen=True):
