@@ -523,7 +523,7 @@ def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
         python=table.python,
         poll_s=table.poll_s,
         lease_s=table.lease_s,
-        rules=machine_rules(site.launcher),
+        rules=msgspec.structs.replace(machine_rules(site.launcher), options=tuple(table.user_options)),
     )
 
 

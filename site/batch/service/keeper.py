@@ -268,7 +268,7 @@ class BatchKeeper:
     async def _ask(self, name: str, asked: NodesAsked) -> None:
         """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
         assert self._view is not None, "asked for before anything was seen"
-        job = asked.job
+        job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
         length_ms, longest_ms = job.estimate_ms + self._settings.margin_ms, self._view.longest_ms
         module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
         command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
@@ -277,7 +277,8 @@ class BatchKeeper:
             nodes=job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
             script=self._system.script(command),
-            comment=self._comment(job.job_id),
+            comment=f"gridweave job {job.job_id}" + (f" of {wish.user}" if wish is not None and wish.user else ""),
+            options=() if wish is None else wish.batch_options,
         )
         try:
             self._asked[name] = await self._system.submit(request)
@@ -286,13 +287,6 @@ class BatchKeeper:
             self._unsure.add(name)
         except InputError as error:
             self._refused[name] = str(error)
-
-    def _comment(self, job_id: int) -> str:
-        """Return whose job it is, for people who look at the queue of the batch system."""
-        site = self._driver.site
-        request = site.request_of(job_id)
-        user = "" if request is None or not request.user else f" of {request.user}"
-        return f"gridweave job {job_id}{user}"
 
 
 _RANK = {"running": 0, "waiting": 1, "ended": 2}

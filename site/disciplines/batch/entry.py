@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.errors import OptionError
-from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.slurm.settings import OF_USERS, SlurmSettings, check_options
 from gridweave.site.disciplines.batch.discipline import BatchDiscipline
 from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
@@ -22,6 +22,8 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     partition, account, qos, conf, bin : str
     options : list of str
         As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
+    user_options : list of str
+        The names of the options of ``sbatch`` that users may give with a job; of `OF_USERS` alone.
     folder : str
         Where allocations work, and jobs and their output are kept; every node of the cluster sees it under this path.
     host : str
@@ -43,6 +45,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     conf: str = ""
     bin: str = ""
     options: list[str] = []
+    user_options: Annotated[list[str], Meta(description="Options of sbatch that users may give with a job.")] = []
     host: str = ""
     python: str = ""
     most_asked: Annotated[int, Meta(description="Nodes are asked for on behalf of so many waiting jobs.")] = 100
@@ -63,6 +66,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
     if table is None:
         raise OptionError(NAME, "is missing: a table that names at least the partition and a folder (docs/slurm.md)")
     _ = table.settings
+    check_options("user_options", table.user_options, OF_USERS)
     if not table.folder.startswith("/"):
         raise OptionError("folder", f"{table.folder!r} must be an absolute path, the same on all nodes of the cluster")
     for name, least in (("poll_s", 0.1), ("lease_s", 10.0)):

@@ -173,6 +173,7 @@ RANKS: tuple[Where, ...] = ("each-node", "first-node")
 HAS = ("started", "ended", "finished", "failed")
 
 _ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
+_LISTS = ("env", "after", "batch_option")
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -209,21 +210,22 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     key: str | None = None
     folder: str | None = None  # the folder here, if the machines know it, too
+    batch_option: tuple[str, ...] = ()  # ``NAME=VALUE`` for the batch system of a site
     slurm: bool = False  # whether the script is one of Slurm, and looks for its variables
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return what the values of a command's options say; what is no option of a job is passed over."""
         given: dict[str, Any] = {name: values[name] for name in cls.__struct_fields__ if values.get(name) is not None}
-        given |= {name: tuple(given[name]) for name in ("env", "after") if name in given}
+        given |= {name: tuple(given[name]) for name in _LISTS if name in given}
         return cls(**given)
 
     def over(self, below: SubmitOptions) -> SubmitOptions:
-        """Return both: what is said here wins; of the environment and of what must be over first, all of it counts."""
+        """Return both: what is said here wins; of what there may be several of, all counts."""
         changes = {
             name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) not in (None, (), False)
         }
-        changes["env"], changes["after"] = below.env + self.env, below.after + self.after
+        changes |= {name: getattr(below, name) + getattr(self, name) for name in _LISTS}
         changes |= {name: getattr(self, name) for name in ("hold", "requeue") if getattr(self, name) is not None}
         return msgspec.structs.replace(below, **changes)
 
@@ -259,6 +261,7 @@ def requests(
         priority=options.priority or 0.0,
         hold=bool(options.hold),
         after=after,
+        batch_options=options.batch_option,
         resources=_resources(options),
     )
     if options.array is None:

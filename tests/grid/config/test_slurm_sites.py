@@ -26,6 +26,7 @@ partition = "main"
 folder = "/shared/gridweave"
 account = "physics"
 options = ["constraint=fast"]
+user_options = ["gres", "nice"]
 """
 LIMITED = '[grid]\ncontrol = "limited"\n'
 
@@ -43,6 +44,7 @@ def test_the_plan_of_a_slurm_cluster() -> None:
         "physics",
         ("constraint=fast",),
     )
+    assert batch.rules.users.refusal(batch.rules.owner, ["nice=3", "gres=gpu:1"]) is None
     machines = plan.site_settings(0).machines
     assert [(each.name, each.nodes, each.ports) for each in machines[:2]] == [
         ("n0", 1, (21_000, 21_004)),
@@ -57,6 +59,7 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is the name of none"),
     (SITE.replace('"/shared', '"shared') + LIMITED, "folder: 'shared/gridweave' must be an absolute path"),
     (SITE.replace("constraint", "wrap") + LIMITED, "options: 'wrap' is no option of sbatch that is passed on"),
+    (SITE.replace('"nice"', '"partition"') + LIMITED, "user_options: 'partition' is no option of sbatch"),
     (SITE + "poll_s = 0\n" + LIMITED, "poll_s: is 0; from 0.1 to 86400 seconds"),
     (SITE + "most_asked = 0\n" + LIMITED, "most_asked: is 0; at least 1"),
     (SITE.partition("[sites.slurm]")[0] + LIMITED, "slurm: is missing: a table that names at least the partition"),
