@@ -139,7 +139,7 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
     names : tuple of str
         Who is taken, if not anyone.
     is_mapped : bool
-        Whether that is the map of a launcher; otherwise it is the owner alone.
+        Whether that is a map of users to accounts, a launcher's or a batch system's; otherwise it is the owner alone.
     options : tuple of str
         The names of the options for a batch system that jobs may have, as they are passed on to it.
     """
@@ -157,7 +157,7 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         >>> TakenUsers(anyone=False, names=("anna",)).refusal("bert")
         "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
         >>> TakenUsers(anyone=False, names=("anna",), is_mapped=True).refusal("bert")
-        "its launcher maps no Unix user for 'bert'; have its operator add one"
+        "it maps 'bert' to no account; have its operator add one"
         >>> TakenUsers(options=("constraint", "gres")).refusal("anna", ["nodelist=n1"])
         'it passes on no option nodelist to a batch system; those that it does are constraint, gres'
         """
@@ -168,7 +168,7 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         if self.anyone or user in self.names:
             return None
         if self.is_mapped:
-            return f"its launcher maps no Unix user for {user!r}; have its operator add one"
+            return f"it maps {user!r} to no account; have its operator add one"
         if not user:
             return None
         owner = " and ".join(map(repr, self.names)) or "nobody"
@@ -218,6 +218,8 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         Whether jobs get parts of its nodes, which control groups have to hold.
     options : tuple of str
         As `TakenUsers.options`.
+    mapped : tuple of str, optional
+        Whose jobs alone it starts, as users are mapped to accounts of a batch system; None: that is not said.
     """
 
     owner: str = ""
@@ -225,6 +227,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     gives_parts: bool = False
     options: tuple[str, ...] = ()
+    mapped: tuple[str, ...] | None = None
 
     def refusal(self, user: str) -> str | None:
         """Return why a job of a user is not started, in one line, or None.
@@ -240,6 +243,8 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def users(self) -> TakenUsers:
         """Whose jobs it starts, as far as these rules say; a launcher has a map of its own."""
+        if self.mapped is not None:
+            return TakenUsers(anyone=False, names=self.mapped, is_mapped=True, options=self.options)
         return TakenUsers(anyone=not self.owner, names=(self.owner,) if self.owner else (), options=self.options)
 
 

@@ -38,7 +38,7 @@ from gridweave.site.state import dump_state, read_state
 NORTH, SOUTH = 0, 1
 ANNA = TakenUsers(anyone=False, names=("anna",), is_mapped=True)
 OWNER = TakenUsers(anyone=False, names=("olga",))
-WHY = "its launcher maps no Unix user for 'bert'; have its operator add one"
+WHY = "it maps 'bert' to no account; have its operator add one"
 
 
 def job(key: str, user: str, nodes: int = 1) -> UserSubmitted:

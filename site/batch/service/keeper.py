@@ -53,6 +53,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 600.0
     margin_ms: int = 120_000  # nodes are asked for so much longer than a job may take
     python: str = ""  # the Python that has gridweave, on every node; empty: that of this process
+    accounts: dict[str, str] = {}  # to whose account of the batch system a user's jobs are counted
 
 
 class BatchKeeper:
@@ -269,6 +270,12 @@ class BatchKeeper:
         """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
         assert self._view is not None, "asked for before anything was seen"
         job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
+        user = "" if wish is None else wish.user
+        refusal = self._driver.site.runs.users.refusal(user) if wish is not None else None
+        if refusal is not None:
+            # Its operator has taken the user out of the table since the job came.
+            self._refused[name] = refusal
+            return
         length_ms, longest_ms = job.estimate_ms + self._settings.margin_ms, self._view.longest_ms
         module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
         command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
@@ -277,7 +284,8 @@ class BatchKeeper:
             nodes=job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
             script=self._system.script(command),
-            comment=f"gridweave job {job.job_id}" + (f" of {wish.user}" if wish is not None and wish.user else ""),
+            comment=f"gridweave job {job.job_id}" + (f" of {user}" if user else ""),
+            account=self._settings.accounts.get(user, ""),
             options=() if wish is None else wish.batch_options,
         )
         try:

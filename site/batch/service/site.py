@@ -36,5 +36,5 @@ def make_keeper(
         for machine in driver.settings.machines:
             driver.tell(MachineTakes(machine.name, plan.rules.users))
     driver.hub = hub = Hub(folder, driver.report)
-    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python)
+    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python, accounts=plan.accounts)
     return hub, BatchKeeper(driver, system or Slurm(plan.slurm, folder.path), hub, folder, settings)
