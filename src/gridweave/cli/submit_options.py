@@ -249,12 +249,11 @@ def requests(
 ) -> list[JobRequest]:
     """Return the jobs that are to be handed in, one or all of an array, and remark what the user should know."""
     nodes = options.nodes if options.nodes is not None else options.tasks or 1
-    name = options.name or work.name
     request = JobRequest(
-        program=_program(options, work, name, nodes, remarks),
+        program=_program(options, work, nodes, remarks),
         nodes=nodes,
         limit_ms=parse_time_ms("--time", options.time or DEFAULT_TIME),
-        name=name,
+        name=options.name or work.name,
         user=options.user or "",
         account=options.account or "",
         job_class=options.job_class or "",
@@ -270,8 +269,8 @@ def requests(
         return [request]
     indexes, at_once = parse_array(options.array)
     if options.slurm:
-        static = {"COUNT": len(indexes), "MIN": min(indexes), "MAX": max(indexes)}
-        environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static.items()}
+        static = ("COUNT", len(indexes)), ("MIN", min(indexes)), ("MAX", max(indexes))
+        environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static}
         program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
         request = msgspec.structs.replace(request, program=program)
     if per_job:
@@ -282,7 +281,8 @@ def requests(
     return [msgspec.structs.replace(request, array=place) for place in places]
 
 
-def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, remarks: list[str]) -> Program:
+def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: list[str]) -> Program:
+    name = options.name or work.name
     # Each node of a packed job runs elements of its own.
     ranks = options.ranks or ("each-node" if work.script is None or options.pack else "first-node")
     if ranks not in RANKS:
