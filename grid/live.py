@@ -44,7 +44,7 @@ from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.explain import Forecast, Forecaster, Planner, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
-from gridweave.site.launch import TakenUsers, both_ran, total_usage
+from gridweave.site.launch import ANYONE, TakenUsers, both_ran, total_usage
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -217,7 +217,7 @@ class LiveGrid:
         is_ours = not kept and record.state in ("waiting", "starting")
         found = self.core.forecaster(now_ms, job_id, self._end_ms()) if is_ours else None
         known = record_forecast(record, now_ms, kept)
-        return (lambda: known) if found is None else self._with_refusals(found, record.request.user)
+        return (lambda: known) if found is None else self._with_refusals(found, record.request)
 
     def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
@@ -231,8 +231,8 @@ class LiveGrid:
                 asked = self._submission(self.book.next_job(request), request)
                 if len(asked.barred) < len(self._names):
                     found = self.core.quoter(now_ms, asked, self._end_ms(), instead_of)
-                    return self._with_refusals(found, request.user)
-                state, refusal = "refused", self._no_site_takes(request.user, self._barred(request.user))
+                    return self._with_refusals(found, request)
+                state, refusal = "refused", self._no_site_takes(request.user, self._barred(request))
             except InputError as error:
                 refusal = str(error)
         known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
@@ -358,27 +358,27 @@ class LiveGrid:
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
         sends = None if request.traffic is None else self._sends(request.traffic)
-        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request.user)))
+        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request)))
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
             self.core.check(self._now_ms, (self._submission(job, request),))
         except InputError as error:
             return str(error)
-        barred = self._barred(request.user)
+        barred = self._barred(request)
         if len(barred) == len(self._names):
             return self._no_site_takes(request.user, barred)
         return self.core.why_never(job, tuple(barred))
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 
-    def _barred(self, user: str) -> dict[int, str]:
-        """Return the sites that do not take a user, and why."""
+    def _barred(self, request: JobRequest) -> dict[int, str]:
+        """Return the sites that do not take the user of a job, or its options for a batch system, and why."""
         found: dict[int, str] = {}
         for site in range(len(self._names)):
-            why = self._takes[site].refusal(user) if site in self._takes else None
-            if why is None and (site, user) in self._denied:
-                why = f"it has refused a job of {user!r}"
+            why = self._takes.get(site, ANYONE).refusal(request.user, request.batch_options)
+            if why is None and (site, request.user) in self._denied:
+                why = f"it has refused a job of {request.user!r}"
             if why is not None:
                 found[site] = why
         return found
@@ -387,9 +387,9 @@ class LiveGrid:
         each = "; ".join(f"{self._names[site]}: {why}" for site, why in barred.items())
         return f"no site takes jobs of {user!r}: {each}"
 
-    def _with_refusals(self, forecaster: Forecaster, user: str) -> Forecaster:
+    def _with_refusals(self, forecaster: Forecaster, request: JobRequest) -> Forecaster:
         """Return a forecaster that says which sites do not take the user of the job."""
-        refusals = {self._names[site]: why for site, why in self._barred(user).items()}
+        refusals = {self._names[site]: why for site, why in self._barred(request).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _users_changed(self, *users: str) -> None:
@@ -398,7 +398,7 @@ class LiveGrid:
             user = record.request.user
             if record.state in OVER or record.job_id in self.book.eligibility or (users and user not in users):
                 continue
-            barred = self._barred(user)
+            barred = self._barred(record.request)
             if len(barred) == len(self._names):
                 self._inner.append(GridJobHopeless(record.job_id, self._no_site_takes(user, barred)))
             self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))

@@ -455,10 +455,7 @@ class Runs:
     @property
     def users(self) -> TakenUsers:
         """Whom the site takes: whom all of its machines take that have said so."""
-        taken = ANYONE
-        for users in self._users.values():
-            taken = taken.both(users)
-        return taken
+        return functools.reduce(TakenUsers.both, self._users.values()) if self._users else ANYONE
 
     def orders(self, *machines: str) -> Iterator[Order]:
         """Yield what machines should do now and have not said that they have: safe to repeat."""
