@@ -79,7 +79,7 @@ class BatchKeeper:
         self._steps: Steps = ()
         # What was asked for since the last look began, and of which of these it is not known whether that was heard.
         self._asked: dict[str, str] = {}
-        self._unsure: set[str] = set()
+        self._unsure: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._told: dict[int, AskSeen] = {}
         self._told_seen: BatchSeen | None = None
@@ -215,7 +215,8 @@ class BatchKeeper:
         if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
             return AskSeen(job.job_id, asked.ask, "ready")
         if allocation is None:
-            return None
+            why_not = self._unsure.get(name)
+            return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not)
         if allocation.state == "ended":
             state = "cancelled" if allocation.end == "cancelled" else "over"
             return AskSeen(job.job_id, asked.ask, state, None, allocation.reason)  # type: ignore[arg-type]
@@ -252,7 +253,8 @@ class BatchKeeper:
             await self._give_back(numbers)
         for name, each in wanted.items():
             known = name in counts or name in self._asked or name in self._unsure or name in self._refused
-            if not each.has_started and not known:
+            # What does not answer one does not answer the next: it is asked again after the next look.
+            if not each.has_started and not known and not self._unsure:
                 await self._ask(name, each)
         self._refused = {name: why for name, why in self._refused.items() if name in wanted}
 
@@ -292,7 +294,7 @@ class BatchKeeper:
             self._asked[name] = await self._system.submit(request)
         except UnavailableError as error:
             logger.warning("%s: %s", name, error)
-            self._unsure.add(name)
+            self._unsure[name] = str(error)
         except InputError as error:
             self._refused[name] = str(error)
 
