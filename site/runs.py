@@ -538,7 +538,7 @@ class Runs:
             if run.next_start is not None:
                 found.append((job_id, run.next_limit_ms))
             elif run.is_kept and not (run.ending or run.is_evicted):
-                found.append((job_id, next(iter(run.pieces.values())).launch.limit_ms))
+                found.append((job_id, next(iter(run.pieces.values())).launch.limit_ms or 0))
         return found
 
     def evict(self, job_id: int, reason: str) -> None:
