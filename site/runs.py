@@ -533,13 +533,9 @@ class Runs:
 
     def not_begun(self) -> list[tuple[int, int]]:
         """Return the jobs that have nodes which others have not left, and how long each may run once they have."""
-        found = []
-        for job_id, run in self._runs.items():
-            if run.next_start is not None:
-                found.append((job_id, run.next_limit_ms))
-            elif run.is_kept and not (run.ending or run.is_evicted):
-                found.append((job_id, next(iter(run.pieces.values())).launch.limit_ms or 0))
-        return found
+        found = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
+        kept = [run for run in self._runs.values() if run.is_kept and not (run.ending or run.is_evicted)]
+        return found + [(run.job_id, next(iter(run.pieces.values())).launch.limit_ms or 0) for run in kept]
 
     def evict(self, job_id: int, reason: str) -> None:
         """Have the machines let a job save what it has done and end, as others have its nodes now."""
