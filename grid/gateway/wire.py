@@ -169,6 +169,7 @@ def _is_many(kind: Any) -> bool:
     return get_origin(kind) in (list, tuple)
 
 
+@functools.cache
 def _fields(kind: type[Any]) -> Sequence[msgspec.structs.FieldInfo]:
     return msgspec.structs.fields(kind)
 
@@ -242,8 +243,9 @@ class NoParameters(msgspec.Struct, frozen=True):
 
 def parameters(query: Any, kind: type[T]) -> T:
     """Return what the part of a URL behind ``?`` says; parameters that may be repeated are tuples in `kind`."""
-    repeatable = {field.name for field in msgspec.structs.fields(kind) if isinstance(field.default, tuple)}  # type: ignore[arg-type]
-    known = [field.name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
+    fields: Sequence[msgspec.structs.FieldInfo] = _fields(kind)
+    repeatable = {field.name for field in fields if isinstance(field.default, tuple)}
+    known = [field.name for field in fields]
     _check_parameters(query, known)
     found: dict[str, Any] = {}
     for name in dict.fromkeys(query):
