@@ -188,7 +188,7 @@ def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: s
             raise RefusalError("invalid-request", problem, errors=wrong[:_MOST_TOLD]) from None
 
 
-def _unknown(value: Any, kind: type[Any], where: str) -> Iterator[FieldProblem]:
+def _unknown(value: Any, kind: Any, where: str) -> Iterator[FieldProblem]:
     """Yield the fields that a struct does not know, at any depth."""
     known = {one.encode_name: one.type for one in _fields(kind)}
     for name, inner in value.items():
@@ -243,7 +243,8 @@ class NoParameters(msgspec.Struct, frozen=True):
 
 def parameters(query: Any, kind: type[T]) -> T:
     """Return what the part of a URL behind ``?`` says; parameters that may be repeated are tuples in `kind`."""
-    fields: Sequence[msgspec.structs.FieldInfo] = _fields(kind)
+    structure: Any = kind
+    fields: Sequence[msgspec.structs.FieldInfo] = _fields(structure)
     repeatable = {field.name for field in fields if isinstance(field.default, tuple)}
     known = [field.name for field in fields]
     _check_parameters(query, known)
