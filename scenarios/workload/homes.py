@@ -87,18 +87,21 @@ def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
     submit_ms = np.concatenate([each.submit_ms + late for each, late in zip(jobs, shift, strict=True)])
     site = np.repeat([number for number, _ in workloads], [len(each) for each in jobs])
     order = np.lexsort((np.concatenate([each.job_id for each in jobs]), site, submit_ms))
-    plain = {key: np.concatenate([getattr(each, key) for each in jobs])[order] for key in _OF_EACH}
+
+    def joined(field: str) -> IntArray:
+        return np.concatenate([getattr(each, field) for each in jobs])[order]
+
     return Workload(
         job_id=np.arange(1, len(order) + 1),
         submit_ms=submit_ms[order],
+        width=joined("width"),
+        estimate_ms=joined("estimate_ms"),
+        run_ms=joined("run_ms"),
+        overran=joined("overran").astype(np.bool_),
         columns={"partition": site[order]},
         name=name,
         start_unix_s=first_s if overlap(jobs) else None,
-        **plain,
     )
-
-
-_OF_EACH = ("width", "estimate_ms", "run_ms", "overran")
 
 
 def split_at_home(workload: Workload, nodes: IntArray) -> Workload:
