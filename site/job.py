@@ -6,6 +6,7 @@ no request may be is said here too, wherever it comes from: numbers that no mach
 
 from __future__ import annotations
 
+import re
 from math import inf, isfinite
 from typing import Literal, get_args
 
@@ -67,6 +68,32 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cpu_need: float = 1.0
 
 
+class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One way in which a job can run, for sites whose machines differ (docs/heterogeneous.md, "Forms").
+
+    Attributes
+    ----------
+    on : tuple of str
+        Names or labels of classes of machines, any of which will do; all classes, if there are none.
+    width : int
+        On how many machines of one cluster; 1: on a machine alone.
+    speed : float
+        How many times as fast as its limit says the work is done, on machines of speed 1.
+    cores, memory_mb : int
+        What each of its machines must have.
+    """
+
+    on: tuple[str, ...] = ()
+    width: int = 1
+    speed: float = 1.0
+    cores: int = 1
+    memory_mb: int = 0
+
+
+IfEvicted = Literal["", "never", "restart", "checkpoint"]
+"""What becomes of a job where running jobs are evicted."""
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a site knows of a job; its run time is known to nobody before it has ended.
 
@@ -87,6 +114,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         such jobs stand in the order of submission.
     resources : Resources, optional
         A job of which they are not known shares its nodes with none.
+    forms : tuple of JobForm
+        In which it can run where jobs have forms; if there are none, in those that the site has for its class.
+    in_step : bool
+        Whether it is a part of a job on several sites: then it works at their common rate, and on no slower machine.
+    if_evicted : str
+        What becomes of it where running jobs are evicted: it never is (``never``), begins again from zero
+        (``restart``), or goes on from where it was (``checkpoint``); as the site says, if it is empty.
     """
 
     job_id: int
@@ -98,6 +132,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     weight: float = 1.0
     behind: bool = False
     resources: Resources | None = None
+    forms: tuple[JobForm, ...] = ()
+    in_step: bool = False
+    if_evicted: IfEvicted = ""
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
@@ -175,7 +212,12 @@ MOST_AFTER = 1_000
 """A job waits for so many others at most."""
 
 MOST_NAME = 200
-"""Characters of the name of an array at most."""
+"""Characters of the name of an array at most, and of an option for a batch system."""
+
+MOST_BATCH_OPTIONS = 20
+"""So many options for a batch system may a job have."""
+
+_BATCH_OPTION = re.compile(r"[a-z][a-z-]*=.")
 
 State = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
 """Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
@@ -238,6 +280,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     def can_be_moved(self) -> bool:
         """Whether it says that it saves what it has done, and goes on from there elsewhere."""
         return self.checkpoint_signal is not None and self.if_lost == "requeue"
+
+    @property
+    def if_evicted(self) -> IfEvicted:
+        """What becomes of it where running jobs are evicted: what must not begin again never is."""
+        if self.if_lost == "fail":
+            return "never"
+        return "checkpoint" if self.can_be_moved else "restart"
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,6 +366,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         All of these must have come true before it goes into the queue.
     account : str
         Whose node-hours it uses; the maxima of an account count for all its users together.
+    batch_options : tuple of str
+        Options for the batch system that its nodes belong to, each ``name=value``; only a site that passes all of them
+        on takes the job.
     """
 
     program: Program
@@ -334,6 +386,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[After, ...] = ()
     array: ArrayPlace | None = None
     account: str = ""
+    batch_options: tuple[str, ...] = ()
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
@@ -480,6 +533,7 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
         priority=request.priority,
         weight=request.weight,
         resources=request.resources,
+        if_evicted=request.program.if_evicted,
     )
 
 
@@ -501,6 +555,7 @@ def request_problem(request: JobRequest) -> str | None:
     return (
         _bound_problem(request)
         or _order_problem(request)
+        or _batch_problem(request)
         or launch_problem(
             Launch(
                 job_id=0,
@@ -536,6 +591,16 @@ def _bound_problem(request: JobRequest) -> str | None:
             return f"{what} has {size} bytes; Linux starts no program with more than {MOST_TEXT_BYTES} in one string"
     if total > MOST_TEXTS_BYTES:
         return f"command and environment have {total} bytes; at most {MOST_TEXTS_BYTES}: hand large data over in a file"
+    return None
+
+
+def _batch_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with the options for a batch system, whichever that is."""
+    if len(request.batch_options) > MOST_BATCH_OPTIONS:
+        return f"batch_options are {len(request.batch_options)}; at most {MOST_BATCH_OPTIONS}"
+    for option in request.batch_options:
+        if not (option.isprintable() and len(option) <= MOST_NAME and _BATCH_OPTION.match(option)):
+            return f"batch_options: {option!r:.100} is no option; write name=value, for example constraint=fast"
     return None
 
 
