@@ -21,6 +21,8 @@ from gridweave.grid.api import (
     JobPage,
     JobProgress,
     JobQuery,
+    Outlook,
+    Outlooks,
     OutputPart,
     PlannedStarts,
     Queue,
@@ -29,7 +31,10 @@ from gridweave.grid.api import (
     Scheduling,
     SiteInfo,
     SiteReason,
+    SiteUse,
     StoryEntry,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.grid.gateway.backend import Backend
 from gridweave.site.explain import nodes_text
@@ -240,6 +245,20 @@ class FakeBackend(Backend):
             found.append(ScheduledJob(record.job_id, request.user, request.name, *told))
             start_ms = end_ms
         return PlannedStarts(now_ms=self.now_ms, jobs=found)
+
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Return that with fewer nodes jobs wait twice as long."""
+        self._check()
+        unknown = set(asked.drain) - set(self.nodes)
+        if unknown:
+            raise InputError(f"drain: there is no site {min(unknown)!r}; the grid has north, south")
+        sites = tuple(SiteUse(name, nodes, 0.5) for name, nodes in (self.nodes | asked.nodes).items())
+        now = Outlook(jobs=3, started=3, never=0, wait_ms=60_000, longest_ms=90_000, used=0.5, sites=sites[:2])
+        wait_ms = 120_000 if asked.drain else 60_000
+        then = Outlook(jobs=3, started=2, never=1, wait_ms=wait_ms, longest_ms=240_000, used=0.6, sites=sites)
+        plays = tuple(Outlooks(length=length, now=now, then=then) for length in (1.0, 0.4))
+        told = "both plays come to longer waits, by 1m and 1m in the mean", ("what runs goes on where it is",)
+        return WhatIfAnswer(now_ms=self.now_ms, plays=plays, sure=told[0], assumed=told[1])
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start."""

@@ -17,6 +17,8 @@ from gridweave.grid.api import (
     Scheduling,
     SiteInfo,
     StoryEntry,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 
@@ -75,6 +77,9 @@ class Backend(Protocol):
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known: so many jobs at most."""
+
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Return what would become of waits and of the use of nodes if the grid were another; nothing changes."""
 
     async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
         """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""

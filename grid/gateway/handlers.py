@@ -37,6 +37,8 @@ from gridweave.grid.api import (
     Story,
     TokenInfo,
     Tokens,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
@@ -279,6 +281,11 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
         return found
     replace, sees = msgspec.structs.replace, call.identity.sees
     return replace(found, jobs=[job if sees(job.user) else replace(job, name="") for job in found.jobs])
+
+
+async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
+    """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed."""
+    return await call.backend.what_if(body)
 
 
 def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:

@@ -123,6 +123,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("POST /v1/quote", handlers.quote, problems=_JOB),
     route("GET /v1/schedule", handlers.schedule),
     route("GET /v1/plan", handlers.plan),
+    route("POST /v1/what-if", handlers.what_if, "operate"),
     route("GET /v1/tokens", handlers.list_tokens, "operate"),
     route("POST /v1/tokens", handlers.make_token, "operate", problems=("unknown-token",)),
     route("POST /v1/tokens/short", handlers.make_short_token, "submit", problems=("unknown-token",)),
