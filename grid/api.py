@@ -208,6 +208,54 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int | None = None
 
 
+class NetworkNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the network: a site, several, or a router.
+
+    Attributes
+    ----------
+    latitude, longitude : float, optional
+        In degrees, where they are known.
+    """
+
+    name: str
+    sites: tuple[str, ...] = ()
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
+    """What joins two nodes of the network, or, where no links are known, two sites.
+
+    Attributes
+    ----------
+    one, other : str
+        The nodes.
+    latency_ms, bandwidth_bps : float, optional
+        As the operator wrote it down, or as it was measured (half of a round trip; the way there); None: not known.
+    part : float
+        Which part of its bandwidth it has now; 0: it is down.
+    jobs : int
+        Running jobs that have parts on both sides of it.
+    measured : bool
+        Whether the figures were measured.
+    """
+
+    one: str
+    other: str
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    part: float = 1.0
+    jobs: int = 0
+    measured: bool = False
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """The network between the sites, as far as it is known, and how many jobs are on each link."""
+
+    nodes: list[NetworkNode]
+    links: list[NetworkLink]
+
+
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
     """Ask when a job would start, and where; nothing is submitted.
 

@@ -14,10 +14,11 @@ import msgspec
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
-from gridweave.grid.api import WhatIf, WhatIfAnswer
+from gridweave.grid.api import Network, WhatIf, WhatIfAnswer
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.core import MetaCore
+from gridweave.grid.explain.network import network_now
 from gridweave.grid.explain.what_if import HOUR_MS, GridNow, PastJob, what_if
 from gridweave.grid.messages import (
     FromLiveSite,
@@ -30,6 +31,7 @@ from gridweave.grid.messages import (
     GridJobHopeless,
     GridJobReleased,
     GridJobSubmitted,
+    LinksChanged,
     LiveGridCommand,
     LiveGridEvent,
     PathsMeasured,
@@ -267,6 +269,20 @@ class LiveGrid:
             n_apart=sum(1 for _ in self.core.waiting()) - len(waiting),
         )
         return partial(what_if, grid, asked)
+
+    def network(self) -> Network:
+        """Return the network between the sites as it is known now, and how many running jobs are on each link."""
+        numbers = {name: number for number, name in enumerate(self._names)}
+        spread = [
+            [numbers[name] for name, _ in record.places]
+            for record in self.book.records.values()
+            if record.state in ("running", "ending") and len(record.places) > 1
+        ]
+        queue = self.core.queue_copy()
+        news = [] if queue is None else queue.links_news
+        factors = next((each.factors for each in news if isinstance(each, LinksChanged)), None)
+        measured = self.measured.pairs(self._now_ms, self._names)
+        return network_now(self._names, self.settings.network, factors, measured, spread)
 
     def _came(self, record: JobRecord, since_ms: int) -> bool:
         return record.submit_ms > since_ms and record.state not in ("refused", "held")

@@ -21,6 +21,9 @@ from gridweave.grid.api import (
     JobPage,
     JobProgress,
     JobQuery,
+    Network,
+    NetworkLink,
+    NetworkNode,
     Outlook,
     Outlooks,
     OutputPart,
@@ -333,6 +336,18 @@ class FakeBackend(Backend):
                 for record in waiting[:limit]
             ],
         )
+
+    async def network(self) -> Network:
+        """Return two sites with a link, a router with one that is down, and where they are."""
+        self._check()
+        places = (("north", 54.3, 10.1), ("south", 48.1, 11.6), ("middle", 50.1, 8.7))
+        nodes = [
+            NetworkNode(name=name, sites=(name,) if name in self.nodes else (), latitude=latitude, longitude=longitude)
+            for name, latitude, longitude in places
+        ]
+        fast = NetworkLink(one="north", other="south", latency_ms=4.5, bandwidth_bps=1e10, jobs=1)
+        down = NetworkLink(one="south", other="middle", latency_ms=2.0, bandwidth_bps=1e9, part=0.0)
+        return Network(nodes=nodes, links=[fast, down])
 
     async def scheduling(self) -> Scheduling:
         """Return how it schedules."""

@@ -155,20 +155,10 @@ def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, s
     topology = network.model.topology
     known = [news.factors for news in queue.links_news if isinstance(news, LinksChanged)]
     factors = list(known[0]) if known else [1.0] * (int(topology.cable.max(initial=-1)) + 1)
-    places = {name: number for number, name in enumerate(topology.nodes)}
-    places |= {name: int(topology.node_of_site[number]) for number, name in enumerate(topology.sites)}
+    nodes = dict(zip(topology.sites, (topology.nodes[node] for node in topology.node_of_site), strict=True))
     for one, other in cuts:
-        ends = {places.get(one, -1), places.get(other, -2)}
-        between = [
-            link
-            for link, pair in enumerate(zip(topology.source.tolist(), topology.target.tolist(), strict=True))
-            if ends == set(pair)
-        ]
-        if not between:
-            there = ", ".join(sorted({topology.link_label(link) for link in range(len(topology.source))})[:20])
-            raise InputError(f"cut: no link joins {one!r:.100} and {other!r:.100}; there are {there}")
-        for link in between:
-            factors[int(topology.cable[link])] = 0.0
+        for cable in topology.cables_between(nodes.get(one, one), nodes.get(other, other)):
+            factors[cable] = 0.0
     return LinksChanged(tuple(factors))
 
 
@@ -237,8 +227,8 @@ class _Play:
         if self._stage.policy.why_never(left, submitted.job.width) is not None:
             self._never += 1
             return
-        told = {"sensitivity": submitted.sensitivity, "sends": submitted.sends}
-        self._queue.submit(job.submit_ms, submitted.job, draw=float(self._rng.random()), **told)
+        draw, sensitivity = float(self._rng.random()), submitted.sensitivity
+        self._queue.submit(job.submit_ms, submitted.job, draw=draw, sensitivity=sensitivity, sends=submitted.sends)
         self._from_ms[submitted.job.job_id] = now_ms
         known = job.part if self._length < 1 else None
         self._parts[submitted.job.job_id] = self._length if known is None else known

@@ -23,6 +23,7 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     MadeToken,
+    Network,
     NewToken,
     PlannedStarts,
     Queue,
@@ -108,6 +109,11 @@ async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
 async def scheduling(call: GatewayCall) -> Scheduling:
     """Show how the grid schedules."""
     return await call.backend.scheduling()
+
+
+async def network(call: GatewayCall) -> Network:
+    """Show the network between the sites as it is known, and how many running jobs are on each link."""
+    return await call.backend.network()
 
 
 async def whoami(call: GatewayCall) -> TokenInfo:

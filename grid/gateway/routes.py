@@ -119,6 +119,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("POST /v1/sites/{name}/drain", handlers.drain, "operate", problems=("unknown-site",)),
     route("POST /v1/sites/{name}/resume", handlers.resume, "operate", problems=("unknown-site",)),
     route("GET /v1/queue", handlers.queue),
+    route("GET /v1/network", handlers.network),
     route("GET /v1/scheduling", handlers.scheduling),
     route("POST /v1/quote", handlers.quote, problems=_JOB),
     route("GET /v1/schedule", handlers.schedule),

@@ -20,6 +20,7 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     MachineInfo,
+    Network,
     OutputPart,
     PlannedStarts,
     Queue,
@@ -331,6 +332,10 @@ class LiveBackend:
         """Return the first of the jobs that wait."""
         return await self._ask(self.home, "queue", Queue, limit, explain)
 
+    async def network(self) -> Network:
+        """Return the network between the sites as it is known."""
+        return await self._ask(GRID_ACTOR, "network", Network)
+
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
         return await self._ask(GRID_ACTOR, "scheduling", Scheduling)
@@ -423,6 +428,10 @@ class SiteBackend(LiveBackend):
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Refuse: what the grid would do is known there."""
         raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's what would become of it")
+
+    async def network(self) -> Network:
+        """Return that no network is known here."""
+        return Network(nodes=[], links=[])
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there."""

@@ -7,7 +7,16 @@ import time
 from collections import Counter
 from itertools import islice
 
-from gridweave.grid.api import FragmentLimit, PlannedStarts, Queue, ScheduledJob, Scheduling, WhatIf, WhatIfAnswer
+from gridweave.grid.api import (
+    FragmentLimit,
+    Network,
+    PlannedStarts,
+    Queue,
+    ScheduledJob,
+    Scheduling,
+    WhatIf,
+    WhatIfAnswer,
+)
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
@@ -25,7 +34,7 @@ MOST_EXPLAINED = 1_000
 class GridDesk(Desk[GridDriver]):
     """What is asked of the meta-scheduler; the machines of its sites may not be known."""
 
-    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "plan", "what_if", "scheduling")
+    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "plan", "what_if", "network", "scheduling")
 
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
@@ -90,6 +99,10 @@ class GridDesk(Desk[GridDriver]):
         await self.driver.durable()
         async with self._forecasting:
             return await asyncio.to_thread(self.driver.grid.what_if(self.driver.clock.now_ms(), asked))
+
+    async def network(self) -> Network:
+        """Return the network between the sites as it is known, and how many running jobs are on each link."""
+        return self.driver.grid.network()
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

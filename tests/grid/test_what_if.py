@@ -170,7 +170,7 @@ def test_a_link_that_is_cut_joins_no_job() -> None:
     hand_in(grid, 0, request(4), request(4), msgspec.structs.replace(request(6), traffic=talks))
     now, then = outlooks(grid, 0, cut=(("north", "south"),), again=False, hours=2)
     assert (now.started, then.started) == (1, 0)
-    with pytest.raises(InputError, match="cut: no link joins 'north' and 'east'; there are north - south"):
+    with pytest.raises(InputError, match="there is no node 'east'; there are north, south"):
         grid.what_if(0, WhatIf(cut=(("north", "east"),)))()
 
 

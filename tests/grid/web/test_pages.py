@@ -128,6 +128,22 @@ async def test_what_if_asks_and_changes_nothing(served: Served, backend: FakeBac
 
 
 @pytest.mark.asyncio
+async def test_links_are_on_a_map_and_in_a_table(served: Served, window: Window) -> None:
+    """Each link is a line that tells how it is and how many jobs are on it; the table tells the same."""
+    await window.go(f"{served.url}/#/")
+    page = window.page
+    await expect(page.locator("svg.map .link")).to_have_count(2)
+    await expect(page.locator("svg.map .link.down title")).to_have_text(
+        "south and middle: ✕ down, 1 Gb/s, 2 ms, 0 jobs across"
+    )
+    north, south = [await page.locator("svg.map .site circle").nth(place).bounding_box() for place in (0, 1)]
+    assert north is not None
+    assert south is not None
+    assert north["y"] < south["y"]
+    await expect(page.get_by_role("region", name="Links").get_by_role("row")).to_have_count(3)
+
+
+@pytest.mark.asyncio
 async def test_operators_ask_what_would_become_of_the_grid(served: Served, window: Window) -> None:
     """A site that is drained, and one that is new, are asked about; the answer is there as a table and as bars."""
     await window.go(f"{served.url}/#/what-if")
