@@ -249,7 +249,7 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     measured: bool = False
 
 
-class Network(msgspec.Struct, frozen=True, kw_only=True):
+class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
     """The network between the sites, as far as it is known, and how many jobs are on each link."""
 
     nodes: list[NetworkNode]
@@ -358,7 +358,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hours: Annotated[float, Meta(gt=0, le=720)] = 24.0
 
 
-class SiteUse(msgspec.Struct, frozen=True):
+class UsedSite(msgspec.Struct, frozen=True):
     """A site in a play: its nodes, and which part of their time jobs of the grid had them."""
 
     site: str
@@ -378,7 +378,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         then as long as it has waited; those that never could do not count.
     used : float
         Which part of the time of all nodes jobs of the grid have them.
-    sites : tuple of SiteUse
+    sites : tuple of UsedSite
     """
 
     jobs: int
@@ -387,7 +387,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: int
     longest_ms: int
     used: float
-    sites: tuple[SiteUse, ...]
+    sites: tuple[UsedSite, ...]
 
 
 class Outlooks(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
-from gridweave.grid.api import Network, WhatIf, WhatIfAnswer
+from gridweave.grid.api import KnownNetwork, WhatIf, WhatIfAnswer
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.core import MetaCore
@@ -270,7 +270,7 @@ class LiveGrid:
         )
         return partial(what_if, grid, asked)
 
-    def network(self) -> Network:
+    def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known now, and how many running jobs are on each link."""
         numbers = {name: number for number, name in enumerate(self._names)}
         spread = [

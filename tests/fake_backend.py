@@ -21,7 +21,7 @@ from gridweave.grid.api import (
     JobPage,
     JobProgress,
     JobQuery,
-    Network,
+    KnownNetwork,
     NetworkLink,
     NetworkNode,
     Outlook,
@@ -34,8 +34,8 @@ from gridweave.grid.api import (
     Scheduling,
     SiteInfo,
     SiteReason,
-    SiteUse,
     StoryEntry,
+    UsedSite,
     WhatIf,
     WhatIfAnswer,
 )
@@ -255,7 +255,7 @@ class FakeBackend(Backend):
         unknown = set(asked.drain) - set(self.nodes)
         if unknown:
             raise InputError(f"drain: there is no site {min(unknown)!r}; the grid has north, south")
-        sites = tuple(SiteUse(name, nodes, 0.5) for name, nodes in (self.nodes | asked.nodes).items())
+        sites = tuple(UsedSite(name, nodes, 0.5) for name, nodes in (self.nodes | asked.nodes).items())
         now = Outlook(jobs=3, started=3, never=0, wait_ms=60_000, longest_ms=90_000, used=0.5, sites=sites[:2])
         wait_ms = 120_000 if asked.drain else 60_000
         then = Outlook(jobs=3, started=2, never=1, wait_ms=wait_ms, longest_ms=240_000, used=0.6, sites=sites)
@@ -337,7 +337,7 @@ class FakeBackend(Backend):
             ],
         )
 
-    async def network(self) -> Network:
+    async def network(self) -> KnownNetwork:
         """Return two sites with a link, a router with one that is down, and where they are."""
         self._check()
         places = (("north", 54.3, 10.1), ("south", 48.1, 11.6), ("middle", 50.1, 8.7))
@@ -347,7 +347,7 @@ class FakeBackend(Backend):
         ]
         fast = NetworkLink(one="north", other="south", latency_ms=4.5, bandwidth_bps=1e10, jobs=1)
         down = NetworkLink(one="south", other="middle", latency_ms=2.0, bandwidth_bps=1e9, part=0.0)
-        return Network(nodes=nodes, links=[fast, down])
+        return KnownNetwork(nodes=nodes, links=[fast, down])
 
     async def scheduling(self) -> Scheduling:
         """Return how it schedules."""

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from gridweave.grid.api import Network, NetworkLink, NetworkNode
+from gridweave.grid.api import KnownNetwork, NetworkLink, NetworkNode
 from gridweave.grid.control.links import GridNetwork
 from gridweave.netmodel.correction import PairMeasured
 from gridweave.netmodel.topology import Topology
@@ -21,7 +21,7 @@ def network_now(
     factors: Sequence[float] | None,
     measured: Sequence[PairMeasured],
     spread: Sequence[Sequence[int]],
-) -> Network:
+) -> KnownNetwork:
     """Return the network as it is known.
 
     Parameters
@@ -47,7 +47,7 @@ def network_now(
             path = one * len(names) + other
             crossed |= {int(topology.cable[link]) for link in arrays.links[arrays.first[path] : arrays.first[path + 1]]}
         on_cable.update(crossed)
-    return Network(nodes=_nodes(topology), links=_links(topology, factors, on_cable))
+    return KnownNetwork(nodes=_nodes(topology), links=_links(topology, factors, on_cable))
 
 
 def _nodes(topology: Topology) -> list[NetworkNode]:
@@ -77,7 +77,7 @@ def _links(topology: Topology, factors: Sequence[float] | None, on_cable: Counte
     return list(found.values())
 
 
-def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Counter[Pair]) -> Network:
+def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Counter[Pair]) -> KnownNetwork:
     known = {(pair.origin, pair.target): pair for pair in measured}
     links = []
     for one, other in itertools.combinations(range(len(names)), 2):
@@ -96,4 +96,4 @@ def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Coun
                 measured=pair is not None,
             )
         )
-    return Network(nodes=[NetworkNode(name=name, sites=(name,)) for name in names], links=links)
+    return KnownNetwork(nodes=[NetworkNode(name=name, sites=(name,)) for name in names], links=links)

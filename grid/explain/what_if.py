@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.api import Outlook, Outlooks, SiteUse, WhatIf, WhatIfAnswer
+from gridweave.grid.api import Outlook, Outlooks, UsedSite, WhatIf, WhatIfAnswer
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.queue import GridQueue, PlacedJob
 from gridweave.grid.explain.play import expect_ends
@@ -200,7 +200,7 @@ class _Play:
             wait_ms=sum(waits) // max(1, len(waits)),
             longest_ms=max(waits, default=0),
             used=sum(used.values()) / (sum(sizes.values()) * span_ms),
-            sites=tuple(SiteUse(name, nodes, used[name] / max(1, nodes * span_ms)) for name, nodes in sizes.items()),
+            sites=tuple(UsedSite(name, nodes, used[name] / max(1, nodes * span_ms)) for name, nodes in sizes.items()),
         )
 
     def _play(self) -> None:

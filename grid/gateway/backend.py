@@ -11,7 +11,7 @@ from gridweave.grid.api import (
     JobEvents,
     JobPage,
     JobQuery,
-    Network,
+    KnownNetwork,
     OutputPart,
     PlannedStarts,
     Queue,
@@ -94,7 +94,7 @@ class Backend(Protocol):
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""
 
-    async def network(self) -> Network:
+    async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known, and how many running jobs are on each link."""
 
     async def scheduling(self) -> Scheduling:

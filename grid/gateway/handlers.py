@@ -22,8 +22,8 @@ from gridweave.grid.api import (
     JobIds,
     JobPage,
     JobQuery,
+    KnownNetwork,
     MadeToken,
-    Network,
     NewToken,
     PlannedStarts,
     Queue,
@@ -111,7 +111,7 @@ async def scheduling(call: GatewayCall) -> Scheduling:
     return await call.backend.scheduling()
 
 
-async def network(call: GatewayCall) -> Network:
+async def network(call: GatewayCall) -> KnownNetwork:
     """Show the network between the sites as it is known, and how many running jobs are on each link."""
     return await call.backend.network()
 

@@ -19,8 +19,8 @@ from gridweave.grid.api import (
     JobEvents,
     JobPage,
     JobQuery,
+    KnownNetwork,
     MachineInfo,
-    Network,
     OutputPart,
     PlannedStarts,
     Queue,
@@ -332,9 +332,9 @@ class LiveBackend:
         """Return the first of the jobs that wait."""
         return await self._ask(self.home, "queue", Queue, limit, explain)
 
-    async def network(self) -> Network:
+    async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known."""
-        return await self._ask(GRID_ACTOR, "network", Network)
+        return await self._ask(GRID_ACTOR, "network", KnownNetwork)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
@@ -429,9 +429,9 @@ class SiteBackend(LiveBackend):
         """Refuse: what the grid would do is known there."""
         raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's what would become of it")
 
-    async def network(self) -> Network:
+    async def network(self) -> KnownNetwork:
         """Return that no network is known here."""
-        return Network(nodes=[], links=[])
+        return KnownNetwork(nodes=[], links=[])
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there."""

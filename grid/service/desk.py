@@ -9,7 +9,7 @@ from itertools import islice
 
 from gridweave.grid.api import (
     FragmentLimit,
-    Network,
+    KnownNetwork,
     PlannedStarts,
     Queue,
     ScheduledJob,
@@ -100,7 +100,7 @@ class GridDesk(Desk[GridDriver]):
         async with self._forecasting:
             return await asyncio.to_thread(self.driver.grid.what_if(self.driver.clock.now_ms(), asked))
 
-    async def network(self) -> Network:
+    async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known, and how many running jobs are on each link."""
         return self.driver.grid.network()
 
