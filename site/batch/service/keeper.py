@@ -54,6 +54,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 600.0
     margin_ms: int = 120_000  # nodes are asked for so much longer than a job may take
     python: str = ""  # the Python that has gridweave, on every node; empty: that of this process
+    accounts: dict[str, str] = {}  # to whose account of the batch system a user's jobs are counted
 
 
 class BatchKeeper:
@@ -79,7 +80,7 @@ class BatchKeeper:
         self._steps: Steps = ()
         # What was asked for since the last look began, and of which of these it is not known whether that was heard.
         self._asked: dict[str, str] = {}
-        self._unsure: set[str] = set()
+        self._unsure: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._told: dict[str, AskSeen] = {}
         self._told_seen: BatchSeen | None = None
@@ -244,7 +245,8 @@ class BatchKeeper:
         if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
             return AskSeen(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
         if allocation is None:
-            return None
+            why_not = self._unsure.get(name)
+            return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not)
         if allocation.state == "ended":
             state = "cancelled" if allocation.end == "cancelled" else "over"
             return AskSeen(job.job_id, asked.ask, state, None, allocation.reason)  # type: ignore[arg-type]
@@ -281,7 +283,8 @@ class BatchKeeper:
             await self._give_back(numbers)
         for name, each in wanted.items():
             known = name in counts or name in self._asked or name in self._unsure or name in self._refused
-            if not each.has_started and not known:
+            # What does not answer one does not answer the next: it is asked again after the next look.
+            if not each.has_started and not known and not self._unsure:
                 await self._ask(name, each)
         self._refused = {name: why for name, why in self._refused.items() if name in wanted}
 
@@ -298,7 +301,13 @@ class BatchKeeper:
     async def _ask(self, name: str, asked: NodesAsked) -> None:
         """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
         assert self._view is not None, "asked for before anything was seen"
-        job = asked.job
+        job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
+        user = "" if wish is None else wish.user
+        refusal = self._driver.site.runs.users.refusal(user) if wish is not None else None
+        if refusal is not None:
+            # Its operator has taken the user out of the table since the job came.
+            self._refused[name] = refusal
+            return
         length_ms, longest_ms = job.estimate_ms + self._settings.margin_ms, self._view.longest_ms
         module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
         command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
@@ -307,24 +316,22 @@ class BatchKeeper:
             nodes=job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
             script=self._system.script(command),
-            comment=self._comment(job.job_id),
+            comment=self._comment(job.job_id, user),
+            account=self._settings.accounts.get(user, ""),
+            options=() if wish is None else wish.batch_options,
         )
         try:
             self._asked[name] = await self._system.submit(request)
         except UnavailableError as error:
             logger.warning("%s: %s", name, error)
-            self._unsure.add(name)
+            self._unsure[name] = str(error)
         except InputError as error:
             self._refused[name] = str(error)
 
-    def _comment(self, job_id: int) -> str:
+    @staticmethod
+    def _comment(job_id: int, user: str) -> str:
         """Return whose job it is, for people who look at the queue of the batch system."""
-        if job_id == PILOT:
-            return "gridweave pilot"
-        site = self._driver.site
-        request = site.request_of(job_id)
-        user = "" if request is None or not request.user else f" of {request.user}"
-        return f"gridweave job {job_id}{user}"
+        return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
 
 
 def _gone(name: str) -> Allocation:

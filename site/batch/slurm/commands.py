@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from asyncio import StreamReader
+from asyncio.subprocess import Process
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gridweave.errors import InputError, UnavailableError
@@ -70,8 +73,8 @@ class Slurm:
             self._environment["SLURM_CONF"] = settings.conf
         self._path = settings.bin or self._environment.get("PATH", os.defpath)
 
-    async def check(self) -> None:
-        """Raise InputError if this cluster can never give nodes as it is set up.
+    async def check(self, accounts: Iterable[str] = ()) -> None:
+        """Raise InputError if this cluster can never give nodes as it is set up, or not to one of these accounts.
 
         UnavailableError if it does not answer, so that nothing is known.
         """
@@ -84,7 +87,12 @@ class Slurm:
             found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
             raise InputError(f"this Slurm is {found}, which is too old; {oldest} is the oldest that is known to work")
         await self.view("")
-        await self._submit(("--test-only", "--nodes=1", "--time=1", *self._common()), "#!/bin/sh\ntrue\n")
+        for account in sorted({"", *accounts}):
+            options = ("--test-only", "--nodes=1", "--time=1", *self._common(account))
+            try:
+                await self._submit(options, "#!/bin/sh\ntrue\n")
+            except InputError as error:
+                raise InputError(f"account {account}: {error}" if account else str(error)) from None
 
     async def view(self, prefix: str) -> BatchView:
         """Return what is seen now: one ``squeue`` and one ``sinfo`` for all."""
@@ -111,7 +119,7 @@ class Slurm:
                 f"--chdir={self._folder}",
                 f"--output={self._folder}/{request.name}.log",
                 *([f"--comment={request.comment}"] if request.comment else []),
-                *self._common(),
+                *self._common(request.account),
                 *(f"--{option.removeprefix('--')}" for option in request.options),
             ),
             request.script,
@@ -128,9 +136,9 @@ class Slurm:
         if numbers:
             await self._run("scancel", "--quiet", *numbers)
 
-    def _common(self) -> list[str]:
+    def _common(self, account: str = "") -> list[str]:
         settings = self.settings
-        named = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+        named = {"partition": settings.partition, "account": account or settings.account, "qos": settings.qos}
         own = [f"--{name}={value}" for name, value in named.items() if value]
         return [*own, *(f"--{option.removeprefix('--')}" for option in settings.options)]
 
@@ -165,7 +173,7 @@ class Slurm:
         )
         try:
             async with asyncio.timeout(COMMAND_S):
-                out, err = await process.communicate(given.encode())
+                out, err = await _read(process, given.encode())
         except TimeoutError:
             raise UnavailableError(f"{command} has not answered for {COMMAND_S:.0f} s") from None
         finally:
@@ -173,6 +181,30 @@ class Slurm:
                 process.kill()
                 await process.wait()
         return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
+    """Return what a command prints; one that says that it will ask Slurm again and again is ended at once."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    async def errors(stream: StreamReader) -> bytes:
+        lines = []
+        async for line in stream:
+            lines.append(line)
+            if b"retrying" in line and process.returncode is None:
+                process.kill()
+        return b"".join(lines)
+
+    # One that has ended before it has read all says why.
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(given)
+        await process.stdin.drain()
+    process.stdin.close()
+    out, err = await asyncio.gather(process.stdout.read(), errors(process.stderr))
+    await process.wait()
+    return out, err
 
 
 def _said(err: str) -> str:
