@@ -130,8 +130,10 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         How much a live grid has to say; None: it is simulated.
     """
     for number, site in enumerate(sites):
-        entry = DISCIPLINES.get(site.discipline) if isinstance(site, Site) else None
-        if entry is None or not entry.live_only or control in ("limited", "none"):
+        if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
+            continue
+        entry = DISCIPLINES[site.discipline]
+        if not entry.live_only:
             continue
         if control is not None and entry.is_in_control(site.options.get(entry.table_key)):
             continue
