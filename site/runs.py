@@ -486,11 +486,6 @@ class Runs:
             if not piece.is_over
         ]
 
-    def unfinished_on(self, machine: str) -> list[tuple[int, int]]:
-        """Return job and attempt of what a machine may run still."""
-        runs = ((run, run.pieces.get(machine)) for run in self._runs.values())
-        return [(run.job_id, run.attempt) for run, piece in runs if piece is not None and not piece.is_over]
-
     def problem_of(self, machine: str) -> str:
         """Return why a machine can start nothing now; empty if it can, as far as it has said."""
         return self._full.get(machine, "")

@@ -194,12 +194,17 @@ class BatchKeeper:
 
     def _unfinished(self, asked: NodesAsked) -> list[tuple[str, Key, int]]:
         """Return what may still run on nodes that were given: machine, attempt of a job, and number of the node."""
-        runs = self._driver.site.runs
+        site = self._driver.site
         if asked.job.job_id != PILOT:
             job_id = asked.job.job_id
-            return [(machine, (job_id, attempt), node) for machine, attempt, node in runs.unfinished(job_id)]
-        machines = enumerate(self._driver.settings.machines[place].name for place in asked.places)
-        return [(machine, key, number) for number, machine in machines for key in runs.unfinished_on(machine)]
+            return [(machine, (job_id, attempt), node) for machine, attempt, node in site.runs.unfinished(job_id)]
+        numbers = {self._driver.settings.machines[place].name: number for number, place in enumerate(asked.places)}
+        return [
+            (machine, (job_id, attempt), numbers[machine])
+            for job_id, _ in site.core.site.occupied()
+            for machine, attempt, _ in site.runs.unfinished(job_id)
+            if machine in numbers
+        ]
 
     async def _tell(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[AskSeen] = ()) -> None:
         """Tell the site what it does not know yet, and how parts of jobs have ended, and pilots."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,7 +11,13 @@ import pytest
 import pytest_asyncio
 
 from batch_site import NODES, BatchSite
+from gridweave.grid.live import GridSettings
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.driver import GridDriver
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.job import OVER, Accepted, JobRequest, Program
+from gridweave.site.service.clock import Clock
+from gridweave.site.service.site_driver import GRID
 from slurm_cluster import SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
@@ -87,3 +94,78 @@ async def test_pilots_end_by_themselves_while_the_site_is_away(site: BatchSite) 
     await site.start()
     record = await site.over(job)
     assert (record.outcome, record.attempt) == ("finished", 1)
+
+
+class SiteOfGrid(BatchSite):
+    """A site whose grid is in the same event loop."""
+
+    grid: GridDriver
+
+    async def to_grid(self, _peer: str, data: bytes) -> None:
+        """Hand the grid what it is to hear."""
+        self.grid.packet(self.name, data)
+
+
+@pytest_asyncio.fixture
+async def clusters(
+    cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> AsyncIterator[tuple[GridDriver, list[SiteOfGrid]]]:
+    """Return a grid under limited control of two real clusters, whose sites have pilots."""
+    with running_cluster(tmp_path_factory.mktemp("slurm"), "second", NODES, "120") as second:
+        sites = [
+            SiteOfGrid(one, tmp_path / one.name, PILOTS, one.name, number)
+            for number, one in enumerate((cluster, second))
+        ]
+        policy = GridPolicy(mode="multi-site", control="limited")
+        settings = GridSettings(sites=tuple((site.name, NODES) for site in sites), policy=policy, retry_ms=1_000)
+
+        async def to_site(name: str, data: bytes) -> None:
+            next(site for site in sites if site.name == name).driver.packet(GRID, data)
+
+        grid = GridDriver(settings, tmp_path / "grid.journal", Clock(), to_site=to_site)
+        for site in sites:
+            site.folder.mkdir()
+            site.grid = grid
+            await site.start()
+        works = asyncio.ensure_future(grid.run())
+        yield grid, sites
+        works.cancel()
+        await asyncio.gather(works, return_exceptions=True)
+        await grid.close()
+        for site in sites:
+            await site.kill()
+            site.cluster.run("scancel", "--partition=main")
+            site.cluster.wait(lambda: not site.queue(), "an empty queue")  # noqa: B023
+
+
+@pytest.mark.asyncio
+async def test_one_job_starts_on_two_clusters(clusters: tuple[GridDriver, list[SiteOfGrid]], tmp_path: Path) -> None:
+    """While an own user of one has nodes the others wait, and say what that costs; then all ranks begin at once."""
+    grid, sites = clusters
+    busy = sites[1].cluster
+    own = busy.run("sbatch", "--parsable", "-N2", "--exclusive", "-t", "30", "--wrap", "sleep 600").strip()
+    busy.wait(lambda: "R" in busy.run("squeue", "-h", "-j", own, "-o", "%t"), "the cluster's own user")
+    program = Program(argv=("sh", "-c", f"date +%s.%N > {tmp_path}/rank.$GRIDWEAVE_RANK"))
+    (answer,) = await grid.submit([("key", JobRequest(program=program, nodes=7, limit_ms=60_000, user="anna"))])
+    assert isinstance(answer, Accepted), answer
+
+    def said() -> str:
+        forecast = grid.grid.forecast(grid.clock.now_ms(), answer.job_id)
+        return "" if forecast is None else "; ".join(row.reason for row in forecast.sites)
+
+    await sites[0].until(
+        lambda: "4 of the 4 nodes of the site are there; 4 of them free, which has cost" in said(), "pilots"
+    )
+    assert "2 of the 4 nodes of the site are there, 2 are asked for" in said()
+    busy.run("scancel", own)
+    records = grid.grid.book.records
+    await sites[0].until(
+        lambda: answer.job_id not in records or records[answer.job_id].state in OVER, "the end of the job"
+    )
+    record = records[answer.job_id] if answer.job_id in records else grid.journal.ended([answer.job_id])[answer.job_id]
+    assert (record.outcome, record.reason) == ("finished", "")
+    assert sorted(nodes for _, nodes in record.places) == [3, 4]
+    begun_s = [float((tmp_path / f"rank.{rank}").read_text()) for rank in range(7)]
+    assert max(begun_s) - min(begun_s) < 5.0
+    for site in sites:
+        await site.until(lambda: not site.queue(), "pilots that are given back")  # noqa: B023
