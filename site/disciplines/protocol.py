@@ -176,12 +176,21 @@ class AsksBatchSystem(Protocol):
         """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
 
 
+class Eviction(NamedTuple):
+    """A running job that was put back into the queue: what `gridweave.site.messages.EvictJob` says of it."""
+
+    job_id: int
+    keeps_work: bool  # whether it keeps what it has done
+    by: int  # the job that has its nodes
+    reason: str  # in one line
+
+
 @runtime_checkable
 class EvictsJobs(Protocol):
     """What `SiteCore` asks besides of a discipline that takes running jobs off their nodes, to run again later."""
 
-    def take_evictions(self) -> list[tuple[int, bool]]:
-        """Return the jobs that the last pass has put back into the queue, and whether each keeps what it has done."""
+    def take_evictions(self) -> list[Eviction]:
+        """Return the jobs that the last pass has put back into the queue, in the order in which it did."""
 
 
 @runtime_checkable
