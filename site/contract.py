@@ -368,6 +368,8 @@ class ContractCore:
                 return self._asked_by_own_user(event)
             case BatchSeen():
                 return (event,)
+            case RequestQuote(width=width) if self.site.asks is not None and width > self.nodes:
+                self.site.asks.wished(self._now_ms, width)
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):
@@ -710,6 +712,8 @@ class ContractCore:
         if reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
             reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
+        if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
+            reason = f"{reason}; {note}"
         slowdown, takes_parts = self._slowdown_of(request, room), self.site.takes_parts
         return Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
 

@@ -483,7 +483,8 @@ class SiteCore:
         self._discipline.check_invariants()
         held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
-        assert n_held == self.nodes - self.free, "a node is lost"
+        absent = 0 if self._asks is None else self._asks.absent
+        assert n_held == self.nodes - self.free - absent, "a node is lost"
         assert n_held == sum(map(int.bit_count, held)) or self._places is not None, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"
