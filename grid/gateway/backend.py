@@ -76,7 +76,9 @@ class Backend(Protocol):
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known: so many jobs at most."""
 
-    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
+    async def output(
+        self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
+    ) -> OutputPart | None:
         """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
 
     async def sites(self) -> list[SiteInfo]:
