@@ -666,6 +666,10 @@ class Client:
         body = api.QuoteJob(request=checked(job_request(what, nodes=nodes, limit=limit)))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)
 
+    async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:
+        """Return what would become of waits and of the use of nodes if the grid were another; nothing is changed."""
+        return await self.transport.call("POST", "/v1/what-if", api.WhatIfAnswer, body=asked)
+
     async def drain(self, site: str) -> None:
         """Have a site take nothing new of the grid."""
         await self.transport.call("POST", f"/v1/sites/{_in_path(site)}/drain", api.Done)

@@ -19,6 +19,7 @@ from gridweave.grid.api import (
     JobEvents,
     JobPage,
     JobQuery,
+    KnownNetwork,
     MachineInfo,
     OutputPart,
     PlannedStarts,
@@ -26,6 +27,8 @@ from gridweave.grid.api import (
     Scheduling,
     SiteInfo,
     StoryEntry,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast, with_site_answer
@@ -47,6 +50,9 @@ from gridweave.version import __version__
 
 SUBMIT_S = 60.0
 """So long an answer to jobs that are handed in is waited for."""
+
+WHAT_IF_S = 60.0
+"""So long it is waited for what would become of the grid if it were another, which is played twice or four times."""
 
 LOOK_S = 1.5
 """So long it is waited for what a site or the grid says of itself."""
@@ -253,6 +259,10 @@ class LiveBackend:
         """Return when and where what waits starts, as far as that is known."""
         return await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit)
 
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Return what would become of waits and of the use of nodes if the grid were another."""
+        return await self._ask(GRID_ACTOR, "what_if", WhatIfAnswer, asked, timeout_s=WHAT_IF_S)
+
     # -- output -------------------------------------------------------------------------------------------------------
 
     async def output(
@@ -330,6 +340,10 @@ class LiveBackend:
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait."""
         return await self._ask(self.home, "queue", Queue, limit, explain)
+
+    async def network(self) -> KnownNetwork:
+        """Return the network between the sites as it is known."""
+        return await self._ask(GRID_ACTOR, "network", KnownNetwork)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
@@ -419,6 +433,14 @@ class SiteBackend(LiveBackend):
     async def plan(self, limit: int) -> PlannedStarts:
         """Refuse: what the grid means to do is known there."""
         raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's when its jobs start")
+
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Refuse: what the grid would do is known there."""
+        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's what would become of it")
+
+    async def network(self) -> KnownNetwork:
+        """Return that no network is known here."""
+        return KnownNetwork(nodes=[], links=[])
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there."""
