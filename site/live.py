@@ -13,6 +13,7 @@ import msgspec
 
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
+from gridweave.site.elements import of_attempt
 from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
     OWN_IDS,
@@ -511,4 +512,5 @@ def _enter(record: JobRecord, run: Run) -> None:
     """Enter into the record of a job what became of a run of it."""
     record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
     record.ran_ms = run.ran_ms
-    record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
+    record.elements += of_attempt(run.elements, run.attempt)
+    record.interrupted += run.interrupted
