@@ -33,7 +33,7 @@ from gridweave.grid.client.requests import (
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, SignalName, State, Where, WishKind
+from gridweave.site.job import OVER, ArrayPlace, JobForm, JobRecord, JobRequest, SignalName, State, Where, WishKind
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
@@ -341,6 +341,7 @@ class Client:
         job_class: str = "",
         user: str = "",
         account: str = "",
+        forms: Sequence[JobForm] = (),
         key: str | None = None,
     ) -> JobHandle:
         """Hand in a job; when this returns, it is durable.
@@ -366,6 +367,8 @@ class Client:
             For whom; an operator may say another name.
         account : str
             Whose node-hours it uses.
+        forms : sequence of JobForm
+            In which it can run on machines that differ; `nodes` is then at least the width of the widest.
         key : str, optional
             The same key gives the same job, however often it is handed in. Left out: a new one, which makes the tries
             of this one call safe.
@@ -391,6 +394,7 @@ class Client:
             after=after,
             array=array,
             account=account,
+            forms=forms,
         )
         (job,) = await self.submit_many([request], site=site, keys=None if key is None else [key])
         return job
