@@ -362,13 +362,13 @@ class LiveGrid:
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
-            self.core.check(self._now_ms, (self._submission(job, request),))
+            asked = self._submission(job, request)
+            self.core.check(self._now_ms, (asked,))
         except InputError as error:
             return str(error)
-        barred = self._barred(request)
-        if len(barred) == len(self._names):
-            return self._no_site_takes(request.user, barred)
-        return self.core.why_never(job, tuple(barred))
+        if len(asked.barred) == len(self._names):
+            return self._no_site_takes(request.user, self._barred(request))
+        return self.core.why_never(job, asked.barred)
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 
