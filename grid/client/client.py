@@ -379,25 +379,11 @@ class Client:
             If no site could run it.
         """
         request = job_request(
-            what,
-            nodes=nodes,
-            limit=limit,
-            name=name,
-            user=user,
-            job_class=job_class,
-            priority=priority,
-            environment=environment,
-            working_directory=working_directory,
-            ranks=ranks,
-            if_lost=if_lost,
-            hold=hold,
-            after=after,
-            array=array,
-            account=account,
-            forms=forms,
-        )
-        (job,) = await self.submit_many([request], site=site, keys=None if key is None else [key])
-        return job
+            what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority,
+            environment=environment, working_directory=working_directory, ranks=ranks, if_lost=if_lost, hold=hold,
+            after=after, array=array, account=account, forms=forms,
+        )  # fmt: skip
+        return (await self.submit_many([request], site=site, keys=None if key is None else [key]))[0]
 
     async def submit_many(
         self, requests: Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None

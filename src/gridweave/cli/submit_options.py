@@ -251,11 +251,7 @@ def requests(
     remarks: list[str],
 ) -> list[JobRequest]:
     """Return the jobs that are to be handed in, one or all of an array, and remark what the user should know."""
-    forms = tuple(parse_form(text) for text in options.form)
-    usual = max((form.width for form in forms), default=options.tasks or 1)
-    nodes = options.nodes if options.nodes is not None else usual
-    if problem := forms_problem(nodes, forms):
-        raise OptionError("--form", problem)
+    nodes, forms = _shape(options)
     request = JobRequest(
         program=_program(options, work, nodes, remarks),
         nodes=nodes,
@@ -314,6 +310,16 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
         if_lost="fail" if options.requeue is False else "requeue",
         **_checkpoint(options),
     )
+
+
+def _shape(options: SubmitOptions) -> tuple[int, tuple[JobForm, ...]]:
+    """Return how many nodes a job asks for, and in which forms it can run."""
+    forms = tuple(parse_form(text) for text in options.form)
+    usual = max((form.width for form in forms), default=options.tasks or 1)
+    nodes = options.nodes if options.nodes is not None else usual
+    if problem := forms_problem(nodes, forms):
+        raise OptionError("--form", problem)
+    return nodes, forms
 
 
 def _resources(options: SubmitOptions) -> Resources | None:
