@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 from typing import Any, Literal, Self, cast, get_args
@@ -273,10 +273,7 @@ def requests(
         return [request]
     indexes, at_once = parse_array(options.array)
     if options.slurm:
-        static = ("COUNT", len(indexes)), ("MIN", min(indexes)), ("MAX", max(indexes))
-        environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static}
-        program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
-        request = msgspec.structs.replace(request, program=program)
+        request = _of_slurm_array(request, indexes)
     if per_job:
         parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
         places = [ArrayPlace(name=array_name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
@@ -310,6 +307,14 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
         if_lost="fail" if options.requeue is False else "requeue",
         **_checkpoint(options),
     )
+
+
+def _of_slurm_array(request: JobRequest, indexes: Sequence[int]) -> JobRequest:
+    """Return a job with the variables that scripts of Slurm look for in arrays."""
+    static = ("COUNT", len(indexes)), ("MIN", min(indexes)), ("MAX", max(indexes))
+    environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static}
+    program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
+    return msgspec.structs.replace(request, program=program)
 
 
 def _shape(options: SubmitOptions) -> tuple[int, tuple[JobForm, ...]]:
