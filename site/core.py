@@ -104,7 +104,7 @@ class SiteCore:
         self._pool = NodePool(nodes)
         entry = entry_of(policy)
         self.slices_time, self.shares_nodes = entry.slices_time, entry.shares_nodes
-        self.gives_fractions = entry.gives_fractions
+        self.gives_fractions, self.has_forms = entry.gives_fractions, entry.has_forms
         self._use(entry.make(nodes, policy, week_offset_ms))
         # Whether nodes are here to be held; a batch system gives them to each job when it likes.
         self.starts_jobs = self._asks is None or self._places is not None
