@@ -460,7 +460,9 @@ class ContractCore:
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
         elif is_shared and not self.site.takes_parts:
-            reason = "the site slows and pauses jobs, and a job on several sites would wait for itself here"
+            reason = "a batch system starts the jobs of the site, and nodes cannot be held there without pilots"
+            if self.site.starts_jobs:
+                reason = "the site slows and pauses jobs, and a job on several sites would wait for itself here"
         elif start_ms < self._now_ms:
             reason = f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
         if reason is not None:
