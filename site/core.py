@@ -145,6 +145,11 @@ class SiteCore:
         return self._discipline if isinstance(self._discipline, TellsSwitches) else None
 
     @property
+    def evicts(self) -> bool:
+        """Whether a job that runs may wait again."""
+        return self._evicts is not None
+
+    @property
     def asks(self) -> AsksBatchSystem | None:
         """The discipline, where a batch system is asked for the nodes of each job."""
         return self._asks
@@ -284,8 +289,9 @@ class SiteCore:
 
     def _evicted(self, job_id: int, keeps_work: bool) -> EvictJob:
         """Take in that a running job waits again."""
-        assert self._places is not None, "a discipline that evicts jobs chooses their nodes"
-        del self._nodes_of[job_id]
+        nodes = self._nodes_of.pop(job_id)
+        if self._places is None:
+            self._pool.give_back(nodes)
         self._killed.discard(job_id)
         self._waiting.add(job_id)
         return EvictJob(job_id, keeps_work)

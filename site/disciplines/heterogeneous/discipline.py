@@ -19,6 +19,7 @@ from gridweave.site.disciplines.heterogeneous.experience import ExperienceDataba
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.explain import SiteReason, ahead_text
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
@@ -152,11 +153,7 @@ class Heterogeneous:
         if not any(speeds.alone) and not speeds.teams:
             kind = f"forms of job class {job.job_class}" if self._policy.forms else f"jobs of width {job.width}"
             return f"none of its forms fits a machine or a cluster in service here ({kind})"
-        level = self._policy.levels[self._base_level(job)]
-        if level.users is not None and job.user not in level.users:
-            allowed = ", ".join(map(str, level.users)) or "nobody"
-            return f"priority {job.priority:g} is of level {level.name!r}, for users {allowed}; its user is {job.user}"
-        return None
+        return why_not_allowed(self._policy.levels, job.priority, job.user)
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
@@ -319,8 +316,7 @@ class Heterogeneous:
     # Levels.
 
     def _base_level(self, job: Job) -> int:
-        levels = self._policy.levels
-        return next((at for at, one in enumerate(levels) if job.priority >= one.priority), len(levels) - 1)
+        return level_of(self._policy.levels, job.priority)
 
     def _level_of(self, one: WaitingJob) -> int:
         """Return the level of a job, with the evictions that have raised it."""
