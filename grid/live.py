@@ -44,13 +44,14 @@ from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.explain import Forecast, Forecaster, Planner, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
-from gridweave.site.launch import TakenUsers, both_ran, total_usage
+from gridweave.site.launch import ANYONE, TakenUsers, both_ran, total_usage
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
     CommitNodes,
     Ended,
     EnqueueJob,
+    FragmentEnding,
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
@@ -127,6 +128,7 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     meeting: dict[int, str]
     takes: dict[int, TakenUsers] = msgspec.field(default_factory=dict)
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    at_limit: list[int] = msgspec.field(default_factory=list)
 
 
 class LiveGrid:
@@ -167,6 +169,8 @@ class LiveGrid:
         # Whom each site takes, as it has said; and of whom it has refused a job since then.
         self._takes: dict[int, TakenUsers] = {}
         self._denied: set[tuple[int, str]] = set()
+        # The jobs that a site ends as they have reached their limit; one that turns out to be lost runs again.
+        self._at_limit: set[int] = set()
         self._now_ms = 0
         # What the core is to be told.
         self._inner: list[GridEvent] = []
@@ -213,7 +217,7 @@ class LiveGrid:
         is_ours = not kept and record.state in ("waiting", "starting")
         found = self.core.forecaster(now_ms, job_id, self._end_ms()) if is_ours else None
         known = record_forecast(record, now_ms, kept)
-        return (lambda: known) if found is None else self._with_refusals(found, record.request.user)
+        return (lambda: known) if found is None else self._with_refusals(found, record.request)
 
     def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
@@ -227,8 +231,8 @@ class LiveGrid:
                 asked = self._submission(self.book.next_job(request), request)
                 if len(asked.barred) < len(self._names):
                     found = self.core.quoter(now_ms, asked, self._end_ms(), instead_of)
-                    return self._with_refusals(found, request.user)
-                state, refusal = "refused", self._no_site_takes(request.user, self._barred(request.user))
+                    return self._with_refusals(found, request)
+                state, refusal = "refused", self._no_site_takes(request.user, self._barred(request))
             except InputError as error:
                 refusal = str(error)
         known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
@@ -281,6 +285,7 @@ class LiveGrid:
             meeting=self._meeting,
             takes=self._takes,
             denied=sorted(self._denied),
+            at_limit=sorted(self._at_limit),
         )
 
     def restore(self, state: LiveGridState[Any]) -> None:
@@ -292,12 +297,15 @@ class LiveGrid:
         self._gates = state.gates
         self._meeting = state.meeting
         self._takes, self._denied = state.takes, set(state.denied)
+        self._at_limit = set(state.at_limit)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
         open_jobs = {job_id for job_id, record in self.book.records.items() if record.state not in OVER}
         assert set(self._gates) <= open_jobs, "a job is over, and its parts are waited for"
+        ending = {job_id for job_id in open_jobs if self.book.records[job_id].state == "ending"}
+        assert self._at_limit <= ending, "a job is at its limit, and does not end"
         self.book.check_invariants()
 
     # -- what comes in ------------------------------------------------------------------------------------------------
@@ -325,6 +333,8 @@ class LiveGrid:
                 elif self._is_asked(site, message):
                     if isinstance(message, FragmentReady | FragmentOpened):
                         self._at_gate(site, message)
+                    elif isinstance(message, FragmentEnding):
+                        self._ends_at_limit(self.book.records[message.job_id])
                     else:
                         message = self._counted(message)
                         self._answered(site, message)
@@ -340,34 +350,35 @@ class LiveGrid:
         if wish.kind == "requeue":
             self._tell_all(record, RequeueFragment(record.job_id, record.attempt, wish.why_requeued))
             return
-        if wish.kind in ("cancel", "kill") and record.state in ("starting", "running"):
-            record.state = "ending"
+        if wish.kind in ("cancel", "kill"):
+            self._at_limit.discard(record.job_id)
+            record.state = "ending" if record.state in ("starting", "running") else record.state
         self._inner.append(_WISHES[wish.kind](record.job_id))
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
         sends = None if request.traffic is None else self._sends(request.traffic)
-        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request.user)))
+        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request)))
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
             self.core.check(self._now_ms, (self._submission(job, request),))
         except InputError as error:
             return str(error)
-        barred = self._barred(request.user)
+        barred = self._barred(request)
         if len(barred) == len(self._names):
             return self._no_site_takes(request.user, barred)
         return self.core.why_never(job, tuple(barred))
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 
-    def _barred(self, user: str) -> dict[int, str]:
-        """Return the sites that do not take a user, and why."""
+    def _barred(self, request: JobRequest) -> dict[int, str]:
+        """Return the sites that do not take the user of a job, or its options for a batch system, and why."""
         found: dict[int, str] = {}
         for site in range(len(self._names)):
-            why = self._takes[site].refusal(user) if site in self._takes else None
-            if why is None and (site, user) in self._denied:
-                why = f"it has refused a job of {user!r}"
+            why = self._takes.get(site, ANYONE).refusal(request.user, request.batch_options)
+            if why is None and (site, request.user) in self._denied:
+                why = f"it has refused a job of {request.user!r}"
             if why is not None:
                 found[site] = why
         return found
@@ -376,9 +387,9 @@ class LiveGrid:
         each = "; ".join(f"{self._names[site]}: {why}" for site, why in barred.items())
         return f"no site takes jobs of {user!r}: {each}"
 
-    def _with_refusals(self, forecaster: Forecaster, user: str) -> Forecaster:
+    def _with_refusals(self, forecaster: Forecaster, request: JobRequest) -> Forecaster:
         """Return a forecaster that says which sites do not take the user of the job."""
-        refusals = {self._names[site]: why for site, why in self._barred(user).items()}
+        refusals = {self._names[site]: why for site, why in self._barred(request).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _users_changed(self, *users: str) -> None:
@@ -387,7 +398,7 @@ class LiveGrid:
             user = record.request.user
             if record.state in OVER or record.job_id in self.book.eligibility or (users and user not in users):
                 continue
-            barred = self._barred(user)
+            barred = self._barred(record.request)
             if len(barred) == len(self._names):
                 self._inner.append(GridJobHopeless(record.job_id, self._no_site_takes(user, barred)))
             self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))
@@ -453,6 +464,12 @@ class LiveGrid:
         if len(gate.begun) == n_sites:
             self._tell_all(record, FragmentsMet(record.job_id, record.attempt))
             self._runs(record, gate.start_ms)
+
+    def _ends_at_limit(self, record: JobRecord) -> None:
+        """Enter that a site ends its part of a job, which has reached its limit."""
+        if record.state in ("starting", "running"):
+            record.state = "ending"
+            self._at_limit.add(record.job_id)
 
     def _tell_all(self, record: JobRecord, message: object) -> None:
         for name, _ in record.places:
@@ -531,13 +548,15 @@ class LiveGrid:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
         if record.state != "held":
             # What a site says late of an attempt that was given up brings no job back into the queue.
-            self.book.end_attempt(record)
+            is_wanted = record.state != "ending" or record.job_id in self._at_limit
+            self.book.end_attempt(record, is_wanted=is_wanted)
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
-        """Forget where the ranks of a job meet, and how far its parts have come."""
+        """Forget where the ranks of a job meet, how far its parts have come, and that they had reached their limit."""
         self._gates.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
+        self._at_limit.discard(record.job_id)
 
     # -- what the core decides ----------------------------------------------------------------------------------------
 

@@ -253,11 +253,14 @@ class JobBook:
         record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
         self._keep(record)
 
-    def end_attempt(self, record: JobRecord) -> None:
-        """Enter that an attempt of a job has ended and the job has not: what it used counts, too."""
+    def end_attempt(self, record: JobRecord, *, is_wanted: bool = True) -> None:
+        """Enter that an attempt of a job has ended and the job has not: what it used counts, too.
+
+        One that is wanted no more stays as it is: what is left of it ends elsewhere.
+        """
         self.eligibility.used(record.request, _used_s(record, self._now_ms))
         record.start_ms = None
-        if record.state != "ending":
+        if is_wanted:
             record.state = "waiting"
 
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:

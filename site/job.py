@@ -6,6 +6,7 @@ no request may be is said here too, wherever it comes from: numbers that no mach
 
 from __future__ import annotations
 
+import re
 from math import inf, isfinite
 from typing import Literal, get_args
 
@@ -175,7 +176,12 @@ MOST_AFTER = 1_000
 """A job waits for so many others at most."""
 
 MOST_NAME = 200
-"""Characters of the name of an array at most."""
+"""Characters of the name of an array at most, and of an option for a batch system."""
+
+MOST_BATCH_OPTIONS = 20
+"""So many options for a batch system may a job have."""
+
+_BATCH_OPTION = re.compile(r"[a-z][a-z-]*=.")
 
 State = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
 """Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
@@ -317,6 +323,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         All of these must have come true before it goes into the queue.
     account : str
         Whose node-hours it uses; the maxima of an account count for all its users together.
+    batch_options : tuple of str
+        Options for the batch system that its nodes belong to, each ``name=value``; only a site that passes all of them
+        on takes the job.
     """
 
     program: Program
@@ -334,6 +343,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[After, ...] = ()
     array: ArrayPlace | None = None
     account: str = ""
+    batch_options: tuple[str, ...] = ()
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
@@ -501,6 +511,7 @@ def request_problem(request: JobRequest) -> str | None:
     return (
         _bound_problem(request)
         or _order_problem(request)
+        or _batch_problem(request)
         or launch_problem(
             Launch(
                 job_id=0,
@@ -536,6 +547,16 @@ def _bound_problem(request: JobRequest) -> str | None:
             return f"{what} has {size} bytes; Linux starts no program with more than {MOST_TEXT_BYTES} in one string"
     if total > MOST_TEXTS_BYTES:
         return f"command and environment have {total} bytes; at most {MOST_TEXTS_BYTES}: hand large data over in a file"
+    return None
+
+
+def _batch_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with the options for a batch system, whichever that is."""
+    if len(request.batch_options) > MOST_BATCH_OPTIONS:
+        return f"batch_options are {len(request.batch_options)}; at most {MOST_BATCH_OPTIONS}"
+    for option in request.batch_options:
+        if not (option.isprintable() and len(option) <= MOST_NAME and _BATCH_OPTION.match(option)):
+            return f"batch_options: {option!r:.100} is no option; write name=value, for example constraint=fast"
     return None
 
 

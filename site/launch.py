@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -28,14 +29,30 @@ class Call(msgspec.Struct, frozen=True):
     args, kwargs
         Its arguments: whatever JSON can say.
     each : bool
-        Whether it is called with each of `args` by itself, one after the other; the result is the list of what it
-        returned.
+        Whether it is called with each of `args` by itself, one after the other; the result is a line of JSON with an
+        `ItemEnd` for each of them.
     """
 
     function: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     each: bool = False
+
+
+class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
+    """What became of the call of a callable with one of many items.
+
+    Attributes
+    ----------
+    value : object
+        What it returned; what JSON can say.
+    error, trace : str
+        What it raised, in one line, and with its traceback; empty if it returned.
+    """
+
+    value: Any = None
+    error: str = ""
+    trace: str = ""
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -138,27 +155,36 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
     names : tuple of str
         Who is taken, if not anyone.
     is_mapped : bool
-        Whether that is the map of a launcher; otherwise it is the owner alone.
+        Whether that is a map of users to accounts, a launcher's or a batch system's; otherwise it is the owner alone.
+    options : tuple of str
+        The names of the options for a batch system that jobs may have, as they are passed on to it.
     """
 
     anyone: bool = True
     names: tuple[str, ...] = ()
     is_mapped: bool = False
+    options: tuple[str, ...] = ()
 
-    def refusal(self, user: str) -> str | None:
-        """Return why a job of a user is not taken, in one line, or None.
+    def refusal(self, user: str, options: Iterable[str] = ()) -> str | None:
+        """Return why a job of a user with such options (``name=value``) is not taken, in one line, or None.
 
         Examples
         --------
         >>> TakenUsers(anyone=False, names=("anna",)).refusal("bert")
         "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
         >>> TakenUsers(anyone=False, names=("anna",), is_mapped=True).refusal("bert")
-        "its launcher maps no Unix user for 'bert'; have its operator add one"
+        "it maps 'bert' to no account; have its operator add one"
+        >>> TakenUsers(options=("constraint", "gres")).refusal("anna", ["nodelist=n1"])
+        'it passes on no option nodelist to a batch system; those that it does are constraint, gres'
         """
+        for name in (option.partition("=")[0] for option in options):
+            if name not in self.options:
+                others = f"; those that it does are {', '.join(self.options)}" if self.options else ""
+                return f"it passes on no option {name} to a batch system{others}"
         if self.anyone or user in self.names:
             return None
         if self.is_mapped:
-            return f"its launcher maps no Unix user for {user!r}; have its operator add one"
+            return f"it maps {user!r} to no account; have its operator add one"
         if not user:
             return None
         owner = " and ".join(map(repr, self.names)) or "nobody"
@@ -181,11 +207,12 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         return f"takes jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
     def both(self, other: TakenUsers) -> TakenUsers:
-        """Return whom both take."""
+        """Return whom both take, with which options."""
+        options = tuple(name for name in self.options if name in other.options)
         if self.anyone or other.anyone:
-            return other if self.anyone else self
+            return msgspec.structs.replace(other if self.anyone else self, options=options)
         names = tuple(name for name in self.names if name in other.names)
-        return TakenUsers(anyone=False, names=names, is_mapped=self.is_mapped or other.is_mapped)
+        return TakenUsers(anyone=False, names=names, is_mapped=self.is_mapped or other.is_mapped, options=options)
 
 
 ANYONE = TakenUsers()
@@ -205,12 +232,18 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         What a job may use for each of its nodes on the machine.
     gives_parts : bool
         Whether jobs get parts of its nodes, which control groups have to hold.
+    options : tuple of str
+        As `TakenUsers.options`.
+    mapped : tuple of str, optional
+        Whose jobs alone it starts, as users are mapped to accounts of a batch system; None: that is not said.
     """
 
     owner: str = ""
     launcher: str = ""
     limits: Limits | None = None
     gives_parts: bool = False
+    options: tuple[str, ...] = ()
+    mapped: tuple[str, ...] | None = None
 
     def refusal(self, user: str) -> str | None:
         """Return why a job of a user is not started, in one line, or None.
@@ -226,7 +259,9 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def users(self) -> TakenUsers:
         """Whose jobs it starts, as far as these rules say; a launcher has a map of its own."""
-        return TakenUsers(anyone=False, names=(self.owner,)) if self.owner else ANYONE
+        if self.mapped is not None:
+            return TakenUsers(anyone=False, names=self.mapped, is_mapped=True, options=self.options)
+        return TakenUsers(anyone=not self.owner, names=(self.owner,) if self.owner else (), options=self.options)
 
 
 ANY_JOBS = MachineRules()

@@ -181,7 +181,7 @@ class LiveSite:
         reason = reason or self._why_stuck(request)
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
-        if reason := self.runs.users.refusal(request.user):
+        if reason := self.runs.users.refusal(request.user, request.batch_options):
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         if not for_grid and (waits := self.book.why_it_would_wait(request, now_ms)):
             reason = f"it would wait: {waits}"
@@ -228,8 +228,8 @@ class LiveSite:
     def _take_in(self, event: LiveSiteEvent) -> None:
         match event:
             case UserSubmitted():
-                user = event.request.user
-                why_not = self.runs.users.refusal(user) or self._why_stuck(event.request)
+                request = event.request
+                why_not = self.runs.users.refusal(request.user, request.batch_options) or self._why_stuck(request)
                 job = self.book.submit(event, lambda job: why_not or self._why_never(job))
                 if job is not None:
                     self._inner.append(JobSubmitted(job))
@@ -268,13 +268,15 @@ class LiveSite:
         expected = self._expected.get((job_id, event.attempt))
         if expected is None:
             self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
-        elif (why := self.runs.users.refusal(expected.described.request.user)) and not expected.is_asked:
-            self._answer(Refused(job_id, event.attempt, why, "user"))
-        elif (why := self._why_stuck(expected.described.request)) and not expected.is_asked:
-            self._answer(Refused(job_id, event.attempt, why))
         elif not expected.is_asked:
-            expected.is_asked = True
-            self._inner.append(event)
+            request, users = expected.described.request, self.runs.users
+            if why := users.refusal(request.user):
+                self._answer(Refused(job_id, event.attempt, why, "user"))
+            elif why := users.refusal(request.user, request.batch_options) or self._why_stuck(request):
+                self._answer(Refused(job_id, event.attempt, why))
+            else:
+                expected.is_asked = True
+                self._inner.append(event)
 
     def _why_stuck(self, request: JobRequest) -> str | None:
         """Return why a job cannot run where running jobs are moved, or None if it can, or none is."""

@@ -403,6 +403,10 @@ class FragmentOpened(OfAttempt, frozen=True, tag="FragmentOpened", gc=False):
     """All ranks of a fragment have begun."""
 
 
+class FragmentEnding(OfAttempt, frozen=True, tag="FragmentEnding", gc=False):
+    """A fragment has reached its limit: its ranks were told to end, and have their time for that."""
+
+
 class FragmentsMet(OfAttempt, frozen=True, tag="FragmentsMet", gc=False):
     """All fragments of a job have started and found each other; now it runs."""
 
@@ -592,7 +596,7 @@ LiveSiteEvent = (
 GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment | RequeueFragment
 """What the grid tells a site."""
 
-SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | TakesUsers
+SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | FragmentEnding | TakesUsers
 """What a site tells the grid."""
 
 

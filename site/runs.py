@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     LOCAL,
     ConfirmRun,
     EndRun,
+    FragmentEnding,
     FragmentOpened,
     FragmentReady,
     JobFinished,
@@ -454,10 +455,7 @@ class Runs:
     @property
     def users(self) -> TakenUsers:
         """Whom the site takes: whom all of its machines take that have said so."""
-        taken = ANYONE
-        for users in self._users.values():
-            taken = taken.both(users)
-        return taken
+        return functools.reduce(TakenUsers.both, self._users.values()) if self._users else ANYONE
 
     def orders(self, *machines: str) -> Iterator[Order]:
         """Yield what machines should do now and have not said that they have: safe to repeat."""
@@ -548,6 +546,9 @@ class Runs:
         if run is not None:
             if not run.killed:
                 run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
+                if run.killed == "limit" and job_id not in self._book.records:
+                    # Every other reason came from the grid, or is none that ends the job.
+                    self._book.out.append(TellGrid(FragmentEnding(job_id, run.attempt)))
             self._ends(job_id)
             self._end_pieces(run, reason, at_once=at_once)
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Generator,
     Iterable,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, suppress
-from itertools import islice
+from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
-import msgspec
-
-from gridweave.errors import GridweaveError, InputError, JobFailedError, OptionError, RefusedError
+from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid import api
 from gridweave.grid.client import streams
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
+from gridweave.grid.client.mapping import TAIL_BYTES, Results, called, outcomes_of
 from gridweave.grid.client.requests import (
     Afters,
     EncodedJobs,
@@ -41,17 +37,9 @@ from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, SignalNa
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
-    import asyncio
-
     import numpy as np
 
 HOUR = "1h"
-
-TAIL_BYTES = 4_000
-"""So much of what a failed rank wrote to standard error is in the error."""
-
-_KEPT = 4
-"""Results that came early are kept for so many times the jobs under way; then nothing new is handed in."""
 
 
 class JobHandle:
@@ -127,7 +115,7 @@ class JobHandle:
         Returns
         -------
         object
-            As JSON has it: a tuple has become a list.
+            As JSON has it: a tuple has become a list. Of a job of `Client.map` with many items the list of them all.
 
         Raises
         ------
@@ -137,15 +125,35 @@ class JobHandle:
             If it runs a command in place of a callable.
         """
         record = await self.check(timeout_s)
-        if record.request.program.call is None:
-            raise InputError(f"job {self.id} runs a command, which returns nothing; read its output")
-        data = await self.output(rank=rank, stream="result")
-        try:
-            return msgspec.json.decode(data)
-        except msgspec.DecodeError:
-            raise InputError(
-                f"job {self.id}: rank {rank} has left no result: there is no such rank, or its machine has lost it"
-            ) from None
+        found = await self._outcomes(record, rank)
+        return found if called(record).each else found[0]
+
+    async def outcomes(self) -> list[Any]:
+        """Return what became of each item of a job of `Client.map`, once it has ended.
+
+        Returns
+        -------
+        list
+            For each item what the function has returned, or the JobFailedError of what it raised; for one to which the
+            job did not come, the JobFailedError of the job.
+
+        Raises
+        ------
+        InputError
+            If it runs a command, or its results are lost.
+        """
+        return await self._outcomes(await self.done(), 0)
+
+    async def _outcomes(self, record: JobRecord, rank: int) -> list[Any]:
+        is_whole, data = record.outcome == "finished", b""
+        if is_whole or (called(record).each and record.start_ms is not None):
+            data = await self.output(rank=rank, stream="result")
+        found = outcomes_of(record, data)
+        missing = len(called(record).args) - len(found) if called(record).each else 1 - len(found)
+        if missing and is_whole:
+            why = "there is no such rank, or its machine has lost it"
+            raise InputError(f"job {self.id}: rank {rank} has left no result: {why}")
+        return found + [await self._failure(record)] * missing if missing else found
 
     async def cancel(self, *, at_once: bool = False) -> bool:
         """End it, `at_once` without the time that it may take otherwise; return whether it had not ended already."""
@@ -212,97 +220,6 @@ class JobHandle:
             exit_code=128 + signal if signal is not None else code,
             stderr_tail=tail.decode(errors="replace"),
         )
-
-
-class Results:
-    """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns them all.
-
-    Nothing is handed in before one of both is done, and each only once.
-    """
-
-    def __init__(self, client: Client, items: Iterable[Any], plain: JobRequest, at_once: int, pack: int) -> None:
-        for option, value in (("at_once", at_once), ("pack", pack)):
-            if value < 1:
-                raise OptionError(option, f"is {value}; at least 1")
-        self._client, self._items, self._plain = client, iter(items), plain
-        self._at_once, self._pack = at_once, pack
-        self._array, self._count = f"{plain.name}-{uuid.uuid4().hex[:8]}", 0
-        self._is_begun = False
-
-    def __aiter__(self) -> AsyncGenerator[Any, None]:
-        return self._results()
-
-    def __await__(self) -> Generator[Any, None, list[Any]]:
-        return self._all().__await__()
-
-    async def _all(self) -> list[Any]:
-        async with aclosing(self._results()) as results:
-            return [result async for result in results]
-
-    async def _results(self) -> AsyncGenerator[Any, None]:
-        import asyncio
-
-        if self._is_begun:
-            raise InputError("these results were asked for already; call map again")
-        self._is_begun = True
-        window: deque[asyncio.Task[Any]] = deque()
-        jobs: dict[asyncio.Task[Any], JobHandle] = {}
-        try:
-            while await self._refill(window, jobs) or window:
-                if not window[0].done():
-                    await asyncio.wait([task for task in window if not task.done()], return_when="FIRST_COMPLETED")
-                    continue
-                task = window.popleft()
-                del jobs[task]
-                for result in task.result() if self._pack > 1 else (task.result(),):
-                    yield result
-        finally:
-            await self._abandon(window, jobs)
-
-    async def _refill(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> int:
-        """Hand in what there is room for, many at once where it can be; return how many."""
-        import asyncio
-
-        under_way = sum(not task.done() for task in window)
-        room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
-        if under_way and room < max(1, self._at_once // 4):
-            return 0
-        requests: list[JobRequest] = []
-        while len(requests) < room and (items := tuple(islice(self._items, self._pack))):
-            requests.append(self._request(items))
-        if requests:
-            for job in await self._client.submit_many(requests):
-                task = asyncio.get_running_loop().create_task(job.result())
-                window.append(task)
-                jobs[task] = job
-        return len(requests)
-
-    def _request(self, items: tuple[Any, ...]) -> JobRequest:
-        """Return the job for some items: one, or a pack."""
-        for number, item in enumerate(items, start=self._count):
-            try:
-                msgspec.json.encode(item)
-            except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-                raise InputError(f"item {number}: cannot be sent, JSON has nothing like it ({error})") from None
-        program = self._plain.program
-        assert program.call is not None, "what is mapped is a callable"
-        call = Call(program.call.function, items, each=self._pack > 1)
-        program = msgspec.structs.replace(program, call=call)
-        place = ArrayPlace(name=self._array, index=self._count)
-        self._count += len(items)
-        return msgspec.structs.replace(self._plain, program=program, array=place)
-
-    async def _abandon(self, window: deque[asyncio.Task[Any]], jobs: dict[asyncio.Task[Any], JobHandle]) -> None:
-        """End the jobs that nobody waits for any more."""
-        import asyncio
-
-        left = [jobs[task].id for task in window if not task.done()]
-        for task in window:
-            task.cancel()
-        await asyncio.gather(*window, return_exceptions=True)
-        if left:
-            with suppress(GridweaveError):  # what ended the map is what its caller is to hear
-                await self._client.cancel(left)
 
 
 class Client:
@@ -536,6 +453,7 @@ class Client:
         limit: Limit = HOUR,
         at_once: int = 100,
         pack: int = 1,
+        return_exceptions: bool = False,
         name: str = "",
         environment: Mapping[str, str] | None = None,
         working_directory: str | None = None,
@@ -556,7 +474,10 @@ class Client:
             So many jobs are under way at most.
         pack : int
             So many items go into one job, which calls the function with one after the other, in one Python: for calls
-            that are shorter than the start of a job. If one raises, the job has failed, with all of its items.
+            that are shorter than the start of a job. One that raises ends no other, unless the job has several nodes;
+            the job has failed then.
+        return_exceptions : bool
+            Whether the JobFailedError of an item is in the place of its result, instead of being raised.
         name : str
             Of the jobs, which are an array; that of the function if left out.
         environment, working_directory
@@ -566,7 +487,8 @@ class Client:
         -------
         Results
             ``async for`` yields the results in the order of the items, as they come; ``await`` returns all, as a list.
-            When a job fails, its JobFailedError is raised in its place, and the jobs under way are cancelled.
+            At an item that failed its JobFailedError is raised in the place of the result, after all results before
+            it, and the jobs under way are cancelled.
         """
         called = callable_name(function)
         plain = job_request(
@@ -577,7 +499,8 @@ class Client:
             environment=environment,
             working_directory=working_directory,
         )
-        return Results(self, items, checked(plain), at_once, pack)
+        request = checked(plain)
+        return Results(self, items, request, at_once=at_once, pack=pack, return_exceptions=return_exceptions)
 
     # -- jobs
 

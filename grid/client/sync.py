@@ -170,6 +170,7 @@ class SyncJobHandle(_Twin[JobHandle]):
     done = _awaited(JobHandle.done)
     check = _awaited(JobHandle.check)
     result = _awaited(JobHandle.result)
+    outcomes = _awaited(JobHandle.outcomes)
     cancel = _awaited(JobHandle.cancel)
     signal = _awaited(JobHandle.signal)
     requeue = _awaited(JobHandle.requeue)

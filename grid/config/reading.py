@@ -254,9 +254,16 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
             report.add(("sites", number, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
         if isinstance(site, LiveSiteTable):
             _check_launcher(site.launcher, ("sites", number, "launcher"), report)
-            if site.discipline == "slurm" and site.launcher.kind == "user":
-                said = "is 'user', and nodes of Slurm run jobs as the account of the site alone; give 'self'"
-                report.add(("sites", number, "launcher", "kind"), said)
+            _check_whose(site, ("sites", number), report)
+
+
+def _check_whose(site: LiveSiteTable, key: KeyPath, report: FileReport) -> None:
+    slurm = site.options.get("slurm")
+    if site.discipline == "slurm" and site.launcher.kind == "user":
+        said = "is 'user', and nodes of Slurm run jobs as the account of the site alone; give 'self'"
+        report.add((*key, "launcher", "kind"), said)
+    if slurm is not None and slurm.users and site.launcher.trust == "all":
+        report.add((*key, "launcher", "trust"), "is 'all', and users of slurm says whose jobs are taken; leave one out")
 
 
 def _check_launcher(table: LauncherTable, key: KeyPath, report: FileReport) -> None:
@@ -290,6 +297,7 @@ def _check_own_site(file: ServedSite, report: FileReport) -> None:
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)
     _check_launcher(file.site.launcher, ("site", "launcher"), report)
+    _check_whose(file.site, ("site",), report)
     if file.site.host is not None and file.site.machines > 1:
         report.add(("site", "host"), "names one machine, and the site has several; leave it out")
     if file.ray.address is not None and not file.ray.address.strip():

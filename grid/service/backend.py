@@ -51,8 +51,8 @@ SUBMIT_S = 60.0
 LOOK_S = 1.5
 """So long it is waited for what a site or the grid says of itself."""
 
-HUNG_S = 0.9
-"""A site that has not answered for so long is asked whether it answers at all, and has as long again for that."""
+PATIENT_S, HUNG_S = 0.5, 1.0
+"""A site that has not answered for so long is asked whether it answers at all, and has so long for that."""
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class LiveBackend:
         """Return the answer to a call; SiteAwayError if meanwhile the site does not even say how it is."""
         task = asyncio.ensure_future(call)
         try:
-            done, _ = await asyncio.wait([task], timeout=HUNG_S)
+            done, _ = await asyncio.wait([task], timeout=PATIENT_S)
             if not done:
                 await self._look_at(actor)
             return await task

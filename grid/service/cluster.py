@@ -441,7 +441,7 @@ def add_site(
 def check_batch_system(site: str, batch: BatchPlan) -> None:
     """Raise InputError, in one line, if the batch system of a site can give it nothing; one that is away may come."""
     try:
-        asyncio.run(Slurm(batch.slurm, Path(batch.folder)).check())
+        asyncio.run(Slurm(batch.slurm, Path(batch.folder)).check(filter(None, batch.accounts.values())))
     except InputError as error:
         raise InputError(f"site {site}: {error}") from None
     except UnavailableError as error:
@@ -523,7 +523,8 @@ def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
         python=table.python,
         poll_s=table.poll_s,
         lease_s=table.lease_s,
-        rules=machine_rules(site.launcher),
+        rules=table.rules(machine_rules(site.launcher)),
+        accounts=table.users,
     )
 
 

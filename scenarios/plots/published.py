@@ -24,6 +24,7 @@ from gridweave.scenarios.plots.parts import (
     new_figure,
     tidy,
 )
+from gridweave.scenarios.plots.published_dynp import draw_load, draw_switches
 from gridweave.scenarios.published import dfrs, lomarc, zhang_gang_curves
 from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns
 from gridweave.scenarios.published.lomarc import LomarcRuns
@@ -391,6 +392,8 @@ def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
 
 DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
     "streit": draw_months,
+    "streit_dynp": draw_switches,
+    "streit_load": draw_load,
     "zhang": draw_zhang,
     "zhang_gang": draw_gang,
     "lomarc": draw_lomarc,

@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import platformdirs
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
 from gridweave.scenarios.published.report import OURS, Findings, Row, Section, Value, Verdict, our_values
-from gridweave.scenarios.published.study import KeptResults, Study, judge, printed, seeds_of
+from gridweave.scenarios.published.study import KeptResults, Study, judge, kept_file, printed, seeds_of
 from gridweave.scenarios.results.bound import stretch_bound
 from gridweave.scenarios.scenario.run import Progress
-from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.needs import with_load, with_needs
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
@@ -104,7 +102,7 @@ class DfrsRuns:
         self._hpc2n, self._full = hpc2n, full
         self.bound = lru_cache(maxsize=None)(self._bound)
         self.workload = lru_cache(maxsize=64)(self._workload)
-        kept = KeptResults(_kept_file(), DfrsSetting, DfrsPoint) if full else None
+        kept = KeptResults(kept_file("dfrs"), DfrsSetting, DfrsPoint) if full else None
         self._points = Study(self._point, title="DFRS", progress=progress, same=_same, kept=kept)
 
     @property
@@ -158,10 +156,6 @@ class DfrsRuns:
             migrations_per_job=metrics.get("migrations_per_job", 0.0),
             gb_per_s=metrics.get("moved_nodes_per_h", 0.0) * NODE_GB / 3600,
         )
-
-
-def _kept_file() -> Path:
-    return platformdirs.user_cache_path("gridweave") / "reproduce" / code_stamp() / "dfrs.jsonl"
 
 
 def nodes_of(traces: str) -> int:

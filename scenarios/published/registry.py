@@ -70,7 +70,7 @@ class Bench:
         """The simulations of Streit's section 5.2, on synthetic jobs."""
         from gridweave.scenarios.published.streit_load import LoadRuns
 
-        return LoadRuns(self.thesis, **self._seeds, progress=self._progress)
+        return LoadRuns(self.thesis, **self._seeds, full=self._full, kept=True, progress=self._progress)
 
     @cached_property
     def zhang_gang(self) -> GangRuns | None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import platformdirs
 
 from gridweave.errors import OptionError, TraceError
 from gridweave.scenarios.published.report import Conclusion, Verdict
 from gridweave.scenarios.scenario.run import Progress
+from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.runner import in_threads
 from gridweave.scenarios.traces.load import find_trace
 
@@ -51,6 +53,11 @@ class KeptResults:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(b"\n" + msgspec.json.encode((setting, result)))  # behind a line that was cut off, too
+
+
+def kept_file(name: str) -> Path:
+    """Return where the results of a study are kept, for this state of gridweave."""
+    return platformdirs.user_cache_path("gridweave") / "reproduce" / code_stamp() / f"{name}.jsonl"
 
 
 class Study(Generic[SettingT, ResultT]):

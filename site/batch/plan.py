@@ -22,6 +22,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         As for `KeeperSettings`.
     rules : MachineRules
         Whose jobs the nodes start.
+    accounts : dict of str to str
+        To whose account of the batch system a user's jobs are counted; empty: to the one of the site.
     """
 
     slurm: SlurmSettings
@@ -31,3 +33,4 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     poll_s: float = 3.0
     lease_s: float = 600.0
     rules: MachineRules = ANY_JOBS
+    accounts: dict[str, str] = {}

@@ -34,6 +34,8 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
         What runs on the first of them; the nodes are given back when it ends.
     comment : str
         For people who look at the queue of the batch system: whose job it is for.
+    account : str
+        Who pays, as the batch system knows them; empty: who pays for all of the site.
     options : tuple of str
         Options of the batch system's own, as they stand on its command line.
     """
@@ -43,6 +45,7 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     length_ms: int
     script: str
     comment: str = ""
+    account: str = ""
     options: tuple[str, ...] = ()
 
 

@@ -1,12 +1,14 @@
 """Runs a Python callable as a rank: ``python -m gridweave.site.machine.call FILE FOLDER RANK``.
 
 What is to be called is in the file. What it returns goes into ``result-RANK.json`` of the folder. If it raises, the
-traceback goes into ``error-RANK.txt`` and to standard error, and the exit code is 1.
+traceback goes into ``error-RANK.txt`` and to standard error, and the exit code is 1. Where it is called with each of
+many items, the result has a line for each that has ended, and ``error-RANK.txt`` names the first that raised.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -18,11 +20,15 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.launch import Call
+from gridweave.site.launch import Call, ItemEnd
 from gridweave.site.machine.folders import error_path, result_path, write_whole
 
 UNUSABLE = 126
 """Exit code of a callable that cannot be found, as a shell has it for a command."""
+
+_MOST_ERROR = 500
+_MOST_TRACE = 4_000
+"""Characters that are kept of the error of an item, and of its traceback, from the end."""
 
 
 def find_callable(name: str) -> Callable[..., Any]:
@@ -45,42 +51,84 @@ def find_callable(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def run_call(folder: Path, rank: int, call: Call, limit_bytes: int) -> int:
-    """Call a callable, keep what came of it, and return the exit code: `UNUSABLE` if there is none such."""
+def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int = 1) -> int:
+    """Call a callable, keep what came of it, and return the exit code: `UNUSABLE` if there is none such.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        Of what is kept, as JSON.
+    size : int
+        How many ranks the job has.
+    """
     try:
         function = find_callable(call.function)
     except InputError as error:
         return _fail(folder, rank, str(error), UNUSABLE)
     try:
-        result = _called(function, call)
-    except Exception:
-        return _fail(folder, rank, traceback.format_exc(), 1)
-    try:
-        data = msgspec.json.encode(result)
-    except Exception as error:
-        return _fail(folder, rank, f"callable {call.function!r}: returned what JSON cannot say ({error})", 1)
-    if len(data) > limit_bytes:
-        problem = f"returned {len(data)} bytes of JSON; at most output_limit_bytes = {limit_bytes} are kept"
-        return _fail(folder, rank, f"callable {call.function!r}: {problem}", 1)
-    try:
-        write_whole(result_path(folder, rank), data, mode=0o640)
+        if call.each:
+            return _call_with_each(folder, rank, function, call, limit_bytes, size)
+        end = _called(function, call.args, call, limit_bytes, Exception)
+        if end.error:
+            return _fail(folder, rank, end.trace, 1)
+        write_whole(result_path(folder, rank), end.value, mode=0o640)
     except OSError as error:
         problem = f"what it returned cannot be written: {os.strerror(error.errno or 0)}"
         return _fail(folder, rank, f"callable {call.function!r}: {problem}", 1)
     return 0
 
 
-def _called(function: Callable[..., Any], call: Call) -> Any:
-    if not call.each:
-        return function(*call.args, **call.kwargs)
-    results = []
-    for number, item in enumerate(call.args):
-        try:
-            results.append(function(item, **call.kwargs))
-        except Exception as error:
-            error.add_note(f"item {number} of the {len(call.args)} of this job, counted from 0")
-            raise
-    return results
+def _call_with_each(
+    folder: Path, rank: int, function: Callable[..., Any], call: Call, limit_bytes: int, size: int
+) -> int:
+    """Call a callable with one item after the other, and write down what became of each before it goes on.
+
+    An item that raises ends no other. But where there are other ranks they may wait for this one, and go on no more.
+    """
+    raised: list[str] = []
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(result_path(folder, rank), flags, 0o640), "wb", buffering=0) as file:
+        for number, item in enumerate(call.args):
+            end = _called(function, (item,), call, limit_bytes, (Exception, SystemExit))
+            if end.error:
+                print(f"item {number}:\n{end.trace.rstrip()}", file=sys.stderr, flush=True)
+                raised.append(f"item {number}: {end.error}")
+                end = ItemEnd(error=end.error, trace=end.trace[-_MOST_TRACE:])
+            line = msgspec.json.encode(end) + b"\n"
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, "")
+            limit_bytes -= 0 if end.error else len(line)
+            if raised and size > 1:
+                break
+    if not raised:
+        return 0
+    problem = f"{len(raised)} of {len(call.args)} items raised, first {raised[0]}"
+    return _fail(folder, rank, problem, 1)
+
+
+def _called(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    call: Call,
+    limit_bytes: int,
+    caught: type[Exception] | tuple[type[BaseException], ...],
+) -> ItemEnd:
+    """Call a callable once; return what it has returned, as JSON, or what is wrong."""
+    try:
+        result = function(*args, **call.kwargs)
+    except caught as error:
+        line = " ".join("".join(traceback.format_exception_only(error)).split())
+        return ItemEnd(error=line[:_MOST_ERROR], trace=traceback.format_exc())
+    try:
+        data = msgspec.json.encode(result)
+    except Exception as error:
+        problem = f"returned what JSON cannot say ({error})"
+    else:
+        if len(data) <= limit_bytes:
+            return ItemEnd(msgspec.Raw(data))
+        problem = f"returned {len(data)} bytes of JSON; {max(limit_bytes, 0)} more are kept by output_limit_bytes"
+    problem = f"callable {call.function!r}: {problem}"
+    return ItemEnd(error=problem, trace=problem)
 
 
 def _fail(folder: Path, rank: int, text: str, code: int) -> int:
@@ -97,7 +145,7 @@ def main(arguments: list[str]) -> int:
         call, limit_bytes = msgspec.msgpack.decode(file.read_bytes(), type=tuple[Call, int])
     except (OSError, msgspec.DecodeError):
         return _fail(folder, rank, f"{file} names no callable", UNUSABLE)
-    return run_call(folder, rank, call, limit_bytes)
+    return run_call(folder, rank, call, limit_bytes, size=int(os.environ.get("GRIDWEAVE_SIZE", "1")))
 
 
 if __name__ == "__main__":

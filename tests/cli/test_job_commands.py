@@ -428,12 +428,12 @@ def test_records_hold_what_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert (row[1], row[8]) == ("n" * 23 + "…", "2h5m")
 
 
-def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere) -> None:
-    """It needs neither aiohttp nor asyncio nor numpy, nor the other commands."""
+@pytest.mark.parametrize(("command", "file"), [("jobs", "job_commands"), ("sites", "grid_commands")])
+def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere, command: str, file: str) -> None:
+    """It needs neither aiohttp nor asyncio nor numpy, nor the other commands; a table needs no rich."""
     code = "import sys; from gridweave.cli import main\ntry: main.run()\nfinally: print(*sys.modules)"
-    command = [sys.executable, "-c", code, "jobs"]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
-    assert "gridweave.cli.job_commands" in done.stdout
-    assert not {"aiohttp", "asyncio", "numpy", "ray", "gridweave.cli.up", "gridweave.cli.simulate"} & set(
-        done.stdout.split()
-    )
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, check=True, text=True)
+    assert f"gridweave.cli.{file}" in done.stdout
+    assert ("─" in done.stdout) == (command == "sites")
+    heavy = {"aiohttp", "asyncio", "numpy", "ray", "rich.table", "gridweave.cli.up", "gridweave.cli.simulate"}
+    assert not heavy & set(done.stdout.split())

@@ -462,7 +462,8 @@ def test_options_of_slurm(
     [
         ("#SBATCH --partition=debug", "job.sh:3: #SBATCH --partition: is not supported; there are --nodes, --ntasks"),
         ("#SBATCH -N 1 -p debug", "job.sh:3: #SBATCH -p: is not supported"),
-        ("#SBATCH --mem 4G -N 2", "job.sh:3: #SBATCH --mem: is not supported"),
+        ("#SBATCH --tmp 4G -N 2", "job.sh:3: #SBATCH --tmp: is not supported"),
+        ("#GRIDWEAVE --batch-option fast", "batch_options: 'fast' is no option; write name=value, for example"),
         ("#SBATCH --exclusive", "#SBATCH --exclusive: is not supported"),
         ("#SBATCH -N 2-4", "job.sh:3: #SBATCH --nodes: '2-4' is not a number from 1 up; ranges"),
         ("#SBATCH -N", "job.sh:3: #SBATCH -N: has no value"),
@@ -488,6 +489,16 @@ def test_what_is_wrong_in_a_script(here: Elsewhere, shell: Shell, line: str, say
     assert says in err
     assert len(err.splitlines()) == 1
     assert handed_in(here) == []
+
+
+def test_options_of_slurm_alone_go_with_the_job(here: Elsewhere, shell: Shell) -> None:
+    """Those of #SBATCH lines that a site may pass on, short and long, and those of the command line, all count."""
+    lines = "#SBATCH -C fast --gres gpu:1\n#SBATCH --mem=4G -N 2\n#GRIDWEAVE --batch-option qos=night"
+    status, _, err = shell("submit", "--batch-option", "nice=7", script(f"#!/bin/sh\n{lines}\n"))
+    assert (status, "warning" in err) == (0, False)
+    (request,) = handed_in(here)
+    assert request.nodes == 2
+    assert request.batch_options == ("constraint=fast", "gres=gpu:1", "mem=4G", "qos=night", "nice=7")
 
 
 def test_what_is_not_supported_may_be_ignored(here: Elsewhere, shell: Shell) -> None:

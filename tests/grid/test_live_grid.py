@@ -31,6 +31,7 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     Enqueued,
+    FragmentEnding,
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
@@ -270,6 +271,25 @@ def test_a_job_on_two_sites_is_ending_until_all_of_it_is_over_and_both_are_told_
     assert state(core)[:2] == ("ended", "cancelled")
 
 
+def test_a_job_at_its_limit_is_ending_and_waits_again_if_it_was_lost() -> None:
+    """Its site says so. A part that is lost then has not reached the limit, unless its user wants it no more."""
+    core = running()
+    do(core, 1501, north(FragmentEnding(1, 1)))
+    assert state(core)[0] == "ending"
+    do(core, 1502, south(FragmentEnding(1, 1)))
+    do(core, 1510, north(Ended(1, 1, 1510, "limit")), south(Ended(1, 1, 1510, "limit")))
+    assert state(core) == ("ended", "limit", 1)
+    for is_wanted, expected in ((True, ("waiting", "", 1)), (False, ("ended", "cancelled", 1))):
+        core = grid(mode="sharing")
+        do(core, 0, job(4))
+        do(core, 1, north(Started(1, 1, 0)))
+        do(core, 1000, north(FragmentEnding(1, 1)), south(SiteChanged(4, 0)))
+        assert state(core)[0] == "ending"
+        do(core, 1001, *([] if is_wanted else [Wish("cancel", (1,))]))
+        do(core, 1002, north(SiteChanged(4, 0)), north(Ended(1, 1, 1002, "lost")))
+        assert state(core) == expected
+
+
 def test_a_start_that_was_refused_is_no_attempt() -> None:
     """A job that sites refused twice before it ran has started once, by its record and by what its ranks are told."""
     core = split()
@@ -354,6 +374,7 @@ answers = st.one_of(
     st.builds(Started, jobs, attempts, st.integers(0, 100)),
     st.builds(FragmentReady, jobs, attempts),
     st.builds(FragmentOpened, jobs, attempts),
+    st.builds(FragmentEnding, jobs, attempts),
     st.builds(Refused, jobs, attempts, st.just("busy")),
     st.builds(LeaseEnded, jobs, attempts),
     st.builds(Enqueued, jobs, attempts),

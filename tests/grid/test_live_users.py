@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gridweave.grid.live import GridSettings, LiveGrid
@@ -37,7 +38,7 @@ from gridweave.site.state import dump_state, read_state
 NORTH, SOUTH = 0, 1
 ANNA = TakenUsers(anyone=False, names=("anna",), is_mapped=True)
 OWNER = TakenUsers(anyone=False, names=("olga",))
-WHY = "its launcher maps no Unix user for 'bert'; have its operator add one"
+WHY = "it maps 'bert' to no account; have its operator add one"
 
 
 def job(key: str, user: str, nodes: int = 1) -> UserSubmitted:
@@ -194,3 +195,34 @@ def test_a_site_refuses_a_grid_that_asks_anyway() -> None:
         TakesUsers(TakenUsers(anyone=False, names=("anna", "bert"), is_mapped=True))
     ]
     assert Accepted in [type(command) for command in do(core, 5, job("own", "bert"))]
+
+
+NO_GRES = "it passes on no option gres to a batch system; those that it does are nice"
+
+
+def with_options(key: str, *options: str) -> UserSubmitted:
+    """Return the submission of a job with options for a batch system."""
+    return UserSubmitted(key, msgspec.structs.replace(job(key, "anna").request, batch_options=options), "anna")
+
+
+def test_options_for_a_batch_system_bind_a_job_to_who_passes_them_on() -> None:
+    """A site that passes on none, or others, is not asked; a job that no site takes as it is asked for is refused."""
+    core = grid()
+    do(core, 0, FromLiveSite(NORTH, TakesUsers(TakenUsers(options=("nice",)))))
+    told = do(core, 1, with_options("nice", "nice=3"))
+    assert {site for site, _ in place(core, 1, told)} == {NORTH}
+    (told,) = do(core, 2, with_options("gres", "nice=3", "gres=gpu:1"))
+    why = f"north: {NO_GRES}; south: it passes on no option nice to a batch system"
+    assert told == Declined("gres", f"no site takes jobs of 'anna': {why}")
+
+
+def test_a_site_takes_no_job_with_options_that_it_does_not_pass_on() -> None:
+    """Neither of its own users nor of the grid, which may ask it about other jobs of that user."""
+    core = site()
+    told = do(core, 1, *(MachineTakes(name, TakenUsers(options=("nice",))) for name in "ab"))
+    assert [command.message for command in told] == [TakesUsers(TakenUsers(options=("nice",)))]
+    assert do(core, 2, with_options("own", "gres=gpu:1")) == [Declined("own", NO_GRES)]
+    request = with_options("", "gres=gpu:1").request
+    told = do(core, 3, DescribeJob(1, 1, request, 1000, 0, 1, ("north",)), ReserveNodes(1, 1, 1, 1000))
+    assert [command.message for command in told] == [Refused(1, 1, NO_GRES)]
+    assert Accepted in [type(command) for command in do(core, 4, with_options("nice", "nice=3"))]

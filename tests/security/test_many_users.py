@@ -155,7 +155,9 @@ async def test_every_file_process_and_limit_is_right(place: Place) -> None:
                 await asyncio.sleep(0.02)
         (refused,) = await grid.backend.submit([("stranger", stranger)], site=None, origin="test")
         assert isinstance(refused, Declined)
-        assert refused.reason.startswith("no site takes jobs of 'nobody-here': north: its launcher maps no Unix user")
+        assert refused.reason.startswith(
+            "no site takes jobs of 'nobody-here': north: it maps 'nobody-here' to no account"
+        )
         answers = await grid.backend.submit(jobs, site=None, origin="test")
         assert all(isinstance(answer, Accepted) for answer in answers)
         records = await ended(grid, len(jobs))

@@ -33,9 +33,11 @@ from gridweave.site.messages import (
     Ended,
     EndRun,
     EnqueueJob,
+    FragmentEnding,
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
+    KillFragment,
     LeaseEnded,
     LiveSiteEvent,
     LookForRoom,
@@ -443,6 +445,16 @@ def test_a_job_of_the_grid_starts_as_it_was_described_and_its_end_is_told() -> N
     assert (core._expected, core.runs._runs, core.book.records) == ({}, {}, {})
 
 
+def test_the_grid_hears_that_a_job_is_ending_when_only_the_site_knows() -> None:
+    """It is told once, at the limit; not of what the grid has cancelled, nor of jobs of the site's own users."""
+    core = site()
+    do(core, 0, described(7, 1), ReserveNodes(7, 1, 1, 50), described(8, 1), ReserveNodes(8, 1, 1, 60))
+    do(core, 1, own(1, limit_ms=49), CancelJob(8, 1))
+    assert of(do(core, 50), FragmentEnding) == [FragmentEnding(7, 1)]
+    assert state(core)[0] == "ending"
+    assert of(do(core, 70, KillFragment(7, 1)), FragmentEnding) == []
+
+
 @pytest.mark.parametrize(("outcome", "told"), [("finished", "finished"), ("limit", "limit"), ("lost", "lost")])
 def test_how_a_job_of_the_grid_ended_is_told_as_it_was(outcome: str, told: str) -> None:
     """What the machines say is what the grid hears."""
@@ -502,7 +514,9 @@ def test_ranks_begin_when_the_grid_opens_their_gate() -> None:
     assert of(do(core, 80, RunStarted("b", 7, 1)), FragmentOpened) == [FragmentOpened(7, 1)]
     do(core, 90, FragmentsMet(7, 1))
     assert of(do(core, 1069), EndRun) == []
-    assert of(do(core, 1070), EndRun) == [EndRun(machine, 7, 1, "reached its limit") for machine in "ab"]
+    commands = do(core, 1070)
+    assert of(commands, EndRun) == [EndRun(machine, 7, 1, "reached its limit") for machine in "ab"]
+    assert of(commands, FragmentEnding) == [FragmentEnding(7, 1)]
 
 
 def test_a_part_whose_gate_was_opened_and_that_stays_alone_is_ended_at_once() -> None:

@@ -53,6 +53,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 600.0
     margin_ms: int = 120_000  # nodes are asked for so much longer than a job may take
     python: str = ""  # the Python that has gridweave, on every node; empty: that of this process
+    accounts: dict[str, str] = {}  # to whose account of the batch system a user's jobs are counted
 
 
 class BatchKeeper:
@@ -268,7 +269,13 @@ class BatchKeeper:
     async def _ask(self, name: str, asked: NodesAsked) -> None:
         """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
         assert self._view is not None, "asked for before anything was seen"
-        job = asked.job
+        job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
+        user = "" if wish is None else wish.user
+        refusal = self._driver.site.runs.users.refusal(user) if wish is not None else None
+        if refusal is not None:
+            # Its operator has taken the user out of the table since the job came.
+            self._refused[name] = refusal
+            return
         length_ms, longest_ms = job.estimate_ms + self._settings.margin_ms, self._view.longest_ms
         module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
         command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
@@ -277,7 +284,9 @@ class BatchKeeper:
             nodes=job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
             script=self._system.script(command),
-            comment=self._comment(job.job_id),
+            comment=f"gridweave job {job.job_id}" + (f" of {user}" if user else ""),
+            account=self._settings.accounts.get(user, ""),
+            options=() if wish is None else wish.batch_options,
         )
         try:
             self._asked[name] = await self._system.submit(request)
@@ -286,13 +295,6 @@ class BatchKeeper:
             self._unsure.add(name)
         except InputError as error:
             self._refused[name] = str(error)
-
-    def _comment(self, job_id: int) -> str:
-        """Return whose job it is, for people who look at the queue of the batch system."""
-        site = self._driver.site
-        request = site.request_of(job_id)
-        user = "" if request is None or not request.user else f" of {request.user}"
-        return f"gridweave job {job_id}{user}"
 
 
 _RANK = {"running": 0, "waiting": 1, "ended": 2}

@@ -33,7 +33,8 @@ def make_keeper(
     """Return what hears the nodes of a site, and what keeps its batch system asked: Slurm, if no other is given."""
     folder.set_rules(plan.rules)
     if driver.site.runs.users != plan.rules.users:
-        driver.tell(MachineTakes(driver.settings.machines[0].name, plan.rules.users))
+        for machine in driver.settings.machines:
+            driver.tell(MachineTakes(machine.name, plan.rules.users))
     driver.hub = hub = Hub(folder, driver.report)
-    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python)
+    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python, accounts=plan.accounts)
     return hub, BatchKeeper(driver, system or Slurm(plan.slurm, folder.path), hub, folder, settings)

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gridweave.errors import InputError, UnavailableError
@@ -70,8 +70,8 @@ class Slurm:
             self._environment["SLURM_CONF"] = settings.conf
         self._path = settings.bin or self._environment.get("PATH", os.defpath)
 
-    async def check(self) -> None:
-        """Raise InputError if this cluster can never give nodes as it is set up.
+    async def check(self, accounts: Iterable[str] = ()) -> None:
+        """Raise InputError if this cluster can never give nodes as it is set up, or not to one of these accounts.
 
         UnavailableError if it does not answer, so that nothing is known.
         """
@@ -84,7 +84,12 @@ class Slurm:
             found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
             raise InputError(f"this Slurm is {found}, which is too old; {oldest} is the oldest that is known to work")
         await self.view("")
-        await self._submit(("--test-only", "--nodes=1", "--time=1", *self._common()), "#!/bin/sh\ntrue\n")
+        for account in sorted({"", *accounts}):
+            options = ("--test-only", "--nodes=1", "--time=1", *self._common(account))
+            try:
+                await self._submit(options, "#!/bin/sh\ntrue\n")
+            except InputError as error:
+                raise InputError(f"account {account}: {error}" if account else str(error)) from None
 
     async def view(self, prefix: str) -> BatchView:
         """Return what is seen now: one ``squeue`` and one ``sinfo`` for all."""
@@ -111,7 +116,7 @@ class Slurm:
                 f"--chdir={self._folder}",
                 f"--output={self._folder}/{request.name}.log",
                 *([f"--comment={request.comment}"] if request.comment else []),
-                *self._common(),
+                *self._common(request.account),
                 *(f"--{option.removeprefix('--')}" for option in request.options),
             ),
             request.script,
@@ -128,9 +133,9 @@ class Slurm:
         if numbers:
             await self._run("scancel", "--quiet", *numbers)
 
-    def _common(self) -> list[str]:
+    def _common(self, account: str = "") -> list[str]:
         settings = self.settings
-        named = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+        named = {"partition": settings.partition, "account": account or settings.account, "qos": settings.qos}
         own = [f"--{name}={value}" for name, value in named.items() if value]
         return [*own, *(f"--{option.removeprefix('--')}" for option in settings.options)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -28,6 +29,17 @@ ALLOWED = (
     "wckey",
 )
 """Options of ``sbatch`` that may be passed on; all others would change what a job of gridweave is."""
+
+OF_USERS = tuple(name for name in ALLOWED if name not in ("account", "clusters", "partition"))
+"""Those of them that an operator may let users give with a job; the others say where a site is, and who pays."""
+
+
+def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = ALLOWED) -> None:
+    """Raise OptionError if an option of a file is none of those that may be passed on."""
+    for option in options:
+        name = option.removeprefix("--").partition("=")[0]
+        if name not in allowed:
+            raise OptionError(key, f"{name!r} is no option of sbatch that is passed on; those are {', '.join(allowed)}")
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +79,4 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.partition):
             raise OptionError("partition", f"{self.partition!r} is the name of none; letters, digits, hyphens")
-        for option in self.options:
-            name = option.removeprefix("--").partition("=")[0]
-            if name not in ALLOWED:
-                raise OptionError(
-                    "options", f"{name!r} is no option of sbatch that is passed on; those are {', '.join(ALLOWED)}"
-                )
+        check_options("options", self.options)

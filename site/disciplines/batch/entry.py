@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from gridweave.errors import OptionError
-from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.slurm.settings import OF_USERS, SlurmSettings, check_options
 from gridweave.site.disciplines.batch.discipline import BatchDiscipline
 from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.launch import MachineRules
 
 
 class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -22,6 +24,11 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     partition, account, qos, conf, bin : str
     options : list of str
         As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
+    user_options : list of str
+        The names of the options of ``sbatch`` that users may give with a job; of `OF_USERS` alone.
+    users : dict of str to str
+        Whose jobs are taken, and the account of Slurm to which each user's are counted (empty: `account`). If it is
+        empty, the table ``launcher`` says whose jobs are taken.
     folder : str
         Where allocations work, and jobs and their output are kept; every node of the cluster sees it under this path.
     host : str
@@ -43,6 +50,10 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     conf: str = ""
     bin: str = ""
     options: list[str] = []
+    user_options: Annotated[list[str], Meta(description="Options of sbatch that users may give with a job.")] = []
+    users: Annotated[
+        dict[str, str], Meta(description="Whose jobs are taken, and to which account of Slurm they count.")
+    ] = {}
     host: str = ""
     python: str = ""
     most_asked: Annotated[int, Meta(description="Nodes are asked for on behalf of so many waiting jobs.")] = 100
@@ -55,6 +66,11 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         names = ("partition", "account", "qos", "conf", "bin")
         return SlurmSettings(options=tuple(self.options), **{name: getattr(self, name) for name in names})
 
+    def rules(self, others: MachineRules) -> MachineRules:
+        """Return whose jobs the nodes start, where it is not said here as ``others`` say."""
+        rules = msgspec.structs.replace(others, options=tuple(self.user_options))
+        return msgspec.structs.replace(rules, owner="", mapped=tuple(self.users)) if self.users else rules
+
 
 def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
     """Return the policy of a site that is a Slurm cluster: the table ``slurm`` is its option."""
@@ -63,6 +79,10 @@ def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
     if table is None:
         raise OptionError(NAME, "is missing: a table that names at least the partition and a folder (docs/slurm.md)")
     _ = table.settings
+    check_options("user_options", table.user_options, OF_USERS)
+    for user, account in table.users.items():
+        if not (user and user.isprintable() and re.fullmatch(r"[\w.-]*", account)):
+            raise OptionError("users", f"{user!r} = {account!r}: write USER = 'ACCOUNT', with '' for that of the site")
     if not table.folder.startswith("/"):
         raise OptionError("folder", f"{table.folder!r} must be an absolute path, the same on all nodes of the cluster")
     for name, least in (("poll_s", 0.1), ("lease_s", 10.0)):

@@ -10,6 +10,7 @@ import msgspec
 
 from gridweave.cli.submit_options import SubmitOptions
 from gridweave.errors import InputError, OptionError
+from gridweave.site.batch.slurm.settings import OF_USERS
 from gridweave.site.times import parse_time_ms, span_text
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?:\s+(.*))?")
@@ -20,9 +21,15 @@ Parse = Callable[[list[str]], SubmitOptions]
 _LONG = {
     "N": "nodes", "n": "ntasks", "t": "time", "J": "job-name", "o": "output", "e": "error", "a": "array",
     "d": "dependency", "D": "chdir", "H": "hold", "i": "input",
+    "C": "constraint", "L": "licenses", "q": "qos", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
 _FLAGS = ("hold", "requeue", "no-requeue")
-_SUPPORTED = (*(name for name in _LONG.values() if name != "hold"), "export", "signal", *_FLAGS)
+_SUPPORTED = (
+    *(name for name in _LONG.values() if name not in ("hold", *OF_USERS)),
+    "export",
+    "signal",
+    *_FLAGS,
+)
 
 _HAS = {"after": "started", "afterany": "ended", "afterok": "finished", "afternotok": "failed"}
 
@@ -41,7 +48,8 @@ class _Place(msgspec.Struct, frozen=True):
 def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> SubmitOptions:
     """Return what the lines of a script say of its job; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier.
 
-    What is not supported is an error, unless there is a list of what is ``ignored`` to put it into.
+    What is not supported is an error, unless there is a list of what is ``ignored`` to put it into. Options that only
+    Slurm knows go with the job, to a site that passes them on; they are ignored, too, if there is that list.
     """
     own, slurm = SubmitOptions(), SubmitOptions()
     for place, kind, words in _directives(text, file):
@@ -89,7 +97,7 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
             is_given, shown = "=" if value else "", word[:2]
         else:
             raise place.error(f"#SBATCH {word}", "is not an option")
-        if name not in _SUPPORTED:
+        if name not in _SUPPORTED and (ignored is not None or name not in OF_USERS):
             if not is_given and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             _unsupported(place, shown, ignored)
@@ -135,6 +143,8 @@ def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
             return _export(place, shown, value)
         case "job-name":
             return SubmitOptions(name=value)
+    if option in OF_USERS:
+        return SubmitOptions(batch_option=(f"{option}={value}",))
     return SubmitOptions.of({option: value})
 
 

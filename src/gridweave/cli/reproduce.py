@@ -37,7 +37,7 @@ def reproduce(
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="For dfrs: 100 synthetic traces, all weeks. Hours; run again, it goes on.")
+        bool, typer.Option("--full", help="For dfrs (100 traces, all weeks) and streit-load (10 sets): hours; goes on.")
     ] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")

@@ -154,6 +154,13 @@ _User = Annotated[str | None, typer.Option(metavar="NAME", help="Submit for anot
 _Account = Annotated[
     str | None, typer.Option("--account", "-A", metavar="NAME", help="Account whose node-hours the job uses.")
 ]
+_BatchOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Option for the batch system of a site that passes it on (constraint=fast). Repeatable.",
+    ),
+]
 _Key = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
@@ -198,6 +205,7 @@ def submit(
     job_class: _JobClass = None,
     user: _User = None,
     account: _Account = None,
+    batch_option: _BatchOption = None,
     key: _Key = None,
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,

@@ -173,6 +173,7 @@ RANKS: tuple[Where, ...] = ("each-node", "first-node")
 HAS = ("started", "ended", "finished", "failed")
 
 _ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
+_LISTS = ("env", "after", "batch_option")
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -209,21 +210,22 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     key: str | None = None
     folder: str | None = None  # the folder here, if the machines know it, too
+    batch_option: tuple[str, ...] = ()  # ``NAME=VALUE`` for the batch system of a site
     slurm: bool = False  # whether the script is one of Slurm, and looks for its variables
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Return what the values of a command's options say; what is no option of a job is passed over."""
         given: dict[str, Any] = {name: values[name] for name in cls.__struct_fields__ if values.get(name) is not None}
-        given |= {name: tuple(given[name]) for name in ("env", "after") if name in given}
+        given |= {name: tuple(given[name]) for name in _LISTS if name in given}
         return cls(**given)
 
     def over(self, below: SubmitOptions) -> SubmitOptions:
-        """Return both: what is said here wins; of the environment and of what must be over first, all of it counts."""
+        """Return both: what is said here wins; of what there may be several of, all counts."""
         changes = {
             name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) not in (None, (), False)
         }
-        changes["env"], changes["after"] = below.env + self.env, below.after + self.after
+        changes |= {name: getattr(below, name) + getattr(self, name) for name in _LISTS}
         changes |= {name: getattr(self, name) for name in ("hold", "requeue") if getattr(self, name) is not None}
         return msgspec.structs.replace(below, **changes)
 
@@ -247,18 +249,18 @@ def requests(
 ) -> list[JobRequest]:
     """Return the jobs that are to be handed in, one or all of an array, and remark what the user should know."""
     nodes = options.nodes if options.nodes is not None else options.tasks or 1
-    name = options.name or work.name
     request = JobRequest(
-        program=_program(options, work, name, nodes, remarks),
+        program=_program(options, work, nodes, remarks),
         nodes=nodes,
         limit_ms=parse_time_ms("--time", options.time or DEFAULT_TIME),
-        name=name,
+        name=options.name or work.name,
         user=options.user or "",
         account=options.account or "",
         job_class=options.job_class or "",
         priority=options.priority or 0.0,
         hold=bool(options.hold),
         after=after,
+        batch_options=options.batch_option,
         resources=_resources(options),
     )
     if options.array is None:
@@ -267,8 +269,8 @@ def requests(
         return [request]
     indexes, at_once = parse_array(options.array)
     if options.slurm:
-        static = {"COUNT": len(indexes), "MIN": min(indexes), "MAX": max(indexes)}
-        environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static.items()}
+        static = ("COUNT", len(indexes)), ("MIN", min(indexes)), ("MAX", max(indexes))
+        environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static}
         program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
         request = msgspec.structs.replace(request, program=program)
     if per_job:
@@ -279,7 +281,8 @@ def requests(
     return [msgspec.structs.replace(request, array=place) for place in places]
 
 
-def _program(options: SubmitOptions, work: NamedProgram, name: str, nodes: int, remarks: list[str]) -> Program:
+def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: list[str]) -> Program:
+    name = options.name or work.name
     # Each node of a packed job runs elements of its own.
     ranks = options.ranks or ("each-node" if work.script is None or options.pack else "first-node")
     if ranks not in RANKS:

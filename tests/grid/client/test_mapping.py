@@ -69,9 +69,18 @@ class Workers:
             record.reason, record.start_ms = "rank 0 ended with exit code 1", 1
             self.world.end(record.job_id, "failed")
         else:
-            results = [[call.function, item] for item in call.args]
-            self.world.write(record.job_id, json.dumps(results if call.each else results[0]).encode(), stream="result")
-            self.world.end(record.job_id)
+            lines = [
+                self._line(call.function, item) for item in itertools.takewhile(lambda item: item != "hang", call.args)
+            ]
+            data = "\n".join(lines) if call.each else json.dumps([call.function, item])
+            self.world.write(record.job_id, data.encode(), stream="result")
+            record.start_ms = 1
+            is_whole = len(lines) == len(call.args) and "raises" not in call.args
+            self.world.end(record.job_id, "finished" if is_whole else "limit" if "hang" in call.args else "failed")
+
+    def _line(self, function: str, item: object) -> str:
+        raises = item == "raises"
+        return json.dumps([None, "KeyError: 7", "the traceback"] if raises else [[function, item], "", ""])
 
 
 @pytest.mark.asyncio
@@ -97,6 +106,30 @@ async def test_many_items_in_a_job(world: GridInMemory, grid: Client) -> None:
     assert [len(call.args) for call in calls if call is not None] == [5, 5, 5, 5, 3]
     arrays = [record.request.array for record in world.records_by_id.values()]
     assert [array.index for array in arrays if array is not None] == [0, 5, 10, 15, 20]
+
+
+@pytest.mark.asyncio
+async def test_an_item_that_raises_loses_no_other(world: GridInMemory, grid: Client) -> None:
+    """Its error stands in its place, or is raised after all results before it; the others of its job have theirs."""
+    items = [0, "raises", 2, 3, "hang", 5, 6, "raises"]
+    async with Workers(world):
+        found = await grid.map("m:f", items, pack=3, return_exceptions=True)
+        errors = {number: one for number, one in enumerate(found) if isinstance(one, JobFailedError)}
+        assert [one[1] for number, one in enumerate(found) if number not in errors] == [0, 2, 3, 6]
+        assert {number: error.outcome for number, error in errors.items()} == {
+            1: "failed",
+            4: "limit",
+            5: "limit",
+            7: "failed",
+        }
+        assert str(errors[7]) == "job 3 has failed: item 7: KeyError: 7"
+        assert errors[1].stderr_tail == "the traceback"
+        results = aiter(grid.map("m:f", items, pack=3))
+        assert (await anext(results))[1] == 0
+        with pytest.raises(JobFailedError, match="item 1: KeyError: 7"):
+            await anext(results)
+        one_each = await grid.map("m:f", [0, "bad", 2], return_exceptions=True)
+        assert [isinstance(one, JobFailedError) for one in one_each] == [False, True, False]
 
 
 @pytest.mark.asyncio

@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestServer
 
 from client_helpers import Naps, Served, patient
 from flaky_proxy import FAULTS, FlakyProxy
-from gridweave.errors import UnavailableError
+from gridweave.errors import SiteAwayError, UnavailableError
 from gridweave.grid.client.transport import MSGPACK, Patience, Pauses, Transport
 from gridweave.site.job import JobRequest, Program
 
@@ -69,6 +69,23 @@ async def test_a_gateway_says_how_long_to_wait(naps: Naps) -> None:
     assert naps.lengths_s[0] == 7.0
     assert 0.1 <= naps.lengths_s[1] <= 0.2
     assert len(naps.lengths_s) == 2
+
+
+@pytest.mark.asyncio
+async def test_of_a_site_that_does_not_answer_one_is_told_at_once(
+    gateway: Served, naps: Naps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway has waited for it already: the client asks once, and waits no more, with what is known."""
+
+    async def away(*_: object, **__: object) -> None:
+        raise SiteAwayError("site north does not answer; when it last did, it had 3 of 8 nodes free")
+
+    monkeypatch.setattr(gateway.grid, "submit", away)
+    async with patient(gateway.url, naps) as grid:
+        with pytest.raises(SiteAwayError, match="it had 3 of 8 nodes free"):
+            await grid.submit(request("there"), site="north")
+    assert naps.lengths_s == []
+    assert len(gateway.heard("/v1/jobs")) == 1
 
 
 @pytest.mark.asyncio

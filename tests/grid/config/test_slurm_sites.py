@@ -26,6 +26,8 @@ partition = "main"
 folder = "/shared/gridweave"
 account = "physics"
 options = ["constraint=fast"]
+user_options = ["gres", "nice"]
+users = { anna = "chemistry", bert = "" }
 """
 LIMITED = '[grid]\ncontrol = "limited"\n'
 
@@ -43,6 +45,10 @@ def test_the_plan_of_a_slurm_cluster() -> None:
         "physics",
         ("constraint=fast",),
     )
+    taken = batch.rules.users
+    assert [taken.refusal(user, ["nice=3", "gres=gpu:1"]) for user in ("anna", "bert")] == [None, None]
+    assert taken.refusal("carl") == "it maps 'carl' to no account; have its operator add one"
+    assert batch.accounts == {"anna": "chemistry", "bert": ""}
     machines = plan.site_settings(0).machines
     assert [(each.name, each.nodes, each.ports) for each in machines[:2]] == [
         ("n0", 1, (21_000, 21_004)),
@@ -57,6 +63,9 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is the name of none"),
     (SITE.replace('"/shared', '"shared') + LIMITED, "folder: 'shared/gridweave' must be an absolute path"),
     (SITE.replace("constraint", "wrap") + LIMITED, "options: 'wrap' is no option of sbatch that is passed on"),
+    (SITE.replace('"nice"', '"partition"') + LIMITED, "user_options: 'partition' is no option of sbatch"),
+    (SITE.replace('"chemistry"', '"a b"') + LIMITED, "users: 'anna' = 'a b': write USER = 'ACCOUNT', with ''"),
+    (SITE + "[sites.launcher]\ntrust = 'all'\n" + LIMITED, "is 'all', and users of slurm says whose jobs are taken"),
     (SITE + "poll_s = 0\n" + LIMITED, "poll_s: is 0; from 0.1 to 86400 seconds"),
     (SITE + "most_asked = 0\n" + LIMITED, "most_asked: is 0; at least 1"),
     (SITE.partition("[sites.slurm]")[0] + LIMITED, "slurm: is missing: a table that names at least the partition"),

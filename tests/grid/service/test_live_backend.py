@@ -340,7 +340,10 @@ class HungCalls:
 
 @pytest.mark.parametrize("hung", ["site:north", "site:south"])
 def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
-    """Whoever asks for the sites, or hands in a job there or elsewhere, has an answer within 2 s."""
+    """Whoever asks for the sites, as `status` does, or hands in a job there or elsewhere, waits for 1.5 s at most.
+
+    So a command has half a second of its own, and answers within two.
+    """
 
     async def ask() -> list[float]:
         calls = HungCalls()
@@ -348,9 +351,10 @@ def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
         assert all(site.answers for site in await backend.sites())
         calls.hung.add(hung)
         spent = []
-        for question in (backend.sites(), backend.health(), backend.queue(1)):
+        for questions in ((backend.sites(), backend.queue(1)), (backend.health(),)):
             before = loop.time()
-            await question
+            for question in questions:
+                await question
             spent.append(loop.time() - before)
         for site in ("north", "south", None):
             before = loop.time()
@@ -369,7 +373,7 @@ def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
         spent = loop.run_until_complete(ask())
     finally:
         loop.close()
-    assert max(spent) < 2.0
+    assert max(spent) <= 1.5
 
 
 @pytest.mark.asyncio

@@ -79,7 +79,7 @@ def test_figures_show_what_the_tables_say(table: str, small: DfrsRuns, monkeypat
 
 def test_what_is_done_of_all_traces_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Another run simulates only what was not done, also where the last line was cut off; small runs keep nothing."""
-    monkeypatch.setattr(dfrs, "_kept_file", lambda: tmp_path / "kept" / "dfrs.jsonl")
+    monkeypatch.setattr(dfrs, "kept_file", lambda name: tmp_path / "kept" / f"{name}.jsonl")
     monkeypatch.setattr(dfrs, "JOBS", 40)
     one, other = (DfrsSetting("unscaled", number, 0.0, EASY) for number in (1, 2))
     DfrsRuns(seeds=1).points([one])

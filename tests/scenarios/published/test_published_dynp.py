@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conftest import TracePath
+from gridweave.scenarios.plots.published_dynp import draw_load, draw_switches
 from gridweave.scenarios.published import streit_dynp, streit_load
 from gridweave.scenarios.published.registry import TABLES, resolve
 from gridweave.scenarios.published.streit import THESIS_TRACES, ThesisRuns
 from gridweave.scenarios.published.streit_dynp import TuningRuns, policy_of
-from gridweave.scenarios.published.streit_load import DECIDERS, LoadRuns, basic
+from gridweave.scenarios.published.streit_load import DECIDERS, LoadRuns, Way
 from gridweave.scenarios.published.study import printed
 from gridweave.site.disciplines.dynp.policy import THREE
 
@@ -97,12 +100,70 @@ def test_jobs_like_those_of_kth_under_load(trace_path: TracePath) -> None:
     """Under four thirds of the load all get slower, LJF is the slowest and SJF the quickest, and dynP is near SJF."""
     trace_path(THESIS_TRACES["KTH"].name)
     study = LoadRuns(ThesisRuns(), seeds=1, jobs=3_000)
-    order_of = {factor: [study.figures("KTH", factor, basic(one)).sldwa for one in THREE] for factor in (1.0, 0.7)}
+    order_of = {factor: [study.figures("KTH", factor, Way(one)).sldwa for one in THREE] for factor in (1.0, 0.7)}
     assert all(more > less for more, less in zip(order_of[0.7], order_of[1.0], strict=True))
     for sldwa in order_of.values():
         assert max(sldwa) == sldwa[2]
         assert min(sldwa) == sldwa[1]
-    tuned = study.figures("KTH", 0.7, policy_of("advanced", "true"))
+    tuned = study.figures("KTH", 0.7, Way("advanced"))
     assert tuned.sldwa == pytest.approx(order_of[0.7][1], rel=0.1)
-    fullest = study.figures("KTH", 0.7, basic("ljf")).util_pct
-    assert study.figures("KTH", 0.7, basic("sjf")).util_pct < fullest <= 100
+    fullest = study.figures("KTH", 0.7, Way("ljf")).util_pct
+    assert study.figures("KTH", 0.7, Way("sjf")).util_pct < fullest <= 100
+
+
+@pytest.fixture
+def few(trace_path: TracePath, monkeypatch: pytest.MonkeyPatch) -> LoadRuns:
+    """Make sets of few jobs like those of KTH."""
+    trace_path(THESIS_TRACES["KTH"].name)
+    monkeypatch.setattr(streit_load, "TRACES", ("KTH",))
+    return LoadRuns(ThesisRuns(), seeds=1, jobs=200)
+
+
+def test_figures_under_load_show_ours_beside_what_is_printed(few: LoadRuns) -> None:
+    """Figures 5.1 to 5.4 have each line twice, as simulated and as printed, by the factors of Table 5.10."""
+    figures = draw_load("streit-A.13", "", few) | draw_load("streit-5.12", "", few)
+    readings = [f"streit-5.12-{reading}-{what}" for reading in ("true", "thesis") for what in ("sldwa", "util")]
+    assert list(figures) == ["streit-A.13-sldwa", "streit-A.13-util", *readings]
+    factors = [1.0, 0.9, 0.8, 0.7, 0.6]
+    lines = {line.get_label(): line for line in figures["streit-5.12-thesis-util"].axes[0].lines}
+    assert list(lines["advanced"].get_xdata()) == factors
+    ways = [few.figures("KTH", factor, Way("advanced", "thesis")) for factor in factors]
+    assert list(lines["advanced"].get_ydata()) == [way.util_pct for way in ways]
+    printed_util = [float(row["advanced util"]) for row in few.at_hand("streit-A.15")]
+    assert list(lines["advanced, printed"].get_ydata()) == printed_util
+
+
+def test_the_use_of_policies_under_bounds(few: LoadRuns) -> None:
+    """Figure 4.2: the parts of the time make up the whole, and the figure has one area for each policy."""
+    (section,), _ = streit_load.figure_4_2(few)
+    for row in section.rows:
+        assert sum(value.ours or 0 for value in row.values) == pytest.approx(100)
+    (figure,) = draw_load("streit-4.2", "", few).values()
+    assert [area.get_label() for area in figure.axes[0].collections] == ["sjf", "fcfs", "ljf"]
+
+
+def test_what_was_simulated_under_load_is_kept(few: LoadRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run that was interrupted goes on from what it has; another number of jobs is another simulation."""
+    monkeypatch.setattr(streit_load, "kept_file", lambda name: tmp_path / f"{name}.jsonl")
+    first = LoadRuns(few.runs, seeds=1, jobs=200, kept=True).figures("KTH", 1.0, Way("sjf"))
+    again = LoadRuns(few.runs, seeds=1, jobs=200, kept=True)
+    monkeypatch.setattr(again._results, "_run", None)
+    assert again.figures("KTH", 1.0, Way("sjf")) == first
+    assert LoadRuns(few.runs, seeds=1, jobs=300, kept=True).figures("KTH", 1.0, Way("sjf")) != first
+
+
+def test_tables_of_switches_are_drawn_with_both_readings(
+    trace_path: TracePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each column of Table 5.4 has a panel with three bars for a row: what is printed, and ours in both readings."""
+    trace_path(THESIS_TRACES["KTH"].name)
+    line = printed("streit-5.4")[0] | {"trace": "KTH", "slackness": "2"}
+    monkeypatch.setattr(streit_dynp, "printed", lambda table: [line])
+    runs = TuningRuns(ThesisRuns())
+    (section,), _ = streit_dynp.table_5_4(runs)
+    (figure,) = draw_switches("streit-5.4", "", runs).values()
+    for axes, row in zip(figure.axes, section.rows, strict=True):
+        assert [bars.get_label() for bars in axes.containers] == ["printed", "true", "thesis"]
+        heights = [bars[0].get_height() for bars in axes.containers]
+        assert heights == [row.values[0].published, row.values[0].ours, row.values[1].ours]
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["KTH\nsimple\nslackness 2%"]

@@ -24,6 +24,7 @@ from gridweave.site.batch.system import AllocationRequest
 from gridweave.site.desk_messages import SiteInfo
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, Program
+from gridweave.site.launch import MachineRules
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import Machine
 from gridweave.site.runs import SiteSettings
@@ -34,6 +35,8 @@ from slurm_cluster import SlurmCluster, running_cluster
 pytestmark = pytest.mark.slow
 
 NODES = 4
+
+NO_ANNA = "it maps 'anna' to no account; have its operator add one"
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +206,33 @@ async def test_why_a_job_waits_is_told_in_plain_words(site: BatchSite, cluster: 
     assert (await site.over(waits)).outcome == "cancelled"
     await site.until(lambda: site.queue() == ["wrap"], "nothing of it in Slurm")
     cluster.run("scancel", own)
+
+
+@pytest.mark.asyncio
+async def test_who_pays_and_with_which_options(site: BatchSite, cluster: SlurmCluster) -> None:
+    """As the operator's table and list say; who is in the table no more runs nothing, though nodes are given."""
+    await site.kill()
+    rules = MachineRules(mapped=("anna", "bert"), options=("nice",))
+    site.plan = msgspec.structs.replace(site.plan, rules=rules, accounts={"anna": "physics", "bert": ""})
+    await site.start()
+    await site.until(lambda: site.driver.site.runs.users == rules.users, "the table of users")
+    cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    program = Program(argv=("touch", str(site.folder / "ran")))
+    request = JobRequest(program=program, nodes=1, limit_ms=60_000, user="anna", batch_options=("nice=7",))
+    (taken,) = await site.driver.submit([("a", request)])
+    assert isinstance(taken, Accepted)
+    await site.until(lambda: len(site.queue()) == 1, "a job in Slurm")
+    shown = cluster.run("squeue", "-h", "-o", "%a|%y|%k").strip()
+    assert shown == f"physics|7|gridweave job {taken.job_id} of anna"
+    (declined,) = await site.driver.submit([("c", msgspec.structs.replace(request, user="carl"))])
+    assert declined == Declined("c", "it maps 'carl' to no account; have its operator add one")
+    await site.kill()
+    site.plan = msgspec.structs.replace(site.plan, rules=MachineRules(mapped=("bert",)), accounts={"bert": ""})
+    await site.start()
+    cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
+    record = await site.over(taken.job_id)
+    assert (record.outcome, record.reason.partition(": ")[2]) == ("failed", NO_ANNA)
+    assert not (site.folder / "ran").exists()
 
 
 @pytest.mark.asyncio

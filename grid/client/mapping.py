@@ -1,0 +1,184 @@
+"""What `Client.map` gives: a function called with many items, in jobs of one or of many, and what became of each."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
+from contextlib import aclosing, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from gridweave.errors import GridweaveError, InputError, JobFailedError, OptionError
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest
+from gridweave.site.launch import Call, ItemEnd
+
+if TYPE_CHECKING:
+    import asyncio
+
+    Waited = asyncio.Task[list[Any]]
+
+TAIL_BYTES = 4_000
+"""So much of what a failed rank wrote to standard error, or of the traceback of an item, is in the error."""
+
+_KEPT = 4
+"""Results that came early are kept for so many times the jobs under way; then nothing new is handed in."""
+
+_ITEM_END = msgspec.json.Decoder(ItemEnd)
+
+
+def called(record: JobRecord) -> Call:
+    """Return the callable that a job runs; raise InputError if it runs none."""
+    call = record.request.program.call
+    if call is None:
+        raise InputError(f"job {record.job_id} runs a command, which returns nothing; read its output")
+    return call
+
+
+def outcomes_of(record: JobRecord, data: bytes) -> list[Any]:
+    """Return what became of the items of a job, as far as that is known: results, or the errors of those that raised.
+
+    Parameters
+    ----------
+    data : bytes
+        The result of a rank; what stands behind a line that was cut off is lost.
+    """
+    found: list[Any] = []
+    with suppress(msgspec.DecodeError):
+        if not called(record).each:
+            return [msgspec.json.decode(data)]
+        array = record.request.array
+        for number, line in enumerate(data.splitlines(), start=0 if array is None else array.index):
+            end = _ITEM_END.decode(line)
+            found.append(_raised(record.job_id, number, end) if end.error else end.value)
+    return found[: len(called(record).args)]
+
+
+def _raised(job_id: int, number: int, end: ItemEnd) -> JobFailedError:
+    why = f"item {number}: {end.error}"
+    return JobFailedError(job_id, "failed", why, exit_code=1, stderr_tail=end.trace[-TAIL_BYTES:])
+
+
+class MappedJob(Protocol):
+    """A job that was handed in."""
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+
+    def outcomes(self) -> Coroutine[Any, Any, list[Any]]:
+        """Return what became of each of its items, once it has ended."""
+
+
+class Submits(Protocol):
+    """A grid, as far as it is needed here."""
+
+    async def submit_many(self, requests: Sequence[Any]) -> Sequence[MappedJob]:
+        """Hand in many jobs."""
+
+    async def cancel(self, job_ids: Sequence[int]) -> list[int]:
+        """End jobs."""
+
+
+class Results:
+    """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns them all.
+
+    Nothing is handed in before one of both is done, and each only once.
+    """
+
+    def __init__(
+        self,
+        grid: Submits,
+        items: Iterable[Any],
+        plain: JobRequest,
+        *,
+        at_once: int,
+        pack: int,
+        return_exceptions: bool,
+    ) -> None:
+        for option, value in (("at_once", at_once), ("pack", pack)):
+            if value < 1:
+                raise OptionError(option, f"is {value}; at least 1")
+        self._grid, self._items, self._plain = grid, iter(items), plain
+        self._at_once, self._pack, self._return_exceptions = at_once, pack, return_exceptions
+        self._array, self._count = f"{plain.name}-{uuid.uuid4().hex[:8]}", 0
+        self._is_begun = False
+
+    def __aiter__(self) -> AsyncGenerator[Any, None]:
+        return self._results()
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        return self._all().__await__()
+
+    async def _all(self) -> list[Any]:
+        async with aclosing(self._results()) as results:
+            return [result async for result in results]
+
+    async def _results(self) -> AsyncGenerator[Any, None]:
+        import asyncio
+
+        if self._is_begun:
+            raise InputError("these results were asked for already; call map again")
+        self._is_begun = True
+        window: deque[Waited] = deque()
+        jobs: dict[Waited, MappedJob] = {}
+        try:
+            while await self._refill(window, jobs) or window:
+                if not window[0].done():
+                    await asyncio.wait([task for task in window if not task.done()], return_when="FIRST_COMPLETED")
+                    continue
+                task = window.popleft()
+                del jobs[task]
+                for outcome in task.result():
+                    if isinstance(outcome, JobFailedError) and not self._return_exceptions:
+                        raise outcome
+                    yield outcome
+        finally:
+            await self._abandon(window, jobs)
+
+    async def _refill(self, window: deque[Waited], jobs: dict[Waited, MappedJob]) -> int:
+        """Hand in what there is room for, many at once where it can be; return how many."""
+        import asyncio
+
+        under_way = sum(not task.done() for task in window)
+        room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
+        if under_way and room < max(1, self._at_once // 4):
+            return 0
+        requests: list[JobRequest] = []
+        while len(requests) < room and (items := tuple(islice(self._items, self._pack))):
+            requests.append(self._request(items))
+        if requests:
+            for job in await self._grid.submit_many(requests):
+                task = asyncio.get_running_loop().create_task(job.outcomes())
+                window.append(task)
+                jobs[task] = job
+        return len(requests)
+
+    def _request(self, items: tuple[Any, ...]) -> JobRequest:
+        """Return the job for some items: one, or a pack."""
+        for number, item in enumerate(items, start=self._count):
+            try:
+                msgspec.json.encode(item)
+            except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+                raise InputError(f"item {number}: cannot be sent, JSON has nothing like it ({error})") from None
+        program = self._plain.program
+        assert program.call is not None, "what is mapped is a callable"
+        call = Call(program.call.function, items, each=self._pack > 1)
+        program = msgspec.structs.replace(program, call=call)
+        place = ArrayPlace(name=self._array, index=self._count)
+        self._count += len(items)
+        return msgspec.structs.replace(self._plain, program=program, array=place)
+
+    async def _abandon(self, window: deque[Waited], jobs: dict[Waited, MappedJob]) -> None:
+        """End the jobs that nobody waits for any more."""
+        import asyncio
+
+        left = [jobs[task].id for task in window if not task.done()]
+        for task in window:
+            task.cancel()
+        await asyncio.gather(*window, return_exceptions=True)
+        if left:
+            with suppress(GridweaveError):  # what ended the map is what its caller is to hear
+                await self._grid.cancel(left)
