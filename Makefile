@@ -14,7 +14,7 @@ test: $(VENV)/installed-dev
 
 # The failure drills, against a grid in containers: needs a Docker engine, and root (docs/compose.md).
 test-compose: $(VENV)/installed-dev
-	GRIDWEAVE_DRILLS=1 $(BIN)/python -m pytest tests/compose
+	GRIDWEAVE_DRILLS=1 $(BIN)/python -m pytest -o faulthandler_timeout=1600 tests/compose
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

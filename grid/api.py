@@ -208,6 +208,54 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int | None = None
 
 
+class NetworkNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the network: a site, several, or a router.
+
+    Attributes
+    ----------
+    latitude, longitude : float, optional
+        In degrees, where they are known.
+    """
+
+    name: str
+    sites: tuple[str, ...] = ()
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
+    """What joins two nodes of the network, or, where no links are known, two sites.
+
+    Attributes
+    ----------
+    one, other : str
+        The nodes.
+    latency_ms, bandwidth_bps : float, optional
+        As the operator wrote it down, or as it was measured (half of a round trip; the way there); None: not known.
+    part : float
+        Which part of its bandwidth it has now; 0: it is down.
+    jobs : int
+        Running jobs that have parts on both sides of it.
+    measured : bool
+        Whether the figures were measured.
+    """
+
+    one: str
+    other: str
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    part: float = 1.0
+    jobs: int = 0
+    measured: bool = False
+
+
+class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """The network between the sites, as far as it is known, and how many jobs are on each link."""
+
+    nodes: list[NetworkNode]
+    links: list[NetworkLink]
+
+
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
     """Ask when a job would start, and where; nothing is submitted.
 
@@ -267,6 +315,112 @@ class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
 
     now_ms: int
     jobs: list[ScheduledJob]
+
+
+class OtherPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of how the grid schedules is to be another; None: it stays (`gridweave.grid.policy.GridPolicy`)."""
+
+    mode: str | None = None
+    order: str | None = None
+    backfill: str | None = None
+    head_reservation: str | None = None
+    selection: str | None = None
+    overhead: tuple[float, ...] | None = None
+    lower_bound: int | None = None
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed by that.
+
+    Attributes
+    ----------
+    nodes : dict from str to int
+        How many nodes of a site the grid has, where that is another number; a name that it does not know is a new site.
+    drain : tuple of str
+        Sites that take nothing new.
+    cut : tuple of (str, str)
+        Sites, or nodes of the network, between which no link works.
+    policy : OtherPolicy
+    again : bool
+        Whether the jobs that came in the last hours come again, to the grid as it is and as it would be.
+    load : float
+        To the grid as it would be they come so many times as often.
+    hours : float
+        How far it is looked ahead, and back for the jobs that came.
+    """
+
+    nodes: dict[str, Count] = {}
+    drain: tuple[str, ...] = ()
+    cut: tuple[tuple[str, str], ...] = ()
+    policy: OtherPolicy = OtherPolicy()
+    again: bool = True
+    load: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    hours: Annotated[float, Meta(gt=0, le=720)] = 24.0
+
+
+class UsedSite(msgspec.Struct, frozen=True):
+    """A site in a play: its nodes, and which part of their time jobs of the grid had them."""
+
+    site: str
+    nodes: int
+    used: float
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the jobs of the grid in the time that is looked ahead.
+
+    Attributes
+    ----------
+    jobs, started, never : int
+        Jobs that wait or come; those of them that start; those that could not start as the grid is then.
+    wait_ms, longest_ms : int
+        How long they wait, from now on or since they came: the mean, and the longest. Of one that has not started by
+        then as long as it has waited; those that never could do not count.
+    used : float
+        Which part of the time of all nodes jobs of the grid have them.
+    sites : tuple of UsedSite
+    """
+
+    jobs: int
+    started: int
+    never: int
+    wait_ms: int
+    longest_ms: int
+    used: float
+    sites: tuple[UsedSite, ...]
+
+
+class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
+    """The grid as it is, and as it would be, played with the same jobs.
+
+    Attributes
+    ----------
+    length : float
+        Which part of its limit each job takes of which it is not known; 1: as long as it may.
+    """
+
+    length: float
+    now: Outlook
+    then: Outlook
+
+
+class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of waits and of the use of nodes.
+
+    Attributes
+    ----------
+    plays : tuple of Outlooks
+        If each job takes as long as it may; and, if enough have ended to tell, as long as those did.
+    sure : str
+        How sure that is.
+    assumed : tuple of str
+        What was assumed.
+    """
+
+    now_ms: int
+    plays: tuple[Outlooks, ...]
+    sure: str
+    assumed: tuple[str, ...]
 
 
 class OutputPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.none import NoControl
+from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
     FromSite,
@@ -181,6 +182,10 @@ class MetaCore:
     def tuning(self) -> QueueTuning | None:
         """What its queue knows of its orders, if it has one that tunes itself."""
         return self._control.tuning
+
+    def queue_copy(self) -> GridQueue | None:
+        """Return a copy of the queue over all sites; None under a level of control that has none."""
+        return self._control.queue_copy()
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes."""

@@ -7,15 +7,19 @@ docs/live.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
+from gridweave.grid.api import KnownNetwork, WhatIf, WhatIfAnswer
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.core import MetaCore
+from gridweave.grid.explain.network import network_now
+from gridweave.grid.explain.what_if import HOUR_MS, GridNow, PastJob, what_if
 from gridweave.grid.messages import (
     FromLiveSite,
     FromSite,
@@ -27,6 +31,7 @@ from gridweave.grid.messages import (
     GridJobHopeless,
     GridJobReleased,
     GridJobSubmitted,
+    LinksChanged,
     LiveGridCommand,
     LiveGridEvent,
     PathsMeasured,
@@ -42,6 +47,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
+from gridweave.site.elements import of_attempt
 from gridweave.site.explain import Forecast, Forecaster, Planner, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
 from gridweave.site.launch import ANYONE, TakenUsers, both_ran, total_usage
@@ -242,6 +248,59 @@ class LiveGrid:
         """Return what works out when jobs start that wait, for so many of them at most."""
         return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
 
+    def what_if(self, now_ms: int, asked: WhatIf) -> Callable[[], WhatIfAnswer]:
+        """Return what works out what would become of the grid if it were another (docs/what-if.md).
+
+        InputError if that cannot be told: under less than full control the sites decide when a job starts.
+        """
+        queue, settings = self.core.queue_copy(), self.settings
+        if queue is None:
+            control = settings.policy.control
+            raise InputError(f"under control {control} sites decide what starts when; this needs control full")
+        since_ms = max(now_ms, self._now_ms) - int(asked.hours * HOUR_MS)
+        records = self.book.records
+        waiting = [self._past(records[job.job_id]) for job in queue.waiting]
+        grid = GridNow(
+            now_ms=max(now_ms, self._now_ms),
+            names=tuple(self._names),
+            queue=queue,
+            policy=settings.policy,
+            network=settings.network,
+            margin_ms=settings.margin_ms,
+            end_ms=self._end_ms(),
+            seed=settings.seed,
+            waiting=tuple(waiting),
+            past=tuple(self._past(record) for record in records.values() if self._came(record, since_ms)),
+            n_apart=sum(1 for _ in self.core.waiting()) - len(waiting),
+        )
+        return partial(what_if, grid, asked)
+
+    def network(self) -> KnownNetwork:
+        """Return the network between the sites as it is known now, and how many running jobs are on each link."""
+        numbers = {name: number for number, name in enumerate(self._names)}
+        spread = [
+            [numbers[name] for name, _ in record.places]
+            for record in self.book.records.values()
+            if record.state in ("running", "ending") and len(record.places) > 1
+        ]
+        queue = self.core.queue_copy()
+        news = [] if queue is None else queue.links_news
+        factors = next((each.factors for each in news if isinstance(each, LinksChanged)), None)
+        measured = self.measured.pairs(self._now_ms, self._names)
+        return network_now(self._names, self.settings.network, factors, measured, spread)
+
+    def _came(self, record: JobRecord, since_ms: int) -> bool:
+        return record.submit_ms > since_ms and record.state not in ("refused", "held")
+
+    def _past(self, record: JobRecord) -> PastJob:
+        """Return what a play is to know of a job that came."""
+        part = None
+        if record.outcome and record.start_ms is not None and record.end_ms is not None:
+            part = min(1.0, max(0, record.end_ms - record.start_ms) / max(1, record.request.limit_ms))
+        request = record.request
+        sends = None if request.traffic is None else self._sends(request.traffic)
+        return PastJob(record.submit_ms, GridJobSubmitted(self.book.job(record), request.sensitivity, sends), part)
+
     def around_ms(self) -> tuple[int, int] | None:
         """Return how long after they are placed, or the agreed start, processes run, and until the grid hears of ends.
 
@@ -362,13 +421,13 @@ class LiveGrid:
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
-            self.core.check(self._now_ms, (self._submission(job, request),))
+            asked = self._submission(job, request)
+            self.core.check(self._now_ms, (asked,))
         except InputError as error:
             return str(error)
-        barred = self._barred(request)
-        if len(barred) == len(self._names):
-            return self._no_site_takes(request.user, barred)
-        return self.core.why_never(job, tuple(barred))
+        if len(asked.barred) == len(self._names):
+            return self._no_site_takes(request.user, self._barred(request))
+        return self.core.why_never(job, asked.barred)
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 
@@ -445,7 +504,8 @@ class LiveGrid:
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
         record.machines += tuple(f"{self._names[site]}/{machine}" for machine in report.machines)
         record.reason = record.reason or report.reason
-        record.elements, record.interrupted = record.elements + report.elements, record.interrupted + report.interrupted
+        record.elements += of_attempt(report.elements, report.attempt)
+        record.interrupted += report.interrupted
 
     def _at_gate(self, site: int, message: FragmentReady | FragmentOpened) -> None:
         """Open the gate when all parts of a job are ready, and say so to all when the ranks of all have passed it."""

@@ -14,7 +14,7 @@ import msgspec
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at, nodes_text
-from gridweave.site.job import Job, State, why_impossible
+from gridweave.site.job import Job, JobForm, State, why_impossible
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
 from gridweave.site.messages import (
     Answer,
@@ -28,6 +28,7 @@ from gridweave.site.messages import (
     Enqueued,
     EnqueueJob,
     Event,
+    EvictJob,
     FragmentsMet,
     JobCancelled,
     JobFinished,
@@ -74,7 +75,9 @@ it, no part of a job runs alone for longer than 2 s."""
 OWN = 0
 """Stands where jobs of the grid have the number of their attempt."""
 
-RESERVED, COMMITTED, RUNNING, WAITING = "reserved", "committed", "running", "waiting"
+RESERVED, COMMITTED, RUNNING, WAITING, EVICTED = "reserved", "committed", "running", "waiting", "evicted"
+"""What the grid has here; of an evicted part nothing is in the site's queue, and its nodes are not yet said to be left.
+"""
 
 
 ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
@@ -258,7 +261,7 @@ class ContractCore:
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:
             return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
-        if part is None or part.state == RUNNING:
+        if part is None or part.state in (RUNNING, EVICTED):
             return None
         said = SiteReason(nodes=self.nodes, free=site.free)
         if part.state == WAITING:
@@ -328,13 +331,14 @@ class ContractCore:
         self.site.check_invariants()
         share = self._share
         assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
-        assert share.nodes == sum(part.width for part in self._parts.values()), "the grid's nodes do not add up"
+        having = [part.width for part in self._parts.values() if part.state != EVICTED]
+        assert share.nodes == sum(having), "the grid's nodes do not add up"
         assert share.overlaps or share.held <= share.cap, "the owner's share is exceeded"
         running = {running.job.job_id for running in self.site.running()}
         waiting = {job.job_id for job, _ in self.site.waiting()}
         for job_id, part in self._parts.items():
             place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
-            assert job_id in place, f"job {job_id} is {part.state}, not so"
+            assert (job_id in place) != (part.state == EVICTED), f"job {job_id} is {part.state}, not so"
             assert part.state not in (RESERVED, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
         grid = set(self._parts)
         assert running - grid == set(self._own_running), "the own users' running jobs differ"
@@ -364,6 +368,8 @@ class ContractCore:
                 return self._asked_by_own_user(event)
             case BatchSeen():
                 return (event,)
+            case RequestQuote(width=width) if self.site.asks is not None and width > self.nodes:
+                self.site.asks.wished(self._now_ms, width)
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):
@@ -388,7 +394,9 @@ class ContractCore:
             # Later than the agreed start the lease has ended, though nobody has seen to it yet.
             case CommitNodes() if part.state == RESERVED and self._now_ms <= part.start_ms:
                 part.state = COMMITTED
-            case ReleaseNodes() | CancelJob():
+            case CancelJob() if part.state == EVICTED:
+                part.outcome = "cancelled"
+            case ReleaseNodes() | CancelJob() if part.state != EVICTED:
                 return self._cancel(job_id, part)
             case WithdrawJob() if part.state == WAITING:
                 return self._withdraw(job_id)
@@ -422,6 +430,11 @@ class ContractCore:
         part = self._parts.get(job_id)
         if part is None:
             self._own_running.pop(job_id, None)
+        elif part.state == EVICTED:
+            self._forget(job_id)
+            outcome = "lost" if part.outcome == "finished" else part.outcome
+            self._answer(Ended(job_id, part.attempt, self._now_ms, outcome))
+            return ()
         elif part.state == RUNNING:
             self._forget(job_id)
             self._answer(Ended(job_id, part.attempt, self._now_ms, part.outcome))
@@ -434,7 +447,15 @@ class ContractCore:
         is_shared = start_ms is not None
         if start_ms is None:
             start_ms = self._now_ms
-        job = Job(job_id=job_id, width=width, estimate_ms=start_ms - self._now_ms + length_ms)
+        job = msgspec.structs.replace(
+            request.job or Job(job_id=job_id, width=width, estimate_ms=1),
+            job_id=job_id,
+            width=width,
+            estimate_ms=start_ms - self._now_ms + length_ms,
+            # The grid has chosen how wide it is.
+            forms=(JobForm(width=width),) if self.site.evicts_jobs else (),
+            in_step=is_shared,
+        )
         reason = why_impossible(job) or self._share.why_not(width)
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
@@ -579,8 +600,16 @@ class ContractCore:
 
     def _run_site(self, events: list[Event]) -> None:
         """Have the site decide, and tell the grid of what became of its jobs."""
+        evicted: dict[int, Event] = {}
         for command in self.site.act(self._now_ms, events):
             part = self._parts.get(getattr(command, "job_id", -1))
+            if type(command) is EvictJob:
+                evicted |= self._evicted(command, part)
+                continue
+            if evicted and getattr(command, "job_id", -1) in evicted:
+                if type(command) is StartJob:  # elsewhere, in this very pass
+                    evicted[command.job_id] = JobFinished(command.job_id)
+                continue
             if part is not None and type(command) is StartJob:
                 self._granted(command, part)
                 continue
@@ -603,6 +632,31 @@ class ContractCore:
             elif isinstance(command, KillJob) and part.outcome == "finished":
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
                 self._out.append(command)
+        if evicted:
+            self._run_site(list(evicted.values()))
+
+    def _evicted(self, command: EvictJob, part: GridJob | None) -> dict[int, Event]:
+        """Take in that a job was taken off its nodes; return what the site is to be told of it, if anything.
+
+        An own user's waits again. One of the grid leaves the queue: when it has left its nodes it goes back to the
+        grid, which ends its other fragments, and places it anew as a whole.
+        """
+        job_id = command.job_id
+        if part is None:
+            self._own_jobs[job_id] = self._own_running.pop(job_id)
+            self._out.append(command)
+            return {}
+        if part.state == RUNNING:
+            part.state = EVICTED
+            # Of the share it has nothing any more; who took its nodes may be the grid's, too.
+            self._share.nodes -= part.width
+            self._timed.discard(job_id)
+            self._slowed.discard(job_id)
+            self._out.append(command)
+        else:
+            self._forget(job_id)
+            self._answer(LeaseEnded(job_id, part.attempt))
+        return {job_id: JobCancelled(job_id)}
 
     def _granted(self, command: StartJob, part: GridJob) -> None:
         """Take in that the nodes are there: reserved until the start, or of a job that starts now."""
@@ -637,7 +691,7 @@ class ContractCore:
             if part.state == WAITING:
                 continue
             self._forget(job_id)
-            if part.state == RUNNING:
+            if part.state in (RUNNING, EVICTED):
                 self._answer(Ended(job_id, part.attempt, self._now_ms, "lost"))
             else:
                 self._answer(LeaseEnded(job_id, part.attempt))
@@ -658,6 +712,8 @@ class ContractCore:
         if reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
             reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
+        if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
+            reason = f"{reason}; {note}"
         slowdown, takes_parts = self._slowdown_of(request, room), self.site.takes_parts
         return Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
 
@@ -689,7 +745,7 @@ class ContractCore:
         part = self._parts.pop(job_id)
         self._timed.discard(job_id)
         self._slowed.discard(job_id)
-        self._share.nodes -= part.width
+        self._share.nodes -= part.width if part.state != EVICTED else 0
         if part.state == WAITING:
             self._share.waiting -= part.width
 

@@ -22,6 +22,7 @@ from gridweave.site.disciplines.protocol import (
     ChoosesNodes,
     CountsWork,
     Discipline,
+    Eviction,
     EvictsJobs,
     KeepsFigures,
     MovesJobs,
@@ -145,11 +146,6 @@ class SiteCore:
         return self._discipline if isinstance(self._discipline, TellsSwitches) else None
 
     @property
-    def evicts(self) -> bool:
-        """Whether a job that runs may wait again."""
-        return self._evicts is not None
-
-    @property
     def asks(self) -> AsksBatchSystem | None:
         """The discipline, where a batch system is asked for the nodes of each job."""
         return self._asks
@@ -268,7 +264,7 @@ class SiteCore:
     def _run_pass(self, commands: list[Command]) -> None:
         started = self._discipline.run_pass(self._now_ms)
         if self._evicts is not None:
-            commands += [self._evicted(*eviction) for eviction in self._evicts.take_evictions()]
+            commands += [self._evicted(eviction) for eviction in self._evicts.take_evictions()]
         for job in started:
             job_id = job.job_id
             self._waiting.discard(job_id)
@@ -287,14 +283,14 @@ class SiteCore:
         self._nodes_of[job_id] = bits_of(nodes)
         return MoveJob(job_id, nodes, threads)
 
-    def _evicted(self, job_id: int, keeps_work: bool) -> EvictJob:
+    def _evicted(self, eviction: Eviction) -> EvictJob:
         """Take in that a running job waits again."""
-        nodes = self._nodes_of.pop(job_id)
+        nodes = self._nodes_of.pop(eviction.job_id)
         if self._places is None:
             self._pool.give_back(nodes)
-        self._killed.discard(job_id)
-        self._waiting.add(job_id)
-        return EvictJob(job_id, keeps_work)
+        self._killed.discard(eviction.job_id)
+        self._waiting.add(eviction.job_id)
+        return EvictJob(*eviction)
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
         """Take out what was to start in this pass or never, and has not; others may start in its stead."""
@@ -382,6 +378,17 @@ class SiteCore:
         twin = copy.copy(self)
         twin._use(self._discipline.aside())
         return twin
+
+    @property
+    def evicts_jobs(self) -> bool:
+        """Whether running jobs may be taken off their nodes for others, and run again later."""
+        return self._evicts is not None
+
+    def limit_left_ms(self, now_ms: int, job_id: int) -> int:
+        """Return how long a running job may run from now on, at least 1 ms; 0 if it does not run."""
+        limits = (one.end_by_estimate_ms for one in self._discipline.running() if one.job.job_id == job_id)
+        limit_ms = next(limits, None)
+        return 0 if limit_ms is None else max(1, limit_ms - now_ms)
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length could have at once, without harm to what has been promised.
@@ -477,7 +484,8 @@ class SiteCore:
         self._discipline.check_invariants()
         held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
-        assert n_held == self.nodes - self.free, "a node is lost"
+        absent = 0 if self._asks is None else self._asks.absent
+        assert n_held == self.nodes - self.free - absent, "a node is lost"
         assert n_held == sum(map(int.bit_count, held)) or self._places is not None, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"

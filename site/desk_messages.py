@@ -194,7 +194,8 @@ class SiteNames(msgspec.Struct, frozen=True):
 
 EventKind = Literal[
     "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
-    "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "retried", "ended",
+    "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "evicts", "evicted", "retried",
+    "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

@@ -68,6 +68,32 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cpu_need: float = 1.0
 
 
+class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One way in which a job can run, for sites whose machines differ (docs/heterogeneous.md, "Forms").
+
+    Attributes
+    ----------
+    on : tuple of str
+        Names or labels of classes of machines, any of which will do; all classes, if there are none.
+    width : int
+        On how many machines of one cluster; 1: on a machine alone.
+    speed : float
+        How many times as fast as its limit says the work is done, on machines of speed 1.
+    cores, memory_mb : int
+        What each of its machines must have.
+    """
+
+    on: tuple[str, ...] = ()
+    width: int = 1
+    speed: float = 1.0
+    cores: int = 1
+    memory_mb: int = 0
+
+
+IfEvicted = Literal["", "never", "restart", "checkpoint"]
+"""What becomes of a job where running jobs are evicted."""
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a site knows of a job; its run time is known to nobody before it has ended.
 
@@ -88,6 +114,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         such jobs stand in the order of submission.
     resources : Resources, optional
         A job of which they are not known shares its nodes with none.
+    forms : tuple of JobForm
+        In which it can run where jobs have forms; if there are none, in those that the site has for its class.
+    in_step : bool
+        Whether it is a part of a job on several sites: then it works at their common rate, and on no slower machine.
+    if_evicted : str
+        What becomes of it where running jobs are evicted: it never is (``never``), begins again from zero
+        (``restart``), or goes on from where it was (``checkpoint``); as the site says, if it is empty.
     """
 
     job_id: int
@@ -99,6 +132,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     weight: float = 1.0
     behind: bool = False
     resources: Resources | None = None
+    forms: tuple[JobForm, ...] = ()
+    in_step: bool = False
+    if_evicted: IfEvicted = ""
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
@@ -244,6 +280,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     def can_be_moved(self) -> bool:
         """Whether it says that it saves what it has done, and goes on from there elsewhere."""
         return self.checkpoint_signal is not None and self.if_lost == "requeue"
+
+    @property
+    def if_evicted(self) -> IfEvicted:
+        """What becomes of it where running jobs are evicted: what must not begin again never is."""
+        if self.if_lost == "fail":
+            return "never"
+        return "checkpoint" if self.can_be_moved else "restart"
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -490,6 +533,7 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
         priority=request.priority,
         weight=request.weight,
         resources=request.resources,
+        if_evicted=request.program.if_evicted,
     )
 
 

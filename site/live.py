@@ -13,7 +13,8 @@ import msgspec
 
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
-from gridweave.site.explain import Forecast, record_forecast
+from gridweave.site.elements import of_attempt
+from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
     OWN_IDS,
     DescribeJob,
@@ -32,8 +33,10 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     EnqueueJob,
+    EvictJob,
     FragmentsMet,
     JobCancelled,
+    JobFinished,
     JobSubmitted,
     KillFragment,
     KillJob,
@@ -139,8 +142,13 @@ class LiveSite:
         self._now_ms, self._inner = now_ms, []
         self.book.begin(now_ms)
         self.runs.begin()
+        # What cannot begin yet has all of its time before it: it is not ended at its limit for what others take.
+        for job_id, limit_ms in self.runs.not_begun():
+            self.core.site.expect_end(now_ms, job_id, now_ms + limit_ms)
         for event in events:
             self._take_in(event)
+        self._begin_late()
+        self._settle_evicted()
         self.runs.hand_back()
         self._settle()
         self._run_core()
@@ -263,6 +271,15 @@ class LiveSite:
             case _:
                 self._inner.append(event)
 
+    def _begin_late(self) -> None:
+        """Enter that jobs begin whose nodes have been left just now."""
+        for run in self.runs.begun:
+            run.start_ms = self._now_ms
+            record = self.book.records.get(run.job_id)
+            if record is not None:
+                record.start_ms = self._now_ms
+            self.book.note(run.job_id, "starting", f"on {run.where}, which has been left")
+
     def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
         """Pass on to the core what the grid asks for a job, if that was described, and its user is taken here."""
         expected = self._expected.get((job_id, event.attempt))
@@ -276,6 +293,9 @@ class LiveSite:
                 self._answer(Refused(job_id, event.attempt, why))
             else:
                 expected.is_asked = True
+                if isinstance(event, ReserveNodes) and self.core.site.evicts_jobs:
+                    # Who evicts whom goes by more than the width.
+                    event = msgspec.structs.replace(event, job=self.book.next_job(request))
                 self._inner.append(event)
 
     def _why_stuck(self, request: JobRequest) -> str | None:
@@ -324,6 +344,8 @@ class LiveSite:
                     self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
                 case MoveJob():
                     self._move(command)
+                case EvictJob():
+                    self._evict(command)
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
                     self.runs.kill(job_id, reason, at_once=at_once)
                 case OpenFragment(job_id=job_id):
@@ -336,7 +358,14 @@ class LiveSite:
                     self._answer(answer)
 
     def _start(self, command: StartJob) -> None:
-        """Have the machines start a job that was given nodes: of the site's own users, or of the grid."""
+        """Have the machines start a job that was given nodes: of the site's own users, or of the grid.
+
+        Where jobs are evicted the site says how long each may run: its machines may differ, and it may have run before.
+        """
+        evicts = self.core.site.evicts_jobs
+        limit_ms = self.core.site.limit_left_ms(self._now_ms, command.job_id) if evicts else 0
+        if self.runs.put_off(command, limit_ms):
+            return
         record = self.book.records.get(command.job_id)
         meeting, port = "", NO_PORT
         if record is not None:
@@ -349,6 +378,8 @@ class LiveSite:
             expected = self._expected[command.job_id, self.core.attempt_of(command.job_id)]
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
+        if evicts and len(described.sites) == 1:
+            described = msgspec.structs.replace(described, limit_ms=limit_ms)
         run = self._made(command, described)
         run.port = port
         if len(described.sites) == 1:
@@ -356,8 +387,17 @@ class LiveSite:
             run.port = port if port.number else self.runs.ports.take(next(iter(run.pieces)))
             meeting = run.port.meeting
         run.meet(meeting)
-        self.book.note(command.job_id, "starting", f"on {run.where} of {self.settings.name}")
+        others = [f"job {job_id}" for job_id in self.runs.in_way(run)]
+        left = f", when {listed(others)} {'has' if len(others) == 1 else 'have'} left" if others else ""
+        self.book.note(command.job_id, "starting", f"on {run.where} of {self.settings.name}{left}")
         self.runs.start(run)
+
+    def _evict(self, command: EvictJob) -> None:
+        """Have a job leave its nodes for another: it saves what it has done, and ends within its time of grace."""
+        reason = f"evicted at {self.settings.name}: {command.reason}"
+        self.book.note(command.job_id, "evicted", reason)
+        self.book.note(command.by, "evicts", f"job {command.job_id}")
+        self.runs.evict(command.job_id, reason)
 
     def _move(self, command: MoveJob) -> None:
         """Have a job that was given other nodes go on there; one of the grid goes back to it, to be placed anew."""
@@ -415,7 +455,8 @@ class LiveSite:
             return answer
         outcome, reason = run.outcome()
         # Only this knows how it ended; but what the grid wanted ended, and so did, is not to be begun anew.
-        if answer.outcome in ("finished", "limit") or outcome == "finished":
+        was_evicted = run.is_evicted and answer.outcome == "lost"
+        if answer.outcome in ("finished", "limit") or outcome == "finished" or was_evicted:
             answer = msgspec.structs.replace(answer, outcome=outcome)
         elif answer.outcome == "cancelled" and run.is_gated and not run.is_open:
             # It never began; that others have, and how they ended, is then no run of the job.
@@ -428,6 +469,27 @@ class LiveSite:
         self.book.note_end(run.job_id, run.request, answer.outcome, reason, run.start_ms, run.width, run.used)
         return answer
 
+    def _settle_evicted(self) -> None:
+        """Enter that evicted jobs have left their nodes: they wait again, or start where they were given others.
+
+        What has ended by itself, or is wanted no more, leaves the queue, or those nodes; what is the grid's goes back.
+        """
+        for job_id, run in list(self.runs.over.items()):
+            record = self.book.records.get(job_id)
+            if not run.is_evicted:
+                continue
+            outcome, reason = run.outcome()
+            if record is None or outcome != "lost":
+                is_here = record is None or run.next_start is not None
+                self._inner.append(JobFinished(job_id) if is_here else JobCancelled(job_id))
+                continue
+            del self.runs.over[job_id]
+            _enter(record, run)
+            self.book.end_attempt(record)
+            self.book.note(job_id, "retried", reason)
+            if run.next_start is not None:
+                self._start(run.next_start)
+
     def _settle_over(self) -> list[Job]:
         """Enter the ends of the jobs of the site's own users; return those that are to be run again."""
         again: list[Job] = []
@@ -436,9 +498,7 @@ class LiveSite:
             if record is None:
                 continue
             outcome, reason = run.outcome()
-            record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
-            record.ran_ms = run.ran_ms
-            record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
+            _enter(record, run)
             if outcome == "lost":
                 self.book.end_attempt(record)
                 self.book.note(job_id, "retried", reason)
@@ -446,3 +506,11 @@ class LiveSite:
             else:
                 self.book.end(record, *record.judged(outcome, reason))
         return again
+
+
+def _enter(record: JobRecord, run: Run) -> None:
+    """Enter into the record of a job what became of a run of it."""
+    record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
+    record.ran_ms = run.ran_ms
+    record.elements += of_attempt(run.elements, run.attempt)
+    record.interrupted += run.interrupted

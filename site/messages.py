@@ -150,6 +150,8 @@ class EvictJob(msgspec.Struct, frozen=True, tag="EvictJob", gc=False):
 
     job_id: int
     keeps_work: bool  # whether it goes on from where it was, or begins from zero
+    by: int  # the job that has its nodes, or some of them
+    reason: str  # why, in one line
 
 
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_defaults=True):
@@ -232,6 +234,8 @@ class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False):
     # The agreed start. Until then the nodes wait to be committed; their lease ends with that instant. None: it is the
     # only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
     start_ms: int | None = None
+    # What else a site's queue goes by, of a job of which the site has been told; the grid leaves it out.
+    job: Job | None = None
 
 
 class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):

@@ -197,6 +197,10 @@ class Run(msgspec.Struct):
     is_paused: bool | None = None  # as its machines were told; ``None`` if they were told nothing
     speed: float = 1.0  # as its machines were told: the part of the CPU that it needs for full speed
     next_run: Run | None = None  # where it goes on when it has saved what it has done and has ended here
+    is_evicted: bool = False  # whether it is to leave for others; its job waits again, or starts as the next says
+    next_start: StartJob | None = None  # the start that its job was given before it had left
+    next_limit_ms: int = 0  # how long the job may run from then on
+    is_kept: bool = False  # whether it is not begun, as others that were evicted from its nodes have not left them
 
     @property
     def goes_on(self) -> bool:
@@ -301,7 +305,7 @@ def repeated_orders(
     """Yield what machines should run or end now, as far as they have not said that they do."""
     for run in runs:
         for machine, piece in run.pieces.items():
-            if machine not in machines or piece.is_over:
+            if machine not in machines or piece.is_over or (run.is_kept and not run.ending):
                 continue
             if piece.in_doubt and (piece.has_started or piece.is_ready):
                 yield ConfirmRun(machine, run.job_id, run.attempt)
@@ -344,6 +348,14 @@ def make_run(
             pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
         first += machine.nodes
     return Run(described.job_id, described.attempt, described.request, len(nodes), now_ms, pieces)
+
+
+def _is_in_way(other: Run, run: Run) -> bool:
+    """Return whether another run, which was evicted, still has a node of this one."""
+    return other.is_evicted and any(
+        machine in run.pieces and not piece.is_over and not set(piece.slots).isdisjoint(run.pieces[machine].slots)
+        for machine, piece in other.pieces.items()
+    )
 
 
 def _ranks_at(run: Run) -> dict[str, int]:
@@ -420,12 +432,13 @@ class Runs:
     """The jobs that the machines of a site run, and the machines that can start nothing.
 
     What happens to jobs is noted in the book of the site, and what machines are to do is added to its commands. `over`
-    has what has ended at this instant, by job.
+    has what has ended at this instant, by job, and `begun` what was kept from its nodes until now.
     """
 
     def __init__(self, settings: SiteSettings, book: JobBook) -> None:
         self.ports = Ports(settings)
         self.over: dict[int, Run] = {}
+        self.begun: list[Run] = []
         self._book = book
         self._n_machines = len(settings.machines)
         self._runs: dict[int, Run] = {}
@@ -445,7 +458,7 @@ class Runs:
 
     def begin(self) -> None:
         """Begin an instant."""
-        self.over = {}
+        self.over, self.begun = {}, []
 
     @property
     def is_full(self) -> bool:
@@ -497,9 +510,40 @@ class Runs:
     # -- what the site wants ------------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
-        """Have the machines start what they have to run of a job."""
+        """Have the machines start what they have to run of a job, once all that was evicted from its nodes has left."""
         self._runs[run.job_id] = run
+        run.is_kept = bool(self.in_way(run))
+        if not run.is_kept:
+            self._begin(run)
+
+    def _begin(self, run: Run) -> None:
         self._book.out += [StartRun(machine, piece.launch, piece.slots) for machine, piece in run.pieces.items()]
+
+    def in_way(self, run: Run) -> list[int]:
+        """Return the jobs that were evicted from nodes of this run, and have not left them."""
+        return [job_id for job_id, other in self._runs.items() if other is not run and _is_in_way(other, run)]
+
+    def put_off(self, command: StartJob, limit_ms: int) -> bool:
+        """Keep the start of a job until it has left the nodes that it was evicted from; False if it has."""
+        run = self._runs.get(command.job_id)
+        if run is None or not run.is_evicted:
+            return False
+        run.next_start, run.next_limit_ms = command, limit_ms
+        return True
+
+    def not_begun(self) -> list[tuple[int, int]]:
+        """Return the jobs that have nodes which others have not left, and how long each may run once they have."""
+        found = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
+        kept = [run for run in self._runs.values() if run.is_kept and not (run.ending or run.is_evicted)]
+        return found + [(run.job_id, next(iter(run.pieces.values())).launch.limit_ms or 0) for run in kept]
+
+    def evict(self, job_id: int, reason: str) -> None:
+        """Have the machines let a job save what it has done and end, as others have its nodes now."""
+        run = self._runs[job_id]
+        run.is_evicted, run.next_start = True, None
+        if not run.killed:
+            run.killed, run.why_killed, run.saves = "lost", reason, True
+        self._end_pieces(run, reason)
 
     def open(self, job_id: int) -> None:
         """Have the machines let the ranks of a job begin."""
@@ -680,6 +724,8 @@ class Runs:
         again = event.outcome == "lost" and program.if_lost == "requeue"
         if again or (event.outcome != "finished" and piece.launch.end_on_failure):
             self._end_pieces(run, f"its part on {event.machine} has ended: {event.outcome}")
+        if run.is_evicted:
+            self._runs_that_waited(event.machine)
         if not all(other.is_over for other in run.pieces.values()):
             return []
         if run.next_run is not None and run.goes_on:
@@ -688,7 +734,16 @@ class Runs:
         del self._runs[event.job_id]
         self.ports.give(run.port)
         self.over[event.job_id] = run
-        return [JobFinished(event.job_id)]
+        # For the core what was evicted has left long ago; what it is told depends on how that has ended.
+        return [] if run.is_evicted else [JobFinished(event.job_id)]
+
+    def _runs_that_waited(self, machine: str) -> None:
+        """Begin the runs on a machine that nothing is in the way of any more, by job id."""
+        for _, run in sorted(self._runs.items()):
+            if run.is_kept and not run.ending and machine in run.pieces and not self.in_way(run):
+                run.is_kept = False
+                self.begun.append(run)
+                self._begin(run)
 
     def _go_on(self, old: Run, new: Run) -> None:
         """Have a job of the site's own users begin where it was moved to; for the core it has run all the while."""
@@ -732,7 +787,8 @@ class Runs:
 
     def check_invariants(self, running: Collection[int], given: Collection[Port]) -> None:
         """Raise AssertionError if not exactly these jobs are run, or ports beside those given to them are taken."""
-        assert set(running) == set(self._runs), "what runs is not what is run"
+        leaving = {job_id for job_id, run in self._runs.items() if run.is_evicted and run.next_start is None}
+        assert set(running) == self._runs.keys() - leaving, "what runs is not what is run"
         for run in self._runs.values():
             assert not all(piece.is_over for piece in run.pieces.values()), f"job {run.job_id} is over and still here"
         every = [*given, *(run.port for run in self._runs.values())]

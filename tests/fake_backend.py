@@ -21,6 +21,11 @@ from gridweave.grid.api import (
     JobPage,
     JobProgress,
     JobQuery,
+    KnownNetwork,
+    NetworkLink,
+    NetworkNode,
+    Outlook,
+    Outlooks,
     OutputPart,
     PlannedStarts,
     Queue,
@@ -30,6 +35,9 @@ from gridweave.grid.api import (
     SiteInfo,
     SiteReason,
     StoryEntry,
+    UsedSite,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.grid.gateway.backend import Backend
 from gridweave.site.explain import nodes_text
@@ -241,6 +249,20 @@ class FakeBackend(Backend):
             start_ms = end_ms
         return PlannedStarts(now_ms=self.now_ms, jobs=found)
 
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Return that with fewer nodes jobs wait twice as long."""
+        self._check()
+        unknown = set(asked.drain) - set(self.nodes)
+        if unknown:
+            raise InputError(f"drain: there is no site {min(unknown)!r}; the grid has north, south")
+        sites = tuple(UsedSite(name, nodes, 0.5) for name, nodes in (self.nodes | asked.nodes).items())
+        now = Outlook(jobs=3, started=3, never=0, wait_ms=60_000, longest_ms=90_000, used=0.5, sites=sites[:2])
+        wait_ms = 120_000 if asked.drain else 60_000
+        then = Outlook(jobs=3, started=2, never=1, wait_ms=wait_ms, longest_ms=240_000, used=0.6, sites=sites)
+        plays = tuple(Outlooks(length=length, now=now, then=then) for length in (1.0, 0.4))
+        told = "both plays come to longer waits, by 1m and 1m in the mean", ("what runs goes on where it is",)
+        return WhatIfAnswer(now_ms=self.now_ms, plays=plays, sure=told[0], assumed=told[1])
+
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start."""
         self._check()
@@ -249,7 +271,9 @@ class FakeBackend(Backend):
             raise InputError(problem)
         return Forecast(now_ms=self.now_ms, start_ms=self.now_ms, places=(("north", request.nodes),))
 
-    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
+    async def output(
+        self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
+    ) -> OutputPart | None:
         """Return what a rank has written."""
         self._check()
         record = self.records_by_id.get(job_id)
@@ -314,6 +338,18 @@ class FakeBackend(Backend):
                 for record in waiting[:limit]
             ],
         )
+
+    async def network(self) -> KnownNetwork:
+        """Return two sites with a link, a router with one that is down, and where they are."""
+        self._check()
+        places = (("north", 54.3, 10.1), ("south", 48.1, 11.6), ("middle", 50.1, 8.7))
+        nodes = [
+            NetworkNode(name=name, sites=(name,) if name in self.nodes else (), latitude=latitude, longitude=longitude)
+            for name, latitude, longitude in places
+        ]
+        fast = NetworkLink(one="north", other="south", latency_ms=4.5, bandwidth_bps=1e10, jobs=1)
+        down = NetworkLink(one="south", other="middle", latency_ms=2.0, bandwidth_bps=1e9, part=0.0)
+        return KnownNetwork(nodes=nodes, links=[fast, down])
 
     async def scheduling(self) -> Scheduling:
         """Return how it schedules."""

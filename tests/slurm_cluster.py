@@ -99,6 +99,12 @@ class SlurmCluster:
         self.wait(lambda: (self.folder / "state" / "job_state").stat().st_mtime > at_s, "the state of the jobs")
         self._kill("slurmctld", signal.SIGKILL)
 
+    def stop_controller(self) -> None:
+        """Have the controller end, and wait until it has."""
+        number = int((self.folder / "slurmctld.pid").read_text())
+        self.run("scontrol", "shutdown", "slurmctld")
+        self.wait(lambda: not Path(f"/proc/{number}").exists(), "the end of the controller")
+
     def kill_node(self, number: int) -> None:
         """Kill the daemon of a node."""
         self._kill(f"slurmd-{self.name}{number + 1}", signal.SIGKILL)

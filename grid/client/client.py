@@ -183,15 +183,17 @@ class JobHandle:
         """Return all that has happened to it."""
         return await self._client.story(self.id)
 
-    async def output(self, *, rank: int = 0, stream: Stream = "out") -> bytes:
+    async def output(self, *, rank: int = 0, stream: Stream = "out", attempt: int | None = None) -> bytes:
         """Return what a rank has written up to now.
 
         Parameters
         ----------
         stream : str
             ``out``, ``err`` or ``result``.
+        attempt : int, optional
+            In which attempt; left out: in the last one.
         """
-        parts = streams.output(self._client.transport, self.id, rank=rank, stream=stream)
+        parts = streams.output(self._client.transport, self.id, rank=rank, stream=stream, attempt=attempt)
         return b"".join([data async for data in parts])
 
     async def logs(self, *, follow: bool = False, rank: int = 0, stream: Stream = "out") -> AsyncGenerator[str, None]:
@@ -663,6 +665,10 @@ class Client:
         """
         body = api.QuoteJob(request=checked(job_request(what, nodes=nodes, limit=limit)))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)
+
+    async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:
+        """Return what would become of waits and of the use of nodes if the grid were another; nothing is changed."""
+        return await self.transport.call("POST", "/v1/what-if", api.WhatIfAnswer, body=asked)
 
     async def drain(self, site: str) -> None:
         """Have a site take nothing new of the grid."""

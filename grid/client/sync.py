@@ -252,6 +252,7 @@ class SyncClient(_Twin[Client]):
     queue = _awaited(Client.queue)
     scheduling = _awaited(Client.scheduling)
     quote = _awaited(Client.quote)
+    what_if = _awaited(Client.what_if)
     drain = _awaited(Client.drain)
     resume = _awaited(Client.resume)
     whoami = _awaited(Client.whoami)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.random import Generator
 
 from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
     GridCommand,
@@ -136,6 +137,10 @@ class Control(ABC):
     @property
     def tuning(self) -> QueueTuning | None:
         """What the queue knows of its orders, where it tunes itself."""
+        return None
+
+    def queue_copy(self) -> GridQueue | None:
+        """Return a copy of the queue over all sites; None where there is none."""
         return None
 
     @abstractmethod

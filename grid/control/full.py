@@ -120,6 +120,13 @@ class FullControl(Control):
         twin._apart = None
         return twin
 
+    def queue_copy(self) -> GridQueue:
+        """Return a copy of the queue over all sites, with those that are left alone for a while."""
+        twin = self.copy()
+        for site in list(twin._closed):
+            twin._open(site)
+        return twin._queue
+
     @property
     def queue(self) -> GridQueue:
         """The queue, to look at."""

@@ -27,7 +27,7 @@ from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, hold_reserved
-from gridweave.grid.kernels.running import running_slots
+from gridweave.grid.kernels.running import join_blocks, running_slots
 from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
@@ -166,6 +166,15 @@ class GridQueue:
         return found
 
     @property
+    def links_news(self) -> list[LinksChanged | PathsMeasured]:
+        """What a queue without news of the links is to be told, to know of them what this one knows."""
+        if self._links is None:
+            return []
+        known = self._links.state()
+        news: list[LinksChanged | PathsMeasured] = [] if known.factors is None else [LinksChanged(known.factors)]
+        return [*news, PathsMeasured(known.measured)] if known.measured else news
+
+    @property
     def waiting(self) -> Iterator[Job]:
         """The waiting jobs, in the order of the queue."""
         for slot in self._state.waiting[: self.n_waiting].tolist():
@@ -288,6 +297,22 @@ class GridQueue:
         self.n_waiting += 1
         if self.tuning is not None:
             self.tuning.submitted()
+
+    def take_over(self, job_id: int, fragments: Fragments, end_ms: int) -> None:
+        """Have a waiting job run on these nodes until an instant, as it does in another queue."""
+        if self._n_fragments > self._most_fragments:
+            self._compact()
+        state, slot, first = self._state, self._slots.of[job_id], self._n_fragments
+        withdraw(state, np.int64(np.flatnonzero(state.waiting[: self.n_waiting] == slot)[0]))
+        self.n_waiting -= 1
+        state.end_ms[slot], state.first_fragment[slot], state.n_fragments[slot] = end_ms, first, len(fragments)
+        state.fragments[first : first + len(fragments)] = list(fragments)
+        self._n_fragments += len(fragments)
+        state.counters[0]["n_fragments"] = self._n_fragments
+        for site, width in fragments:
+            change_free(state, np.int64(site), np.int64(-width))
+        join_blocks(state, np.int64(slot), np.int64(end_ms))
+        self._replan()
 
     def withdraw(self, job_id: int) -> bool:
         """Take out a waiting job; return whether it waited."""

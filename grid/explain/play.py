@@ -94,7 +94,7 @@ def waiting_forecast(
     control: Copy, now_ms: int, job_id: int, names: Sequence[str], end_ms: int = 0, *, most_steps: int = MOST_STEPS
 ) -> Forecast:
     """Return when a waiting job starts, by playing a control that is used up by it."""
-    _expect_ends(control.queue, now_ms, end_ms)
+    expect_ends(control.queue, now_ms, end_ms)
     standing = Standing(control.queue, control.policy, control.closed, now_ms, job_id, names)
     firm = _firmly_reserved(control, now_ms, job_id)
     if firm is not None:
@@ -115,7 +115,7 @@ def quoted_forecast(
     for command in control.submit(now_ms, job, asked.sensitivity, asked.sends):
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
-    _expect_ends(control.queue, now_ms, end_ms)
+    expect_ends(control.queue, now_ms, end_ms)
     standing = Standing(control.queue, control.policy, control.closed, now_ms, job.job_id, names, is_quote=True)
     _carry_out(control, now_ms, end_ms, control.run(now_ms))
     placed = control.attempts.get(job.job_id)
@@ -124,7 +124,7 @@ def quoted_forecast(
     return _play(control, standing, now_ms, end_ms, MOST_STEPS) or standing.unplaced(is_too_far=True)
 
 
-def _expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
+def expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
     """Expect to hear of ends when they are heard of; of jobs that are past that soon, as the plan of the grid does."""
     queue.expect_late(now_ms)
     if end_ms:
@@ -185,7 +185,7 @@ def planned_starts(
 
     It ends after `most_jobs` of them; what starts later than is reached in `most_steps` decisions is left out.
     """
-    _expect_ends(control.queue, now_ms, end_ms)
+    expect_ends(control.queue, now_ms, end_ms)
     _grant_all(control, now_ms, end_ms)
     seen, found = set(control.attempts), list[Forecast]()
     for _ in _instants(control, now_ms, end_ms, most_steps):

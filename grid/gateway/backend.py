@@ -11,12 +11,15 @@ from gridweave.grid.api import (
     JobEvents,
     JobPage,
     JobQuery,
+    KnownNetwork,
     OutputPart,
     PlannedStarts,
     Queue,
     Scheduling,
     SiteInfo,
     StoryEntry,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 
@@ -76,8 +79,13 @@ class Backend(Protocol):
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known: so many jobs at most."""
 
-    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
-        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Return what would become of waits and of the use of nodes if the grid were another; nothing changes."""
+
+    async def output(
+        self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
+    ) -> OutputPart | None:
+        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job."""
 
     async def sites(self) -> list[SiteInfo]:
         """Return how the sites are, also of one that does not answer."""
@@ -87,6 +95,9 @@ class Backend(Protocol):
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""
+
+    async def network(self) -> KnownNetwork:
+        """Return the network between the sites as it is known, and how many running jobs are on each link."""
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

@@ -22,6 +22,7 @@ from gridweave.grid.api import (
     JobIds,
     JobPage,
     JobQuery,
+    KnownNetwork,
     MadeToken,
     NewToken,
     PlannedStarts,
@@ -37,6 +38,8 @@ from gridweave.grid.api import (
     Story,
     TokenInfo,
     Tokens,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
@@ -106,6 +109,11 @@ async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
 async def scheduling(call: GatewayCall) -> Scheduling:
     """Show how the grid schedules."""
     return await call.backend.scheduling()
+
+
+async def network(call: GatewayCall) -> KnownNetwork:
+    """Show the network between the sites as it is known, and how many running jobs are on each link."""
+    return await call.backend.network()
 
 
 async def whoami(call: GatewayCall) -> TokenInfo:
@@ -279,6 +287,11 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
         return found
     replace, sees = msgspec.structs.replace, call.identity.sees
     return replace(found, jobs=[job if sees(job.user) else replace(job, name="") for job in found.jobs])
+
+
+async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
+    """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed."""
+    return await call.backend.what_if(body)
 
 
 def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:

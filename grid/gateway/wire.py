@@ -169,6 +169,7 @@ def _is_many(kind: Any) -> bool:
     return get_origin(kind) in (list, tuple)
 
 
+@functools.cache
 def _fields(kind: type[Any]) -> Sequence[msgspec.structs.FieldInfo]:
     return msgspec.structs.fields(kind)
 
@@ -187,7 +188,7 @@ def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: s
             raise RefusalError("invalid-request", problem, errors=wrong[:_MOST_TOLD]) from None
 
 
-def _unknown(value: Any, kind: type[Any], where: str) -> Iterator[FieldProblem]:
+def _unknown(value: Any, kind: Any, where: str) -> Iterator[FieldProblem]:
     """Yield the fields that a struct does not know, at any depth."""
     known = {one.encode_name: one.type for one in _fields(kind)}
     for name, inner in value.items():
@@ -242,8 +243,10 @@ class NoParameters(msgspec.Struct, frozen=True):
 
 def parameters(query: Any, kind: type[T]) -> T:
     """Return what the part of a URL behind ``?`` says; parameters that may be repeated are tuples in `kind`."""
-    repeatable = {field.name for field in msgspec.structs.fields(kind) if isinstance(field.default, tuple)}  # type: ignore[arg-type]
-    known = [field.name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
+    structure: Any = kind
+    fields: Sequence[msgspec.structs.FieldInfo] = _fields(structure)
+    repeatable = {field.name for field in fields if isinstance(field.default, tuple)}
+    known = [field.name for field in fields]
     _check_parameters(query, known)
     found: dict[str, Any] = {}
     for name in dict.fromkeys(query):

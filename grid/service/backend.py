@@ -19,6 +19,7 @@ from gridweave.grid.api import (
     JobEvents,
     JobPage,
     JobQuery,
+    KnownNetwork,
     MachineInfo,
     OutputPart,
     PlannedStarts,
@@ -26,6 +27,8 @@ from gridweave.grid.api import (
     Scheduling,
     SiteInfo,
     StoryEntry,
+    WhatIf,
+    WhatIfAnswer,
 )
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast, with_site_answer
@@ -47,6 +50,9 @@ from gridweave.version import __version__
 
 SUBMIT_S = 60.0
 """So long an answer to jobs that are handed in is waited for."""
+
+WHAT_IF_S = 60.0
+"""So long it is waited for what would become of the grid if it were another, which is played twice or four times."""
 
 LOOK_S = 1.5
 """So long it is waited for what a site or the grid says of itself."""
@@ -253,24 +259,26 @@ class LiveBackend:
         """Return when and where what waits starts, as far as that is known."""
         return await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit)
 
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Return what would become of waits and of the use of nodes if the grid were another."""
+        return await self._ask(GRID_ACTOR, "what_if", WhatIfAnswer, asked, timeout_s=WHAT_IF_S)
+
     # -- output -------------------------------------------------------------------------------------------------------
 
-    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
-        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
+    async def output(
+        self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
+    ) -> OutputPart | None:
+        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job."""
         # What is known of the job comes first: if it is over now, nothing more is written.
         record = await self._record(job_id)
         if record is None:
             return None
-        is_over = record.state in OVER
+        is_over = record.state in OVER or attempt not in (None, record.attempt)
         nothing = OutputPart(data=b"", offset=offset, is_last=is_over)
         if not record.places or not record.attempt:
             return nothing
-        site = _site_of_rank(record, rank)
-        where = job_id, record.attempt, rank
-        problem = None
-        machines = await self._machines_with(record, site, rank)
-        # What a machine that is gone has left, its site may be able to read.
-        for actor in [*(agent_actor(site, machine) for machine in machines), site_actor(site)]:
+        where, problem = (job_id, attempt or record.attempt, rank), None
+        for actor in await self._actors_with(record, rank, attempt):
             try:
                 read = await self._ask(actor, "part", OutputRead, *where, stream, offset, limit)
             except UnavailableError as error:
@@ -282,6 +290,17 @@ class LiveBackend:
         if problem is not None:
             raise problem
         return nothing
+
+    async def _actors_with(self, record: JobRecord, rank: int, attempt: int | None) -> list[str]:
+        """Return who may be able to read the output of a rank, the likeliest first."""
+        if attempt in (None, record.attempt):
+            site = _site_of_rank(record, rank)
+            machines = {site: await self._machines_with(record, site, rank)}
+        else:  # where an earlier attempt was nobody knows any more
+            machines = {site.name: list(site.machines) for site in await self._sites()}
+        agents = [agent_actor(site, machine) for site, names in machines.items() for machine in names]
+        # What a machine that is gone has left, its site may be able to read.
+        return agents + [site_actor(site) for site in machines]
 
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
         """Return the machines of a site that may have the output of a rank."""
@@ -321,6 +340,10 @@ class LiveBackend:
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait."""
         return await self._ask(self.home, "queue", Queue, limit, explain)
+
+    async def network(self) -> KnownNetwork:
+        """Return the network between the sites as it is known."""
+        return await self._ask(GRID_ACTOR, "network", KnownNetwork)
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
@@ -410,6 +433,14 @@ class SiteBackend(LiveBackend):
     async def plan(self, limit: int) -> PlannedStarts:
         """Refuse: what the grid means to do is known there."""
         raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's when its jobs start")
+
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Refuse: what the grid would do is known there."""
+        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's what would become of it")
+
+    async def network(self) -> KnownNetwork:
+        """Return that no network is known here."""
+        return KnownNetwork(nodes=[], links=[])
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there."""

@@ -7,7 +7,16 @@ import time
 from collections import Counter
 from itertools import islice
 
-from gridweave.grid.api import FragmentLimit, PlannedStarts, Queue, ScheduledJob, Scheduling
+from gridweave.grid.api import (
+    FragmentLimit,
+    KnownNetwork,
+    PlannedStarts,
+    Queue,
+    ScheduledJob,
+    Scheduling,
+    WhatIf,
+    WhatIfAnswer,
+)
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
@@ -25,7 +34,7 @@ MOST_EXPLAINED = 1_000
 class GridDesk(Desk[GridDriver]):
     """What is asked of the meta-scheduler; the machines of its sites may not be known."""
 
-    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "plan", "scheduling")
+    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "plan", "what_if", "network", "scheduling")
 
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
@@ -84,6 +93,16 @@ class GridDesk(Desk[GridDriver]):
         records = self.core.book.records
         known = [(records[job.job_id], job) for job in starts if job.job_id in records]
         return PlannedStarts(now_ms=now_ms, jobs=[planned_job(record, job) for record, job in known])
+
+    async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
+        """Return what would become of waits and of the use of nodes if the grid were another."""
+        await self.driver.durable()
+        async with self._forecasting:
+            return await asyncio.to_thread(self.driver.grid.what_if(self.driver.clock.now_ms(), asked))
+
+    async def network(self) -> KnownNetwork:
+        """Return the network between the sites as it is known, and how many running jobs are on each link."""
+        return self.driver.grid.network()
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

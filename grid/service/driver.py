@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gridweave.grid.api import WhatIf
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
@@ -154,6 +155,8 @@ def warm_up(settings: GridSettings) -> LiveGrid:
         if not events:
             break
     grid.quote(_MOST_ROUNDS, requests[-1])
+    if settings.policy.control == "full":
+        grid.what_if(_MOST_ROUNDS, WhatIf(hours=0.001))()
     return grid
 
 

@@ -234,13 +234,13 @@ class _Work:
         ray = self._ray(self._wanted.ray_machines)
         ray.start(launcher)
         self._lap("launch")
-        self._gateway(self._folder / RAY_TOKEN)
         plan = self._plan(ray.labelled)
         # A site's node may go: the grid is to stay. Without the head there is nothing left to schedule for.
         plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS, together=not self._wanted.ray_machines)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")
+            self._gateway(self._folder / RAY_TOKEN)
             grid = self._make_actors(plan)
             if ray.labelled:
                 self._tell("Starting the Ray nodes of the sites")
@@ -262,6 +262,7 @@ class _Work:
             state=RayState(boot=state.boot, port=port, temp=state.temp, processes=processes),
             changed=self._ray_changed,
             head_labels=HEAD_LABELS,
+            tell=self._tell,
         )
 
     def _ray_changed(self, ray: RayState) -> None:

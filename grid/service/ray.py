@@ -235,7 +235,8 @@ class OwnRay:
 
     Each of the machines gets a Ray node; without any there is the head alone. `changed` is told at once of what has
     become of the state: whoever comes after this process must find all of it. All of it ends with the process
-    `end_with`; 0: it outlives who starts it. The head has `head_labels`.
+    `end_with`; 0: it outlives who starts it. The head has `head_labels`. `tell` hears, in a line for people, that
+    the head has given up and is started again.
     """
 
     def __init__(
@@ -250,8 +251,9 @@ class OwnRay:
         changed: Callable[[RayState], None] | None = None,
         end_with: int = 0,
         head_labels: Mapping[str, str] | None = None,
+        tell: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._head_labels = head_labels or {}
+        self._head_labels, self._tell, self._heads = head_labels or {}, tell, 0
         self._folder, self._machines, self._marker, self._store_bytes = folder, machines, marker, store_bytes
         self._wanted_port, self._changed, self._end_with = port, changed, end_with
         self.state = RayState() if state is None else state
@@ -279,16 +281,37 @@ class OwnRay:
 
     def start(self, launcher: Launcher | None = None) -> None:
         """Start what does not run of it; return when it is on its way."""
-        head = self.process(HEAD)
-        if head is None:
-            check_ray()
-            self.end_nodes()  # what is left without a head is of no use
-            make_ray_token(self._folder / RAY_TOKEN)
-            self._change(boot=boot_id(), port=free_port(wanted=self._wanted_port), temp=make_temp(), processes=())
         make_private(self._folder / LOGS)
-        missing = [one for one in self._machines if self.process(one.node) is None]
-        if missing or head is None:
-            self._launch(missing, head=head is None, launcher=launcher)
+        if self.process(HEAD) is None:
+            check_ray()
+            make_ray_token(self._folder / RAY_TOKEN)
+            self._start_head(self._wanted_port, launcher)
+        elif missing := [one for one in self._machines if self.process(one.node) is None]:
+            self._launch(missing, head=False, launcher=launcher)
+
+    def _start_head(self, port: int, launcher: Launcher | None = None) -> None:
+        """Start a head, and all nodes: what is left without a head is of no use."""
+        while True:
+            self.end_nodes()
+            self._change(boot=boot_id(), port=free_port(wanted=port), temp=make_temp(), processes=())
+            self._heads += 1
+            try:
+                self._launch(self._machines, head=True, launcher=launcher)
+            except UnavailableError:
+                if not self._may_try_again():
+                    raise
+                port, launcher = self.state.port, None
+            else:
+                return
+
+    def _may_try_again(self) -> bool:
+        """Return whether a head that has given up is to be started again, and say so.
+
+        Ray's head ends itself when a part of it is not there within half a minute, which happens on a busy machine.
+        """
+        if self._heads < _TRIES:
+            self._tell(f"Ray's head has given up ({last_words(self._log(HEAD))}); starting it again")
+        return self._heads < _TRIES
 
     def _launch(self, machines: Sequence[RayMachine], *, head: bool, launcher: Launcher | None = None) -> None:
         task = Launching(
@@ -317,12 +340,19 @@ class OwnRay:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
-        """Connect this process to it; on a busy machine its head may be asked again."""
+        """Connect this process to it; on a busy machine its head may be asked again, or started again."""
         until = time.monotonic() + _JOIN_S
 
         def again() -> bool:
+            nonlocal until
             time.sleep(_LOOK_EVERY_S)
-            return self.process(HEAD) is not None and time.monotonic() < until
+            if self.process(HEAD) is not None:
+                return time.monotonic() < until
+            if not self._may_try_again():
+                return False
+            self._start_head(self.state.port)
+            until = time.monotonic() + _JOIN_S
+            return True
 
         token = token_environment(self._folder / RAY_TOKEN)
         with _environment_of_this(token), connected(self.address, again=again) as ray:
@@ -514,6 +544,16 @@ def join(where: str, **options: Any) -> None:
             raise join_problem(where, error) from None
 
 
+def _join_problem(address: str, options: dict[str, Any]) -> UnavailableError | None:
+    """Connect this process to a Ray cluster; return why that failed, or None."""
+    with muted(), postponed():
+        try:
+            join(address, address=address, **options)
+        except UnavailableError as error:
+            return error
+    return None
+
+
 @contextlib.contextmanager
 def connected(address: str, *, again: Callable[[], bool] = lambda: False) -> Iterator[Any]:
     """Connect this process to a Ray cluster, quietly; ``again`` says whether to try once more after a failure."""
@@ -524,15 +564,9 @@ def connected(address: str, *, again: Callable[[], bool] = lambda: False) -> Ite
         raise not_installed("ray") from None
     try:
         own: dict[str, Any] = {"_node_ip_address": LOOPBACK} if address.startswith(f"{LOOPBACK}:") else {}
-        is_there = False
-        while not is_there:
-            with muted(), postponed():
-                try:
-                    join(address, address=address, **own)
-                    is_there = True
-                except UnavailableError:
-                    if not again():
-                        raise
+        while (problem := _join_problem(address, own)) is not None:
+            if not again():
+                raise problem
         yield ray
     finally:
         with quietly(), postponed():

@@ -322,7 +322,7 @@ def _check_files(service: SiteService) -> None:
         raise OptionError("uplink", f"{error.option}: {error.problem}") from None
 
 
-def site_ray(service: SiteService) -> OwnRay:
+def site_ray(service: SiteService, say: Say) -> OwnRay:
     """Return the Ray of a site, as it was left; a head alone, or with a node for each of several machines."""
     folder, machines = Path(service.folder), service.plan.machines
     place = folder / _RAY
@@ -342,11 +342,12 @@ def site_ray(service: SiteService) -> OwnRay:
         port=service.ray_port,
         state=state,
         changed=lambda now: write_whole(place, msgspec.json.encode(now)),
+        tell=say,
     )
 
 
 def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:
-    ray = site_ray(service)
+    ray = site_ray(service, say)
     say("Ray runs already; looking at the actors" if ray.process(HEAD) is not None else "starting Ray")
     is_wanted = False
     try:

@@ -17,7 +17,6 @@ from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.saving import Saving, identity_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
-from gridweave.scenarios.results.needs import need_metrics
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.needs import check_needs
@@ -129,6 +128,8 @@ def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]
     """Return the metrics by CPU needs, under any discipline; empty if no needs are known, or no job ran."""
     if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
         return {}
+    from gridweave.scenarios.results.needs import need_metrics
+
     return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
 
 

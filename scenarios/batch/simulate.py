@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import play_grid
-from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
 from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.results.schedule import SimulationResult
@@ -23,6 +20,10 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dictionary import entry_of, policy_named
 from gridweave.site.disciplines.protocol import Policy, TakesKinds
 from gridweave.site.policy import Limit, SitePolicy
+
+if TYPE_CHECKING:
+    from gridweave.grid.policy import GridPolicy
+    from gridweave.scenarios.batch.grid_network import GridNet
 
 
 class SiteOptions(TypedDict, total=False):
@@ -132,6 +133,7 @@ def simulate(
 
     A grid of two sites, on which the last job is split:
 
+    >>> from gridweave.grid.policy import GridPolicy
     >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])
     >>> result = simulate(jobs, [4, 4], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
     >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
@@ -153,7 +155,9 @@ def simulate(
     known: Any = policy_named(policy) if isinstance(policy, str) else policy
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_some: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
-    if isinstance(known, GridPolicy):
+    if not hasattr(known, "discipline"):  # only the policy of a site names one
+        from gridweave.scenarios.batch.grid import play_grid
+
         of_site: dict[str, Any] = {"reservations": reservations or None, "node_events": node_events or None}
         of_site |= {"driver": None if driver == "batch" else driver, "save": saving}
         _refuse(of_site | of_some, "a grid")

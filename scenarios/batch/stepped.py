@@ -229,7 +229,7 @@ class _SteppedSite:
         self._answers: dict[int, ReservationAnswer] = {}
         self._columns = {name: np.zeros(len(workload)) for name in entry_of(policy).columns}
         self._switches: list[tuple[int, int]] = []
-        self._evicts = core.evicts
+        self._evicts = core.evicts_jobs
 
     @property
     def played(self) -> int:

@@ -1,7 +1,9 @@
 """Schedules as gridweave and other simulators write them, read as starts and ends by job (docs/check.md).
 
-Batsim: oar-team/batsim, ``docs/output-jobs.rst``. AccaSim: ``SCHEDULE_OUTPUT`` of ``accasim/utils/misc.py``. Alea:
-``ResultCollector.java``. What writes a trace, as descendants of pyss do, leaves the wait in field 3 of SWF.
+Batsim: oar-team/batsim, ``docs/output-jobs.rst`` and ``src/export.cpp``, whose versions name some columns otherwise.
+AccaSim: ``SCHEDULE_OUTPUT`` of ``accasim/utils/misc.py``; its ``total_cpu`` is of the whole job, and what a system does
+not have is ``NA``. Alea: ``ResultCollector.java``. What writes a trace, as descendants of pyss do, leaves the wait in
+field 3 of SWF.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def read_schedule(path: str | Path) -> Schedule:
 class _Form(NamedTuple):
     """A format: its name, whether a first line is of it, its columns, and a line of it as a job.
 
-    With headings, the columns stand in any order; `split` gives the values of a line, in the order of the file.
+    With headings, the columns stand in any order, and ``a|b`` is one that some versions call ``b``; `split` gives the
+    values of a line, in the order of the file.
     """
 
     name: str
@@ -113,10 +116,13 @@ def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Sch
     places = list(range(len(form.columns)))
     if form.has_headings:
         headings = [name.strip() for name in form.split(rows[0][1])]
-        missing = [name for name in form.columns if name not in headings]
-        if missing:
-            raise TraceError(path, f"has no column {missing[0]}, as schedules of {form.name} do", line=rows[0][0])
-        places = [headings.index(name) for name in form.columns]
+        places = []
+        for names in form.columns:
+            there = [name for name in names.split("|") if name in headings]
+            if not there:
+                said = " or ".join(names.split("|"))
+                raise TraceError(path, f"has no column {said}, as schedules of {form.name} do", line=rows[0][0])
+            places.append(headings.index(there[0]))
         rows = rows[1:]
     jobs = []
     for number, line in rows:
@@ -171,14 +177,14 @@ def _own(job_id: str, submit_ms: str, width: str, start_ms: str, end_ms: str, fr
 
 
 _BATSIM = (
-    *("job_id", "submission_time", "requested_number_of_resources", "starting_time", "finish_time"),
-    *("final_state", "allocated_resources"),
+    *("job_id|jobID", "submission_time", "requested_number_of_resources|requested_number_of_processors"),
+    *("starting_time", "finish_time", "allocated_resources|allocated_processors"),
 )
 
 
-def _batsim(job_id: str, submit: str, width: str, start: str, end: str, state: str, nodes: str) -> RanJob:
+def _batsim(job_id: str, submit: str, width: str, start: str, end: str, nodes: str) -> RanJob:
     job = int(job_id.rpartition("!")[2]), _ms(submit), int(width)
-    if not start or state == "REJECTED" or float(start) < 0:
+    if not start:  # rejected
         return RanJob(*job)
     return RanJob(*job, _ms(start), _ms(end), _interval_set(nodes) if nodes.strip() else None)
 
@@ -210,7 +216,9 @@ def _alea(job_id: str, submit: str, wait: str, run: str, width: str) -> RanJob:
     return RanJob(int(job_id), submit_ms, int(width), start_ms, start_ms + _ms(run))
 
 
-_ACCASIM = re.compile(r"(\d+);[^;]*;([\d-]+ [\d:]+)__.*__([\d-]+ [\d:]+);([\d-]+ [\d:]+);(\d+);(\d+);\d+;\d+;?")
+_ACCASIM = re.compile(
+    r"(\d+);[^;]*;([\d-]+ [\d:]+)__.*__([\d-]+ [\d:]+);([\d-]+ [\d:]+);(\d+|NA);(\d+|NA);(?:\d+|NA);(?:\d+|NA);?"
+)
 
 
 def _accasim_values(line: str) -> list[str]:
@@ -219,7 +227,8 @@ def _accasim_values(line: str) -> list[str]:
 
 
 def _accasim(job_id: str, submit: str, start: str, end: str, nodes: str, cores: str) -> RanJob:
-    return RanJob(int(job_id), _clock_ms(submit), int(nodes) * int(cores), _clock_ms(start), _clock_ms(end))
+    width = int(nodes if cores == "NA" else cores)
+    return RanJob(int(job_id), _clock_ms(submit), width, _clock_ms(start), _clock_ms(end))
 
 
 def _clock_ms(text: str) -> int:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.state import FRAGMENT
-from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.results.files import Writer, plain_numbers, save_figure, write_all, write_jobs_csv, write_json
 from gridweave.scenarios.results.metrics import (
     MeasuredSchedule,
@@ -33,6 +32,8 @@ from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Wo
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from gridweave.grid.policy import GridPolicy
 
 
 JOBS_HEADER = (

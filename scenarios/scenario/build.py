@@ -36,7 +36,7 @@ from gridweave.scenarios.traces.load import columns_of, find_trace, load_workloa
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
-from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
 from gridweave.scenarios.workload.needs import with_needs
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
@@ -287,7 +287,7 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
 def _source(draft: Draft, remarks: list[str]) -> Workload | None:
     """Return the jobs of the trace or of the generator."""
     table, report = draft.scenario.workload, draft.report
-    place = ("workload", "trace" if table.trace is not None else "generator")
+    place = ("workload", next((name for name in ("trace", "traces") if getattr(table, name) is not None), "generator"))
     try:
         if table.trace is not None:
             path = find_trace(beside(draft.folder, table.trace) or table.trace)
@@ -297,6 +297,8 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             workload, conversion = load_workload(path, nodes=table.nodes, columns=columns)
             remarks.extend(conversion.lines())
             return workload
+        if table.traces is not None:
+            return _of_each_site(draft, table.traces, remarks)
         if table.generator is None:
             return None
         model = load_model(beside(draft.folder, table.generator) or table.generator)
@@ -312,6 +314,23 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
     except GridweaveError as error:
         report.add(place, str(error))
     return None
+
+
+def _of_each_site(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Workload | None:
+    """Return the jobs of all sites, each of which has a trace of its own users."""
+    found = []
+    for number, site in enumerate(sites_of(draft.scenario)):
+        name = traces.get(site.name)
+        if name is None or not draft.report.is_clean(("sites", number)):
+            continue
+        jobs, conversion = load_workload(find_trace(beside(draft.folder, name) or name), nodes=site.nodes)
+        remarks.extend(conversion.lines())
+        found.append((number, jobs))
+    if not found:
+        return None
+    if len(found) > 1 and not overlap([jobs for _, jobs in found]):
+        remarks.append("the traces are not of the same time, or do not say of which: each begins at time 0")
+    return of_sites(found, draft.scenario.header.name or "traces")
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:
@@ -366,6 +385,8 @@ def _homed(draft: Draft, workload: Workload, sites: int) -> Workload | None:
     scenario, report = draft.scenario, draft.report
     if not report.is_clean(("workload", "home"), ("sites",)) and isinstance(scenario.workload.home, dict):
         return None
+    if scenario.workload.traces is not None:
+        return workload  # at home where its trace is of
     names = [site.name for site in sites_of(scenario)]
     try:
         return assign_homes(workload, scenario.workload.home, names, rng_of(scenario, STREAM_HOMES))

@@ -361,12 +361,13 @@ def sites_of(scenario: Scenario) -> list[Site]:
 
 def _check_source(table: WorkloadTable, report: FileReport) -> None:
     at = ("workload",)
-    if report.stands_at(at) or not report.is_clean((*at, "trace"), (*at, "generator")):
+    if report.stands_at(at) or not report.is_clean((*at, "trace"), (*at, "traces"), (*at, "generator")):
         return
-    if table.trace is None and table.generator is None:
-        report.add(at, "has no source; give trace or generator")
-    elif table.trace is not None and table.generator is not None:
-        report.add((*at, "generator"), "is given beside a trace; give only one of them")
+    given = [name for name in ("trace", "traces", "generator") if getattr(table, name) is not None]
+    if not given:
+        report.add(at, "has no source; give trace, traces or generator")
+    elif len(given) > 1:
+        report.add((*at, given[-1]), f"is given beside {given[0]}; give only one of them")
     elif table.generator is not None:
         if table.jobs is None and report.is_clean((*at, "jobs")):
             report.add((*at, "jobs"), "is missing; say how many jobs the generator is to make")
@@ -374,6 +375,10 @@ def _check_source(table: WorkloadTable, report: FileReport) -> None:
         for name in ("jobs", "load"):
             if getattr(table, name) is not None:
                 report.add((*at, name), "is for a generator, and this workload is a trace; cut, shrink or stretch it")
+        if table.traces is not None and table.home != WorkloadTable().home:
+            report.add((*at, "home"), "is the site of each trace here; leave it out")
+        if table.traces is not None and table.nodes is not None:
+            report.add((*at, "nodes"), "is what each site has, where each has a trace of its own; leave it out")
 
 
 def _check_workload(table: WorkloadTable, report: FileReport) -> None:
@@ -398,6 +403,10 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
 
 def _check_home(scenario: Scenario, report: FileReport) -> None:
     home, place = scenario.workload.home, ("workload", "home")
+    known = [site.name for site in sites_of(scenario)]
+    for name in scenario.workload.traces or ():
+        if name not in known and len(known) == len(scenario.sites):
+            report.add(("workload", "traces", name), f"there is no site {name!r}; there are {', '.join(known)}")
     if isinstance(home, str):
         if home not in HOMES:
             report.add(place, f"{home!r} is not known; give {' or '.join(HOMES)}, or shares such as {{alpha = 0.6}}")
@@ -418,8 +427,8 @@ Overrides = Mapping[str, object] | Sequence[str]
 
 # Who gives one of these takes back what the file says of the others: a workload and a network have one source.
 _TAKEN_BACK = {
-    "workload.trace": ("generator", "jobs", "load"),
-    "workload.generator": ("trace",),
+    "workload.trace": ("traces", "generator", "jobs", "load"),
+    "workload.generator": ("trace", "traces"),
     "net.file": ("generator", "nodes", "links"),
     "net.generator": ("file", "nodes", "links"),
 }

@@ -142,8 +142,10 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     ----------
     trace : str, optional
         A file, relative to the scenario's, or the name of a trace.
+    traces : dict of str to str, optional
+        Such a file for each site: the jobs of its own users, who are at home there. Excludes ``trace``.
     generator : str, optional
-        The name of a workload model, or a model file. Excludes ``trace``.
+        The name of a workload model, or a model file. Excludes ``trace`` and ``traces``.
     jobs : int, optional
         Of the generator, which needs it.
     load : float, optional
@@ -174,6 +176,9 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     """
 
     trace: str | None = None
+    traces: Annotated[dict[str, str], Meta(min_length=1, description="The trace of each site's own users.")] | None = (
+        None
+    )
     generator: str | None = None
     jobs: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     load: Factor | None = None

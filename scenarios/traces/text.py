@@ -31,6 +31,7 @@ MAX_TIME_S = MAX_TIME_MS // MS_PER_S
 MAX_WHOLE = 2**53 - 1
 
 _BLOCK_BYTES = 4 << 20  # some 45,000 records: large enough for speed, small beside the columns that are kept
+_WORTH_COMPILED_BYTES = 2 << 20
 _MAX_LINE_BYTES = 1 << 20
 _ROWS_AT_ONCE = 10_000
 _PLAIN_BYTES = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
@@ -119,28 +120,66 @@ def read_table(
     parts: list[list[FloatArray]] = [[] for _ in keep]
     comments: list[str] = []
     for block in _blocks(path):
-        jobs: list[str] = []
-        for line in block.lines:
-            text = line.strip(" \t\r")
-            if text:
-                (comments if text.startswith(comment) else jobs).append(text)
-        if not jobs:
-            continue
-        odd = block.odd and any(_ODD_CHARACTER.search(text) for text in jobs)
-        table = None if odd else _parse(jobs, fields)
+        table = _parse_plain(block, fields, comment, comments)
         if table is None:
-            table = _parse_slowly(path, block, fields, comment, record)
+            table = _parse_lines(path, block, fields, comment, record, comments)
         for part, row in zip(parts, rows, strict=True):
             part.append(table[:, row].copy())
     columns = {name: _joined(part) for name, part in zip(keep, parts, strict=True)}
     return columns, tuple(comments)
 
 
+def _parse_plain(block: _Block, fields: Sequence[Field], comment: str, comments: list[str]) -> FloatArray | None:
+    """Parse a block of plain numbers, and put the comments before them aside; None if it is anything else.
+
+    For a small file, to load the compiler takes longer than it saves.
+    """
+    if block.first_line == 1 and len(block.data) < _WORTH_COMPILED_BYTES:
+        return None
+    from gridweave.scenarios.traces.kernels.numbers import NOT_PLAIN, read_plain
+
+    ahead = re.match(rb"(?:%b[^\n]*\n)*" % re.escape(comment.encode()), block.data)
+    begins = ahead.end() if ahead else 0
+    text = np.frombuffer(block.data, np.uint8, offset=begins)
+    table = np.empty((block.data.count(b"\n", begins) + 1, len(fields)))
+    found = int(read_plain(text, table))
+    if found == NOT_PLAIN or not _may_stand(table[:found], fields):
+        return None
+    comments += [line.strip(" \t\r") for line in block.data[:begins].decode("latin-1").split("\n") if line]
+    return table[:found]
+
+
+def _parse_lines(
+    path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str, comments: list[str]
+) -> FloatArray:
+    """Parse a block line by line, comments between its records put aside."""
+    jobs: list[str] = []
+    found: list[str] = []
+    for line in block.lines:
+        text = line.strip(" \t\r")
+        if text:
+            (found if text.startswith(comment) else jobs).append(text)
+    comments += found
+    if not jobs:
+        return np.empty((0, len(fields)))
+    odd = block.odd and any(_ODD_CHARACTER.search(text) for text in jobs)
+    table = None if odd else _parse(jobs, fields)
+    return _parse_slowly(path, block, fields, comment, record) if table is None else table
+
+
 @dataclass(frozen=True, slots=True)
 class _Block:
     first_line: int
-    lines: list[str]
-    odd: bool  # whether a byte beyond printable ASCII stands in it
+    data: bytes
+
+    @property
+    def lines(self) -> list[str]:
+        return self.data.decode("latin-1").split("\n")
+
+    @property
+    def odd(self) -> bool:
+        """Whether a byte beyond printable ASCII stands in it."""
+        return bool(self.data.translate(None, _PLAIN_BYTES))
 
 
 def _blocks(path: str | Path) -> Iterator[_Block]:
@@ -148,20 +187,16 @@ def _blocks(path: str | Path) -> Iterator[_Block]:
     first_line, rest = 1, b""
     with open_trace(path) as stream:
         while data := stream.read(_BLOCK_BYTES):
-            lines = (rest + data).split(b"\n")
-            rest = lines.pop()
+            whole, newline, rest = (rest + data).rpartition(b"\n")
+            lines = whole.count(b"\n") + len(newline)
             if len(rest) > _MAX_LINE_BYTES:
                 problem = f"is longer than {_MAX_LINE_BYTES} bytes; a trace is text with one record per line"
-                raise TraceError(path, problem, line=first_line + len(lines))
-            if lines:
-                yield _block(first_line, b"\n".join(lines))
-            first_line += len(lines)
+                raise TraceError(path, problem, line=first_line + lines)
+            if newline:
+                yield _Block(first_line, whole)
+            first_line += lines
     if rest:
-        yield _block(first_line, rest)
-
-
-def _block(first_line: int, data: bytes) -> _Block:
-    return _Block(first_line, data.decode("latin-1").split("\n"), bool(data.translate(None, _PLAIN_BYTES)))
+        yield _Block(first_line, rest)
 
 
 def _parse(jobs: list[str], fields: Sequence[Field]) -> FloatArray | None:
@@ -170,14 +205,17 @@ def _parse(jobs: list[str], fields: Sequence[Field]) -> FloatArray | None:
         table = np.loadtxt(jobs, np.float64, comments=None, ndmin=2)
     except ValueError:
         return None
-    if table.shape != (len(jobs), len(fields)):
-        return None
+    return table if table.shape == (len(jobs), len(fields)) and _may_stand(table, fields) else None
+
+
+def _may_stand(table: FloatArray, fields: Sequence[Field]) -> bool:
+    """Return whether each number of a table may stand in its field."""
     low = np.array([field.low for field in fields], np.float64)
     high = np.array([field.high for field in fields], np.float64)
     if not ((table >= low) & (table <= high)).all():  # false for NaN, too
-        return None
+        return False
     whole = table[:, [field.whole for field in fields]]
-    return table if (whole == np.floor(whole)).all() else None
+    return bool((whole == np.floor(whole)).all())
 
 
 def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str) -> FloatArray:

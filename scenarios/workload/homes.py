@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gridweave.errors import InputError
-from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 from gridweave.scenarios.workload.transform import split, split_stride
 
 
@@ -53,6 +55,53 @@ def home_of(workload: Workload) -> IntArray:
     numpy.ndarray of int64, shape (n,)
     """
     return workload.columns["partition"].astype(np.int64)
+
+
+def overlap(workloads: Sequence[Workload]) -> bool:
+    """Return whether workloads say when they were recorded, and were at one time."""
+    starts = [jobs.start_unix_s for jobs in workloads]
+    if None in starts or not all(len(jobs) for jobs in workloads):
+        return False
+    ends = [(jobs.start_unix_s or 0) + int(jobs.submit_ms[-1]) // MS_PER_S for jobs in workloads]
+    return max(start or 0 for start in starts) <= min(ends)
+
+
+def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
+    """Return the jobs of several sites, each with a workload of its own users, as one.
+
+    Parameters
+    ----------
+    workloads : sequence of (int, Workload)
+        Number of the site, and its jobs.
+    name : str
+
+    Returns
+    -------
+    Workload
+        In order of submission, then by site and id; numbered anew from 1, with homes. Workloads that `overlap` keep
+        their times; otherwise all of them begin at time 0.
+    """
+    jobs = [each for _, each in workloads]
+    first_s = min((each.start_unix_s or 0) for each in jobs)
+    shift = [((each.start_unix_s or 0) - first_s) * MS_PER_S if overlap(jobs) else 0 for each in jobs]
+    submit_ms = np.concatenate([each.submit_ms + late for each, late in zip(jobs, shift, strict=True)])
+    site = np.repeat([number for number, _ in workloads], [len(each) for each in jobs])
+    order = np.lexsort((np.concatenate([each.job_id for each in jobs]), site, submit_ms))
+
+    def joined(field: str) -> IntArray:
+        return np.concatenate([getattr(each, field) for each in jobs])[order]
+
+    return Workload(
+        job_id=np.arange(1, len(order) + 1),
+        submit_ms=submit_ms[order],
+        width=joined("width"),
+        estimate_ms=joined("estimate_ms"),
+        run_ms=joined("run_ms"),
+        overran=joined("overran").astype(np.bool_),
+        columns={"partition": site[order]},
+        name=name,
+        start_unix_s=first_s if overlap(jobs) else None,
+    )
 
 
 def split_at_home(workload: Workload, nodes: IntArray) -> Workload:

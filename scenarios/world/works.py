@@ -20,6 +20,7 @@ from gridweave.site.messages import (
     ChangeRate,
     CommitNodes,
     EnqueueJob,
+    EvictJob,
     FragmentsMet,
     JobFinished,
     MoveJob,
@@ -112,6 +113,9 @@ class Works:
         self._running = RunningWork()
         # Of the jobs that work: the attempt that does.
         self._working: dict[int, WorldAttempt] = {}
+        # Of jobs that were evicted and keep what they have done: what is left of their work.
+        self._left_ms: dict[int, int] = {}
+        self.evictions = 0
         self.finished: dict[int, Ran] = {}
         self.slowest = RATE_ONE
 
@@ -208,7 +212,7 @@ class Works:
         """Return how long a job takes at rate 1 that begins now; None if its data has to come first."""
         job, fragments = work.handed_in, work.fragments
         if work.attempt == OWN:
-            return job.run_ms
+            return self._left_ms.get(work.job_id, job.run_ms)
         if self._traffic is not None:
             return self._traffic.begins(now_ms, work.job_id, work.attempt, tuple(fragments.items()), job.run_ms)
         return job.run_ms if len(fragments) == 1 else self._split_length_ms(job.run_ms, len(fragments), job.sensitivity)
@@ -254,6 +258,22 @@ class Works:
         work.is_dead = True
         self._history.gave_up(now_ms, site, job_id, core.rendezvous_ms)
         self._tell(site, JobFinished(job_id))
+
+    def evict(self, now_ms: int, site: int, command: EvictJob) -> None:
+        """Take a job off its nodes: an own user's waits again at its site, one of the grid leaves all its sites."""
+        job_id, core = command.job_id, self._sites[site]
+        attempt = core.attempt_of(job_id)
+        if attempt != OWN:
+            self.kill(now_ms, site, job_id)
+            return
+        work = self._attempts[job_id, OWN]
+        if command.keeps_work:
+            self._left_ms[job_id] = self._running.left_ms(now_ms, job_id)
+        self.evictions += 1
+        self._stop(work)
+        self._forget(work)
+        self._history.stopped(now_ms, job_id, completed=False)
+        self._history.left(now_ms, site, job_id)
 
     def fail(self, now_ms: int, site: int) -> None:
         """Lose what runs on a site that fails, and with that the other fragments of these jobs."""

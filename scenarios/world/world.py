@@ -37,6 +37,7 @@ from gridweave.site.messages import (
     Command,
     CommitNodes,
     EnqueueJob,
+    EvictJob,
     JobFinished,
     JobSubmitted,
     KillJob,
@@ -323,6 +324,8 @@ class World:
             self.works.slow(self.now_ms, site, command)
         elif isinstance(command, MoveJob):
             self.works.move(self.now_ms, site, command)
+        elif isinstance(command, EvictJob):
+            self.works.evict(self.now_ms, site, command)
         elif isinstance(command, KillJob):
             self.works.kill(self.now_ms, site, command.job_id)
         elif isinstance(command, RefuseJob):

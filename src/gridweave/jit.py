@@ -22,7 +22,7 @@ import numpy.typing as npt
 import platformdirs
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core import types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, compile_result
 from numba.core.dispatcher import Dispatcher
@@ -200,11 +200,15 @@ class _PromptCache(FunctionCache):
 
     Numba first reads in its knowledge of all that numpy and scipy offer to compiled code, which takes a second, and
     then loads the machine code, which takes a fiftieth of one and uses none of it. A compilation reads it in by itself.
+
+    Numba keeps one index for all that a function was compiled for: to read it is to import the classes of every
+    discipline, and of two processes that write it at once one is forgotten. Here each set of classes has its own.
     """
 
     _impl_class = _WholeCacheImpl
 
-    def load_overload(self, sig: object, target_context: Any) -> object:
+    def load_overload(self, sig: Any, target_context: Any) -> object:
+        self._cache_file = self._index_for(sig)
         with self._guard_against_spurious_io_errors():
             try:
                 return self._load_overload(sig, target_context)
@@ -213,13 +217,24 @@ class _PromptCache(FunctionCache):
                 self.flush()
                 return None
 
-    def save_overload(self, sig: object, data: object) -> None:
+    def save_overload(self, sig: Any, data: object) -> None:
+        self._cache_file = self._index_for(sig)
         try:
             super().save_overload(sig, data)
         except (ImportError, AttributeError):
             # Another process has kept something for such a class since we looked.
             self.flush()
             super().save_overload(sig, data)
+
+    def _index_for(self, arguments: tuple[Any, ...]) -> IndexDataCacheFile:
+        """Return the index for arguments of these classes of named tuples."""
+        tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
+        classes = [kind.instance_class for kind in tuples]
+        names = " ".join(f"{one.__module__}.{one.__qualname__}" for one in classes)
+        apart = f"-{hashlib.sha256(names.encode()).hexdigest()[:16]}" if names else ""
+        return IndexDataCacheFile(
+            self._cache_path, f"{self._impl.filename_base}{apart}", self._impl.locator.get_source_stamp()
+        )
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return *super()._index_key(sig, codegen), _foreign_sources(self._py_func, sig)

@@ -56,6 +56,23 @@ def test_a_broken_promise_is_wrong_if_it_is_claimed(folder: Path) -> None:
     assert isinstance(with_slack.exception, OptionError)
 
 
+def test_a_schedule_that_accasim_wrote() -> None:
+    """AccaSim 1.1.3, EASYBackfilling, 4 nodes of 2 cores: it has no faults, but long jobs go before wide ones."""
+    data = Path(__file__).parents[1] / "data" / "schedules"
+    given = (data / "accasim-1.1.3-easy.txt", "--trace", data / "accasim-1.1.3-trace.txt", "--nodes", 8)
+    result = run(*given)
+    assert result.exit_code == 0, result.output
+    first, faults, easy, _ = result.stdout.splitlines()
+    assert first.endswith(
+        "(AccaSim): 15 jobs of accasim-1.1.3-trace on 8 nodes, moved by -1000000000 s to the trace's clock"
+    )
+    assert faults == "no faults"
+    assert easy == (
+        "easy: broken for 3 of 3 promised starts; first job 2, promised 320 s, started 767 s later (at most 767 s)"
+    )
+    assert run(*given, "--promise", "easy").exit_code == 1
+
+
 def test_faults(folder: Path) -> None:
     """On a machine with fewer nodes it is over-used; the status is 1."""
     schedule = folder / "easy" / "jobs.csv"

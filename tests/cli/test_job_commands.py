@@ -204,6 +204,19 @@ def test_a_job_is_explained(here: Elsewhere, shell: Shell) -> None:
     assert json.loads(shell("quote", "--json")[1])["job_id"] is None
 
 
+def test_it_is_asked_what_would_become_of_the_grid(here: Elsewhere, shell: Shell) -> None:
+    """The grid as it is stands beside the grid as it would be, with how sure that is and what was assumed."""
+    status, out, err = shell("what-if", "--drain", "north", "--nodes", "west=8", "--load", 2)
+    assert (status, err) == (0, "")
+    table = rows(out)
+    assert table[0] == ["If each job takes as long as it may"]
+    assert ["wait, in the mean", "1m", "2m"] in table
+    assert ["west", "-", "50.0% of 8"] in table
+    assert "How sure: both plays come to longer waits" in out
+    assert out.splitlines()[-1] == "Assumed: what runs goes on where it is."
+    assert json.loads(shell("what-if", "--policy", "overhead=0.2,0.3", "--json")[1])["plays"][0]["length"] == 1
+
+
 def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
     """Jobs are named by numbers, ranges and arrays; it is said which were changed, and which were not."""
     shell("submit", "--array", "1-5", "--key", "k", "--name", "sweep", "--", "true")
@@ -278,6 +291,12 @@ def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell:
         (["explain", "0"], "Invalid value for 'JOB': must be at least 1; see: "),
         (["logs", "99"], "there is no job 99"),
         (["drain", "nowhere"], "site 'nowhere' is none of north, south"),
+        (["what-if"], "nothing would be another; give --drain"),
+        (["what-if", "--drain", "nowhere"], "drain: there is no site 'nowhere'"),
+        (["what-if", "--nodes", "north"], "--nodes: 'north' is not SITE=N, e.g. north=16"),
+        (["what-if", "--nodes", "north=all"], "--nodes: 'all' is not a number of nodes, from 0 up"),
+        (["what-if", "--policy", "colour=red"], "--policy: there is no 'colour'; mode, order"),
+        (["what-if", "--policy", "overhead=much"], "--policy: overhead is 'much'; a number"),
         (["quote", "-n", "0"], "nodes is 0; a whole number from 1"),
         (["quote", "-t", "soon"], "--time: 'soon' is not a time"),
         (["watch", "--every", "1ms"], "--every: '1ms' is too often"),

@@ -27,7 +27,7 @@ from ports import unused_port
 from up_world import PATIENCE_S, World
 
 # It brings a grid up three times: a minute each on a machine that does much else.
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SITES = {"north": 3, "south": 2}
 HEAD = "north"

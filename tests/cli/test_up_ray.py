@@ -150,7 +150,7 @@ PARTS = (
 )
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 def test_what_is_killed_comes_back_by_itself(world: World) -> None:
     """Each part is killed with SIGKILL, one after the other: it comes back, and a job that runs goes on meanwhile."""
     from gridweave.grid.client.client import Client

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
+from gridweave.grid.api import NetworkLink
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
@@ -128,6 +129,12 @@ def test_ranks_are_numbered_over_the_sites() -> None:
     ] * 2
     scripts = [message for _, message in told(do(grid(), 0, job(6, ranks="first-node")), DescribeJob)]
     assert [(word.first_rank, word.size) for word in scripts] == [(0, 2), (1, 2)]
+
+
+def test_the_network_tells_how_many_jobs_are_on_a_link() -> None:
+    """A job that runs on two sites is on the link between them; one that is only placed is on none."""
+    assert split().network().links == []
+    assert running().network().links == [NetworkLink(one="north", other="south", jobs=1)]
 
 
 def test_the_commitment_carries_where_the_ranks_meet() -> None:

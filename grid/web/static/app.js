@@ -7,6 +7,7 @@ import { GridPage } from "./pages/grid.js";
 import { JobPage } from "./pages/job.js";
 import { JobsPage } from "./pages/jobs.js";
 import { LoginPage } from "./pages/login.js";
+import { OutlookPage } from "./pages/outlook.js";
 import { QueuePage } from "./pages/queue.js";
 import { SchedulePage } from "./pages/schedule.js";
 import { UsagePage } from "./pages/usage.js";
@@ -17,6 +18,7 @@ const PAGES = [
   ["queue", "Queue", QueuePage],
   ["jobs", "Jobs", JobsPage],
   ["usage", "Usage", UsagePage],
+  ["what-if", "What if?", OutlookPage, "operate"],
 ];
 
 function place() {
@@ -61,7 +63,8 @@ async function logInByCode() {
 function Frame({ who, heard, leave }) {
   const at = usePlace();
   const [theme, turn] = useTheme();
-  const page = PAGES.find(([name]) => name === at.name);
+  const pages = PAGES.filter(([, , , scope = "read"]) => scope === "read" || who.scopes.includes(scope));
+  const page = pages.find(([name]) => name === at.name);
   const Page = at.name === "job" ? JobPage : (page?.[2] ?? Lost);
   useEffect(() => {
     document.title = `${at.name === "job" ? `Job ${at.target}` : (page?.[1] ?? "Not found")} · gridweave`;
@@ -70,7 +73,7 @@ function Frame({ who, heard, leave }) {
     <a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
     <header>
       <a class="brand" href="#/">gridweave</a>
-      <nav aria-label="Pages">${PAGES.map(([name, title]) => html`
+      <nav aria-label="Pages">${pages.map(([name, title]) => html`
         <a href="#/${name}" aria-current=${name === at.name ? "page" : null}>${title}</a>`)}</nav>
       <span class="heard ${heard}" role="status">${HEARD[heard]}</span>
       <button type="button" class="quiet" onClick=${turn} aria-label="Colours: ${theme}. Change">◐ ${theme}</button>

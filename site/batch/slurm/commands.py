@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
 import shutil
+from asyncio import StreamReader
+from asyncio.subprocess import Process
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -170,7 +173,7 @@ class Slurm:
         )
         try:
             async with asyncio.timeout(COMMAND_S):
-                out, err = await process.communicate(given.encode())
+                out, err = await _read(process, given.encode())
         except TimeoutError:
             raise UnavailableError(f"{command} has not answered for {COMMAND_S:.0f} s") from None
         finally:
@@ -178,6 +181,30 @@ class Slurm:
                 process.kill()
                 await process.wait()
         return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
+    """Return what a command prints; one that says that it will ask Slurm again and again is ended at once."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    async def errors(stream: StreamReader) -> bytes:
+        lines = []
+        async for line in stream:
+            lines.append(line)
+            if b"retrying" in line and process.returncode is None:
+                process.kill()
+        return b"".join(lines)
+
+    # One that has ended before it has read all says why.
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(given)
+        await process.stdin.drain()
+    process.stdin.close()
+    out, err = await asyncio.gather(process.stdout.read(), errors(process.stderr))
+    await process.wait()
+    return out, err
 
 
 def _said(err: str) -> str:

@@ -20,11 +20,13 @@ from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
+from gridweave.site.disciplines.protocol import Eviction
 from gridweave.site.explain import SiteReason, ahead_text
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.state import CoreState
+from gridweave.site.times import when_text
 
 IntArray = npt.NDArray[np.int64]
 
@@ -44,8 +46,10 @@ class WaitingJob(msgspec.Struct, kw_only=True):
         Work at speed 1 that it keeps from before.
     evictions : int
         How often it was evicted.
-    evicted_by : int, optional
-        The job for which it was evicted last.
+    evicted_ms : int, optional
+        When that was last.
+    why_evicted : str
+        For which job that was, and why.
     planned_ms : int, optional
         Its start by the last mapping.
     """
@@ -54,7 +58,8 @@ class WaitingJob(msgspec.Struct, kw_only=True):
     submit_ms: int
     done_ms: int = 0
     evictions: int = 0
-    evicted_by: int | None = None
+    evicted_ms: int | None = None
+    why_evicted: str = ""
     planned_ms: int | None = None
 
 
@@ -82,6 +87,14 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
     rate: int
     resource: str
     is_team: bool
+
+    def worked_ms(self, now_ms: int) -> int:
+        """Return for how long it has worked: as long ago as its limit was as far ahead as it may run.
+
+        That is later than its start where its machines were not free at once, as those that it took them from had time
+        to save what they had done; its limit was moved then.
+        """
+        return max(0, now_ms - self.limit_ms + _limit_ms(self.was, self.rate))
 
 
 class LevelQueue(NamedTuple):
@@ -142,7 +155,7 @@ class Heterogeneous:
         self._runs: dict[int, JobOnMachines] = {}
         self.experience = ExperienceDatabase()
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
-        self._evictions: list[tuple[int, bool]] = []
+        self._evictions: list[Eviction] = []
         self._rates: list[tuple[int, int]] = []
 
     # What is told.
@@ -166,12 +179,14 @@ class Heterogeneous:
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job, and learn from it if it was not ended at its limit."""
         run = self._runs.pop(job_id)
-        if now_ms < run.limit_ms and not run.was.done_ms:
-            self.experience.learn(run.was.job, run.resource, run.rate, now_ms - run.start_ms)
+        worked_ms = run.worked_ms(now_ms)
+        if now_ms < run.limit_ms and worked_ms and not run.was.done_ms:
+            self.experience.learn(run.was.job, run.resource, run.rate, worked_ms)
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Expect a running job to end at another instant."""
-        self._runs[job_id].expected_ms = self._runs[job_id].limit_ms = end_ms
+        """Move the limit of a running job, and with it the instant at which it is expected to end."""
+        run = self._runs[job_id]
+        run.expected_ms, run.limit_ms = max(now_ms + 1, run.expected_ms + end_ms - run.limit_ms), end_ms
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Make no reservation: this discipline has none."""
@@ -205,7 +220,7 @@ class Heterogeneous:
             if one.planned_ms == now_ms:
                 for victim in self._holders(machines):
                     assert self._may_evict(queue.level, self._runs[victim]), "a machine would have two jobs"
-                    self._evict(now_ms, victim, one.job.job_id)
+                    self._evict(now_ms, victim, one)
                 started.append(self._start(now_ms, one, machines, queue.team_of(int(mapped.team[row]))))
         return started
 
@@ -252,7 +267,7 @@ class Heterogeneous:
         kinds = []
         for one in jobs:
             job = one.job
-            key = (job.job_class, job.width, job.estimate_ms, job.user, one.done_ms)
+            key = (job.job_class, job.width, job.forms, job.in_step, job.estimate_ms, job.user, one.done_ms)
             if key not in number_of:
                 number_of[key] = len(alone)
                 speeds = self._site.speeds_of(job)
@@ -299,19 +314,25 @@ class Heterogeneous:
             self._rates.append((one.job.job_id, rate))
         return one.job
 
-    def _evict(self, now_ms: int, job_id: int, by: int) -> None:
+    def _evict(self, now_ms: int, job_id: int, by: WaitingJob) -> None:
         """Put a running job back into the queue, as another wants its machines."""
         run = self._runs.pop(job_id)
-        keeps = self._policy.evicted == "checkpoint"
+        keeps = (run.was.job.if_evicted or self._policy.evicted) == "checkpoint"
+        worked_ms = run.worked_ms(now_ms)
         if keeps:
-            run.was.done_ms += (now_ms - run.start_ms) * run.rate // RATE_ONE
+            run.was.done_ms += worked_ms * run.rate // RATE_ONE
         else:
-            self._totals["lost_machine_ms"] += (now_ms - run.start_ms) * len(run.machines)
+            self._totals["lost_machine_ms"] += worked_ms * len(run.machines)
         self._totals["evictions"] += 1
+        levels = self._policy.levels
+        reason = (
+            f"job {by.job.job_id} of level {levels[self._level_of(by)].name!r} takes machines of level "
+            f"{levels[self._level_of(run.was)].name!r}"
+        )
         run.was.evictions += 1
-        run.was.evicted_by = by
+        run.was.evicted_ms, run.was.why_evicted = now_ms, reason
         self._waiting[job_id] = run.was
-        self._evictions.append((job_id, keeps))
+        self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
 
     # Levels.
 
@@ -324,8 +345,8 @@ class Heterogeneous:
         return base if after is None else max(0, base - one.evictions // after)
 
     def _may_evict(self, level: int, run: JobOnMachines) -> bool:
-        levels = self._policy.levels
-        return levels[self._level_of(run.was)].name in levels[level].evicts
+        levels, job = self._policy.levels, run.was.job
+        return job.if_evicted != "never" and levels[self._level_of(run.was)].name in levels[level].evicts
 
     def _holders(self, machines: Sequence[int]) -> list[int]:
         """Return the running jobs that have any of these machines, by job id."""
@@ -344,8 +365,8 @@ class Heterogeneous:
         told, self._rates = sorted(self._rates), []
         return told
 
-    def take_evictions(self) -> list[tuple[int, bool]]:
-        """Return the jobs that the last pass has evicted, and whether each keeps what it has done."""
+    def take_evictions(self) -> list[Eviction]:
+        """Return the jobs that the last pass has evicted."""
         told, self._evictions = self._evictions, []
         return told
 
@@ -401,14 +422,15 @@ class Heterogeneous:
         """Return when a waiting job will start, and why not earlier."""
         one = self._waiting[job_id]
         level = self._level_of(one)
-        ahead = sum(self._level_of(other) <= level for other in self._queue() if other.submit_ms <= one.submit_ms) - 1
+        places = [(self._level_of(other), other.submit_ms, other.job.job_id) for other in self._waiting.values()]
+        ahead = sum(place < (level, one.submit_ms, job_id) for place in places)
         name = self._policy.levels[level].name
-        reason = (
-            f"the machines on which it would end first are not free; {ahead_text(ahead)} of level {name!r} or above"
-        )
-        if one.evictions:
-            times = "once" if one.evictions == 1 else f"{one.evictions} times"
-            reason += f"; it was evicted {times}, last for job {one.evicted_by}, of a level that may take its machines"
+        reason = "the machines on which it would end first are not free"
+        if ahead:
+            reason += f"; {ahead_text(ahead)} of level {name!r} or above"
+        if one.evicted_ms is not None:
+            times = "" if one.evictions == 1 else f" {one.evictions} times, last"
+            reason += f"; it was evicted{times} {when_text(one.evicted_ms, now_ms)}: {one.why_evicted}"
         return SiteReason(start_ms=one.planned_ms, ahead=ahead, reason=reason)
 
     def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:

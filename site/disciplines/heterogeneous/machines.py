@@ -11,10 +11,12 @@ from msgspec import Meta
 
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
 from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays
-from gridweave.site.job import Job
+from gridweave.site.job import Job, JobForm
 from gridweave.site.kernels.work import RATE_ONE
 
 MOST_SPEED = 10_000.0
+MOST_KINDS = 10_000
+"""Of so many kinds of jobs a site keeps at most how fast they run where."""
 
 
 class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -118,7 +120,7 @@ class Inventory:
         self.out = frozenset(numbers_of(out_of_service))
         self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
-        self._speeds: dict[tuple[int | None, int], Speeds] = {}
+        self._speeds: dict[tuple[int | None, int, tuple[JobForm, ...], bool], Speeds] = {}
         self._arrays: dict[tuple[Team, ...], MachineArrays] = {}
 
     @property
@@ -144,16 +146,20 @@ class Inventory:
     def speeds_of(self, job: Job) -> Speeds:
         """Return how fast a job runs where; its forms are those of its class, else those of any class.
 
-        Without any it runs on a machine alone, or, if it is wider, on so many machines of a cluster.
+        Without any it runs on a machine alone, or, if it is wider, on so many machines of a cluster. Forms that it has
+        of its own go first.
         """
         has_own = any(form.job_class == job.job_class for form in self._forms)
-        key = (job.job_class if has_own else None, job.width)
+        key = (job.job_class if has_own else None, job.width, job.forms, job.in_step)
         if key not in self._speeds:
-            forms = [form for form in self._forms if form.job_class == key[0]] or [Form(width=job.width)]
-            self._speeds[key] = self.speeds_in(forms)
+            if len(self._speeds) >= MOST_KINDS:
+                self._speeds.clear()
+            of_class = [form for form in self._forms if form.job_class == key[0]]
+            speeds = self.speeds_in(job.forms or of_class or [Form(width=job.width)])
+            self._speeds[key] = _in_step(speeds) if job.in_step else speeds
         return self._speeds[key]
 
-    def speeds_in(self, forms: Sequence[Form]) -> Speeds:
+    def speeds_in(self, forms: Sequence[Form | JobForm]) -> Speeds:
         """Return how fast a job of these forms runs where, the fastest of several forms."""
         alone, teams = [0] * (len(self.classes) + 1), dict[Team, int]()
         for form in forms:
@@ -172,12 +178,12 @@ class Inventory:
                     teams[cluster, width] = max(teams.get((cluster, width), 0), rate)
         return Speeds(tuple(alone), teams)
 
-    def _fits(self, form: Form, one: MachineClass) -> bool:
+    def _fits(self, form: Form | JobForm, one: MachineClass) -> bool:
         """Whether a form runs on a class of machines."""
         named = not form.on or bool({one.name, *one.labels} & set(form.on))
         return named and one.cores >= form.cores and (one.memory_mb is None or one.memory_mb >= form.memory_mb)
 
-    def _width(self, form: Form, cluster: int) -> int | None:
+    def _width(self, form: Form | JobForm, cluster: int) -> int | None:
         """Return how many machines of a cluster a form has; None if too few of them are in service."""
         here, least = len(self._members[cluster]), self.clusters[cluster].minimum
         width = here if form.width == "all" else form.width
@@ -277,6 +283,12 @@ def _idle_forms(classes: Sequence[MachineClass], clusters: Sequence[Cluster], fo
 
 def _form_text(number: int, form: Form) -> str:
     return f"form {number}" + ("" if form.job_class is None else f" (job class {form.job_class})")
+
+
+def _in_step(speeds: Speeds) -> Speeds:
+    """Return the speeds of a part that works at the common rate of the parts of its job: where it can, it does."""
+    alone = tuple(RATE_ONE if rate >= RATE_ONE else 0 for rate in speeds.alone)
+    return Speeds(alone, {team: RATE_ONE for team, rate in speeds.teams.items() if rate >= RATE_ONE})
 
 
 def _rate(speed: float) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from gridweave.site.disciplines.levels.kernels.levels import LevelRules, LevelTable
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
+from gridweave.site.disciplines.protocol import Eviction
 from gridweave.site.disciplines.queue import ArrayDiscipline
 from gridweave.site.disciplines.slots import SlotsState, copy_into
 from gridweave.site.explain import SiteReason
@@ -45,7 +46,7 @@ class Levels(ArrayDiscipline):
     def __init__(self, nodes: int, policy: LevelsPolicy, week_offset_ms: int = 0) -> None:
         self._by = policy
         self._table: LevelTable | None = None
-        self._evicted: list[tuple[int, bool]] = []
+        self._evicted: list[Eviction] = []
         super().__init__(nodes, policy.under, week_offset_ms)
 
     def _made_rules(self) -> LevelRules:
@@ -87,15 +88,21 @@ class Levels(ArrayDiscipline):
         for slot in evictions.slots[: evictions.counts[0]].tolist():
             left_ms = int(self._state.jobs[slot]["estimate_ms"])
             job = self._slots.jobs[slot] = msgspec.structs.replace(self._slots.jobs[slot], estimate_ms=left_ms)
-            self._evicted.append((job.job_id, evictions.keeps_work))
+            self._evicted.append(Eviction(job.job_id, evictions.keeps_work, *self._why_evicted(slot)))
             if job.job_id in starts:  # on other nodes, which several evictions have left over
                 self._end_ms[job.job_id] = now_ms + left_ms
             else:
                 del self._end_ms[job.job_id]
         return started
 
-    def take_evictions(self) -> list[tuple[int, bool]]:
-        """Return the jobs that the last pass has evicted, and whether each keeps what it has done."""
+    def _why_evicted(self, slot: int) -> tuple[int, str]:
+        """Return for which job one was evicted just now, and why."""
+        names, by = [level.name for level in self._by.levels], int(self.table.by[slot])
+        of, its = self._level(self._slots.of[by]), self._level(slot, evictions=int(self.table.times[slot]) - 1)
+        return by, f"job {by} of level {names[of]!r} takes nodes of level {names[its]!r}"
+
+    def take_evictions(self) -> list[Eviction]:
+        """Return the jobs that the last pass has evicted, in that order."""
         told, self._evicted = self._evicted, []
         return told
 
@@ -103,7 +110,7 @@ class Levels(ArrayDiscipline):
         """Return when a waiting job will start, why not earlier, and by whom it was evicted."""
         said = super().explain(now_ms, job_id)
         slot = self._slots.of[job_id]
-        level, count = self._by.levels[int(self._level(slot))].name, int(self.table.times[slot])
+        level, count = self._by.levels[self._level(slot)].name, int(self.table.times[slot])
         reason = f"{said.reason}; it is of level {level!r}"
         if count:
             times = "once" if count == 1 else f"{count} times"
@@ -111,10 +118,11 @@ class Levels(ArrayDiscipline):
             reason += f", and was evicted {times}, last for {by}"
         return msgspec.structs.replace(said, reason=reason)
 
-    def _level(self, slot: int) -> int:
-        """Return the level of a job, with the evictions that have raised it."""
+    def _level(self, slot: int, *, evictions: int | None = None) -> int:
+        """Return the level of a job, with its evictions, or so many, that have raised it."""
         base, after = int(self.table.base[slot]), self._by.raise_after
-        return base if after is None else max(0, base - int(self.table.times[slot]) // after)
+        times = int(self.table.times[slot]) if evictions is None else evictions
+        return base if after is None else max(0, base - times // after)
 
     def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
         """Return the level of a job by its priority, and how often it was evicted."""

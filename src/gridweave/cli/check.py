@@ -98,9 +98,12 @@ def check(
 
 def _print(matched: list[Matched], found: list[list[Fault]], nodes: int) -> None:
     """Print what is wrong with each schedule."""
+    from gridweave.scenarios.traces.text import seconds_text
+
     for one, wrong in zip(matched, found, strict=True):
         read = one.schedule
-        moved = f", moved by {one.shift_ms / 1000:,g} s to the trace's clock" if one.shift_ms else ""
+        sign = "-" if one.shift_ms < 0 else ""
+        moved = f", moved by {sign}{seconds_text(abs(one.shift_ms))} s to the trace's clock" if one.shift_ms else ""
         typer.echo(f"{read.path} ({read.kind}): {len(read):,} jobs of {one.workload.name} on {nodes:,} nodes{moved}")
         if wrong:
             rows = [(fault.kind, f"{fault.count:,}", fault.first) for fault in wrong]

@@ -1,10 +1,11 @@
-"""Commands about the grid: sites, queue, quote, drain, resume, whoami, open."""
+"""Commands about the grid: sites, queue, quote, what-if, drain, resume, whoami, open."""
 
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,10 +22,11 @@ from gridweave.cli.grid_client import (
     rounded,
 )
 from gridweave.cli.output import print_json, print_table, say
+from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import Queue, SiteInfo
+    from gridweave.grid.api import Outlook, Outlooks, Queue, SiteInfo, WhatIfAnswer
     from gridweave.grid.client.client import Client
 
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.", autocompletion=complete_sites)]
@@ -118,6 +120,117 @@ def quote(
     """
     limit = timedelta(milliseconds=parse_time_ms("--time", time))
     reach.show(reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit)), print_forecast)
+
+
+_POLICY = ("mode", "order", "backfill", "head_reservation", "selection", "overhead", "lower_bound")
+"""What of the policy may be another."""
+
+
+@at_grid
+def what_if(
+    reach: Reach,
+    drain: Annotated[
+        list[str] | None,
+        typer.Option("--drain", metavar="SITE", help="A site takes nothing new.", autocompletion=complete_sites),
+    ] = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option("--nodes", metavar="SITE=N", help="A site has N nodes; one that is not there yet is added."),
+    ] = None,
+    cut: Annotated[
+        list[str] | None, typer.Option("--cut", metavar="SITE:SITE", help="No link works between two sites.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME=VALUE", help=f"Schedule otherwise: {', '.join(_POLICY)}."),
+    ] = None,
+    load: Annotated[float, typer.Option("--load", metavar="X", min=0, help="X times as many jobs come.")] = 1.0,
+    hours: Annotated[
+        float, typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead, and back for what came.")
+    ] = 24.0,
+    nothing_comes: Annotated[bool, typer.Option("--nothing-comes", help="No other job comes.")] = False,
+) -> None:
+    """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed.
+
+    The grid plays its queue forward from now, as it is and as it would be. Only operators may ask.
+
+    Example: gridweave what-if --drain north --load 2
+    """
+    from gridweave.grid.api import OtherPolicy, WhatIf
+
+    question = WhatIf(
+        nodes=dict(_sized(text) for text in nodes or []),
+        drain=tuple(drain or ()),
+        cut=tuple(_pair("--cut", text, ":", "SITE:SITE, e.g. north:south") for text in cut or []),
+        policy=OtherPolicy(**dict(_setting(text) for text in policy or [])),
+        load=load,
+        hours=hours,
+        again=not nothing_comes,
+    )
+    if question == WhatIf(hours=hours, again=not nothing_comes):
+        raise OptionError("what-if", "nothing would be another; give --drain, --nodes, --cut, --policy or --load")
+    reach.show(reach.ask(lambda grid: grid.what_if(question)), _print_answer)
+
+
+def _pair(option: str, text: str, sign: str, right: str) -> tuple[str, str]:
+    one, found, other = text.partition(sign)
+    if not (one and found and other):
+        raise OptionError(option, f"{text!r:.100} is not {right}")
+    return one, other
+
+
+def _sized(text: str) -> tuple[str, int]:
+    site, number = _pair("--nodes", text, "=", "SITE=N, e.g. north=16")
+    if not (number.isascii() and number.isdigit()):
+        raise OptionError("--nodes", f"{number!r:.100} is not a number of nodes, from 0 up")
+    return site, int(number)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, value = _pair("--policy", text, "=", "NAME=VALUE, e.g. backfill=conservative")
+    name = name.replace("-", "_")
+    if name not in _POLICY:
+        raise OptionError("--policy", f"there is no {name!r:.100}; {', '.join(_POLICY)}")
+    try:
+        if name == "overhead":
+            return name, tuple(float(each) for each in value.split(","))
+        return name, int(value) if name == "lower_bound" else value
+    except ValueError:
+        raise OptionError("--policy", f"{name} is {value!r:.100}; a number") from None
+
+
+def _print_answer(found: WhatIfAnswer) -> None:
+    for play in found.plays:
+        print_table(_rows(play), headings=("", "now", "then"), title=_length(play))
+    typer.echo(f"How sure: {found.sure}.")
+    for assumed in found.assumed:
+        typer.echo(f"Assumed: {assumed}.")
+
+
+def _length(play: Outlooks) -> str:
+    if play.length == 1:
+        return "If each job takes as long as it may"
+    return f"If jobs take {play.length:.0%} of their limits, as those did that ended"
+
+
+def _rows(play: Outlooks) -> list[tuple[str, str, str]]:
+    def row(label: str, tell: Callable[[Outlook], str]) -> tuple[str, str, str]:
+        return label, tell(play.now), tell(play.then)
+
+    sites = dict.fromkeys(site.site for site in (*play.now.sites, *play.then.sites))
+    return [
+        row("jobs that wait or come", lambda outlook: f"{outlook.jobs:,}"),
+        row("start", lambda outlook: f"{outlook.started:,}"),
+        row("could never start", lambda outlook: f"{outlook.never:,}"),
+        row("wait, in the mean", lambda outlook: rounded(outlook.wait_ms)),
+        row("wait, at most", lambda outlook: rounded(outlook.longest_ms)),
+        row("nodes used", lambda outlook: f"{outlook.used:.1%}"),
+        *((f"  {site}", _use(play.now, site), _use(play.then, site)) for site in sites),
+    ]
+
+
+def _use(outlook: Outlook, site: str) -> str:
+    return next((f"{each.used:.1%} of {each.nodes:,}" for each in outlook.sites if each.site == site), "-")
 
 
 @at_grid

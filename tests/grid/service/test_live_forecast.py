@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gridweave.errors import InputError
+from gridweave.grid.api import WhatIf
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
 from local_grid import LocalGrid
@@ -54,6 +56,8 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         assert (quote.job_id, quote.ahead, quote.places) == (None, 1, (("north", 4),))
         assert quote.start_ms is not None
         assert quote.start_ms - quote.now_ms > 2 * HOUR_MS
+        outlook = (await grid.backend.what_if(WhatIf(drain=("north",), again=False, hours=6))).plays[0]
+        assert (outlook.now.started, outlook.now.never, outlook.then.started, outlook.then.never) == (1, 0, 0, 1)
         first, second = await submit(grid, sleeper(2, 1), sleeper(1, 1), site="south")
         await in_state(grid, first, "running")
         own = await grid.backend.forecast(second)
@@ -84,6 +88,8 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             "it waits in the queue of north: it is first in the queue; it needs 3 nodes, and none is free"
         )
         assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
+        with pytest.raises(InputError, match="under control limited sites decide what starts when"):
+            await grid.backend.what_if(WhatIf(load=2))
         quote = await grid.backend.quote(sleeper(2, 1))
         assert quote.places == (("south", 2),)
         assert quote.reason == "south could start it first, now"

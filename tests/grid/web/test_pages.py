@@ -24,7 +24,7 @@ HOSTILE = (
     "x" * 10_000,
     "🧵🪡",
 )
-PAGES = ("", "schedule", "queue", "jobs", "usage", "job/1", "job/2", "job/3", "nothing")
+PAGES = ("", "schedule", "queue", "jobs", "usage", "what-if", "job/1", "job/2", "job/3", "nothing")
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -125,6 +125,37 @@ async def test_what_if_asks_and_changes_nothing(served: Served, backend: FakeBac
     await expect(table).to_contain_text("On 1 node for 10 min")
     await expect(table).to_contain_text("With a limit of 5 min")
     assert len(backend.records_by_id) == 3
+
+
+@pytest.mark.asyncio
+async def test_links_are_on_a_map_and_in_a_table(served: Served, window: Window) -> None:
+    """Each link is a line that tells how it is and how many jobs are on it; the table tells the same."""
+    await window.go(f"{served.url}/#/")
+    page = window.page
+    await expect(page.locator("svg.map .link")).to_have_count(2)
+    await expect(page.locator("svg.map .link.down title")).to_have_text(
+        "south and middle: ✕ down, 1 Gb/s, 2 ms, 0 jobs across"
+    )
+    north, south = [await page.locator("svg.map .site circle").nth(place).bounding_box() for place in (0, 1)]
+    assert north is not None
+    assert south is not None
+    assert north["y"] < south["y"]
+    await expect(page.get_by_role("region", name="Links").get_by_role("row")).to_have_count(3)
+
+
+@pytest.mark.asyncio
+async def test_operators_ask_what_would_become_of_the_grid(served: Served, window: Window) -> None:
+    """A site that is drained, and one that is new, are asked about; the answer is there as a table and as bars."""
+    await window.go(f"{served.url}/#/what-if")
+    page = window.page
+    await page.get_by_label("drained").first.check()
+    await page.get_by_label("Name", exact=True).fill("<b>west</b>")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    table = page.get_by_role("region", name="If each job takes as long as it may")
+    await expect(table.get_by_role("row").filter(has_text="in the mean")).to_contain_text("2 min")
+    await expect(page.get_by_text("both plays come to longer waits")).to_be_visible()
+    await expect(page.get_by_label("<b>west</b> now: not there").first).to_be_attached()
+    await expect(page.get_by_label("<b>west</b> then: 50.0% of 4 nodes").first).to_be_attached()
 
 
 @pytest.mark.asyncio

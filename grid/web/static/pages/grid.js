@@ -2,6 +2,7 @@
 
 import { get, post } from "../api.js";
 import { count } from "../text.js";
+import { Links } from "./links.js";
 import { Empty, html, Trouble, useFresh, useState } from "../ui.js";
 
 const MOST_CELLS = 2048;
@@ -85,17 +86,18 @@ const howPlaced = ({ selection, order, backfill, mode, control }) =>
 
 export function GridPage({ who }) {
   const load = async (signal) => {
-    const [sites, queue, scheduling] = await Promise.all([
+    const [sites, queue, scheduling, network] = await Promise.all([
       get("/v1/sites", {}, { signal }),
       get("/v1/queue", { limit: 0 }, { signal }),
       get("/v1/scheduling", {}, { signal }),
+      get("/v1/network", {}, { signal }),
     ]);
-    return { sites: sites.sites, queue, scheduling };
+    return { sites: sites.sites, queue, scheduling, network };
   };
   const { data, problem, reload } = useFresh(load, [], { every: 5000, gap: 2000 });
   const canOperate = who.scopes.includes("operate");
   if (!data) return html`<h1>Grid</h1><${Trouble} problem=${problem} />`;
-  const { sites, queue, scheduling } = data;
+  const { sites, queue, scheduling, network } = data;
   const total = sites.reduce((sum, site) => sum + site.nodes, 0);
   const free = sites.reduce((sum, site) => sum + site.free, 0);
   return html`<h1>Grid</h1><${Trouble} problem=${problem} />
@@ -113,5 +115,6 @@ export function GridPage({ who }) {
       <li><span class="cell free"></span> free</li><li><span class="cell t1"></span> a job (one colour each)</li>
       <li><span class="cell other"></span> somebody else’s</li>
       <li><span class="cell t1 paused"></span> its job stands still</li>
-      <li><span class="cell away"></span> does not answer</li></ul>`;
+      <li><span class="cell away"></span> does not answer</li></ul>
+    <${Links} network=${network} sites=${sites} />`;
 }

@@ -1,0 +1,294 @@
+"""What would become of waits and of the use of nodes if the grid were another: its queue is played twice.
+
+Once as it is and once changed, from what runs and waits now, with the jobs that came in the last hours coming again
+(docs/what-if.md). What decides is `GridQueue`, as in earnest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.random import PCG64, Generator
+
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.api import Outlook, Outlooks, UsedSite, WhatIf, WhatIfAnswer
+from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.control.queue import GridQueue, PlacedJob
+from gridweave.grid.explain.play import expect_ends
+from gridweave.grid.messages import GridJobSubmitted, LinksChanged
+from gridweave.grid.policy import GridPolicy
+from gridweave.site.times import rough_span_text
+
+MOST_JOBS = 20_000
+"""So many jobs may wait and come at most: more would take minutes."""
+
+MOST_STEPS = 100_000
+"""So many instants are played at most; of conservative backfilling so many reservations, in tens."""
+
+ENOUGH_ENDED = 10
+"""So many jobs must have ended to tell which part of their limits jobs take."""
+
+HOUR_MS = 3_600_000
+
+
+class PastJob(NamedTuple):
+    """A job that came to the grid."""
+
+    submit_ms: int
+    submitted: GridJobSubmitted
+    part: float | None  # of its limit that it took; None: not known
+
+
+class GridNow(NamedTuple):
+    """What is known of a grid: a copy of its queue, which this may use up, and what that is made of."""
+
+    now_ms: int
+    names: tuple[str, ...]  # of the sites
+    queue: GridQueue
+    policy: GridPolicy
+    network: GridNetwork | None
+    margin_ms: int  # how far ahead the start of a job on several sites is agreed
+    end_ms: int  # so much after its end the grid hears of it
+    seed: int  # for the selection ``random``
+    waiting: tuple[PastJob, ...]  # in the order of the queue; those that not all sites take are left out
+    past: tuple[PastJob, ...]  # those that came in the hours that are asked for, by their submissions
+    n_apart: int  # jobs that wait, and that not all sites take
+
+
+class _Stage(NamedTuple):
+    """A grid as it is to be played: how many nodes each site has, those with which it counts, and its policy."""
+
+    nodes: dict[str, int]
+    drain: tuple[str, ...]
+    cut: tuple[tuple[str, str], ...]
+    policy: GridPolicy
+    load: float
+
+
+def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
+    """Return what would become of the grid if it were as asked; InputError if it cannot be so.
+
+    Parameters
+    ----------
+    grid : GridNow
+        It is used up.
+    asked : WhatIf
+
+    Returns
+    -------
+    WhatIfAnswer
+
+    Raises
+    ------
+    InputError
+        If a site or a link is not known, the policy makes no sense, or there are too many jobs to play.
+    """
+    before = _Stage(dict(zip(grid.names, grid.queue.nodes, strict=True)), (), (), grid.policy, 1.0)
+    after = _changed(grid, before, asked)
+    span_ms = int(asked.hours * HOUR_MS)
+    past = grid.past if asked.again else ()
+    n_jobs = len(grid.waiting) + int(len(past) * max(1.0, asked.load))
+    if n_jobs > MOST_JOBS:
+        problem = f"{n_jobs:,} jobs wait or would come in {asked.hours:g} h; at most {MOST_JOBS:,} are played"
+        raise InputError(f"hours: {problem}; ask for fewer hours")
+    expect_ends(grid.queue, grid.now_ms, grid.end_ms)
+    parts = [job.part for job in grid.past if job.part is not None]
+    lengths = [1.0] + ([sum(parts) / len(parts)] if len(parts) >= ENOUGH_ENDED else [])
+    plays = []
+    for length in lengths:
+        seen = [_Play(grid, stage, past, span_ms, length).outlook() for stage in (before, after)]
+        plays.append(Outlooks(length=length, now=seen[0], then=seen[1]))
+    return WhatIfAnswer(
+        now_ms=grid.now_ms, plays=tuple(plays), sure=_how_sure(plays), assumed=_assumed(grid, asked, len(past))
+    )
+
+
+def _changed(grid: GridNow, stage: _Stage, asked: WhatIf) -> _Stage:
+    """Return the grid as it is asked for."""
+    nodes = stage.nodes | asked.nodes
+    new = [name for name in asked.nodes if name not in stage.nodes]
+    if new and grid.network is not None:
+        problem = "this grid knows the links between its sites, and none to a new one; ask with more nodes at another"
+        raise InputError(f"nodes: {new[0]!r:.100} would be a new site; {problem}")
+    if sum(nodes.values()) < 1:
+        raise InputError("nodes: no site would have any; leave some")
+    for name in asked.drain:
+        if name not in nodes:
+            raise InputError(f"drain: there is no site {name!r:.100}; the grid has {', '.join(nodes)}")
+    if asked.cut and grid.network is None:
+        raise InputError("cut: this grid knows no links between its sites, and places jobs as if all were the same")
+    other = {name: value for name, value in msgspec.structs.asdict(asked.policy).items() if value is not None}
+    try:
+        policy = msgspec.structs.replace(grid.policy, **other)
+        policy.__post_init__()
+    except OptionError as error:
+        raise InputError(f"policy: {error}") from None
+    return _Stage(nodes, asked.drain, asked.cut, policy, asked.load)
+
+
+def _queue_of(grid: GridNow, stage: _Stage) -> GridQueue:
+    """Return a queue for a stage in which that runs which runs now, and nothing waits."""
+    had = dict(zip(grid.names, grid.queue.nodes, strict=True))
+    # What runs on nodes that are to go runs to its end: these count as other people's.
+    sizes = {name: max(nodes, had.get(name, 0)) for name, nodes in stage.nodes.items()}
+    queue = GridQueue(list(sizes.values()), stage.policy, grid.network)
+    for news in grid.queue.links_news:
+        queue.links_changed(news)
+    if stage.cut and grid.network is not None:
+        queue.links_changed(_without(grid.network, grid.queue, stage.cut))
+    for job, fragments, end_ms in grid.queue.running:
+        queue.submit(grid.now_ms, job, draw=0.0, sensitivity=1.0)
+        queue.take_over(job.job_id, fragments, end_ms)
+    for site, (name, size) in enumerate(sizes.items()):
+        others = grid.queue.others(site) if name in had else 0
+        queue.set_others(site, size if name in stage.drain else others + size - stage.nodes[name])
+    return queue
+
+
+def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, str]]) -> LinksChanged:
+    """Return how the links are without some."""
+    topology = network.model.topology
+    known = [news.factors for news in queue.links_news if isinstance(news, LinksChanged)]
+    factors = list(known[0]) if known else [1.0] * (int(topology.cable.max(initial=-1)) + 1)
+    nodes = dict(zip(topology.sites, (topology.nodes[node] for node in topology.node_of_site), strict=True))
+    for one, other in cuts:
+        for cable in topology.cables_between(nodes.get(one, one), nodes.get(other, other)):
+            factors[cable] = 0.0
+    return LinksChanged(tuple(factors))
+
+
+class _Play:
+    """One play of a stage: what starts when, and for how long nodes are had."""
+
+    def __init__(self, grid: GridNow, stage: _Stage, past: Sequence[PastJob], span_ms: int, length: float) -> None:
+        self._grid, self._stage, self._length = grid, stage, length
+        self._until_ms = grid.now_ms + span_ms
+        self._rng = Generator(PCG64(grid.seed))
+        self._queue = _queue_of(grid, stage)
+        # What each job takes of its limit, when it is first there, and when it starts.
+        self._parts: dict[int, float] = {}
+        self._from_ms: dict[int, int] = {}
+        self._starts_ms: dict[int, int] = {}
+        self._never = 0
+        self._used_ms = np.zeros(len(stage.nodes), np.int64)
+        # What runs: (end, job), the first end first.
+        self._ends: list[tuple[int, int]] = []
+        for job, fragments, end_ms in grid.queue.running:
+            self._runs(job.job_id, fragments, grid.now_ms, grid.now_ms + round((end_ms - grid.now_ms) * length))
+        first_id = 1 + max((job.submitted.job.job_id for job in chain(grid.waiting, past)), default=0)
+        first_id = max(first_id, 1 + max((job.job.job_id for job in grid.queue.running), default=0))
+        self._coming = _again(past, span_ms, stage.load, first_id)
+
+    def outlook(self) -> Outlook:
+        """Play it, and return what became of it."""
+        grid = self._grid
+        for job in grid.waiting:
+            self._submit(grid.now_ms, job._replace(part=None))
+        self._play()
+        waits = [self._starts_ms.get(job, self._until_ms) - from_ms for job, from_ms in self._from_ms.items()]
+        span_ms, sizes = self._until_ms - grid.now_ms, self._stage.nodes
+        used = dict(zip(sizes, self._used_ms.tolist(), strict=True))
+        return Outlook(
+            jobs=len(waits) + self._never,
+            started=len(self._starts_ms),
+            never=self._never,
+            wait_ms=sum(waits) // max(1, len(waits)),
+            longest_ms=max(waits, default=0),
+            used=sum(used.values()) / (sum(sizes.values()) * span_ms),
+            sites=tuple(UsedSite(name, nodes, used[name] / max(1, nodes * span_ms)) for name, nodes in sizes.items()),
+        )
+
+    def _play(self) -> None:
+        """Play from instant to instant: ends by job, then submissions, then one pass, as cores have it."""
+        queue, now_ms, place, steps = self._queue, self._grid.now_ms, 0, 0
+        while now_ms < self._until_ms:
+            while self._ends and self._ends[0][0] <= now_ms:
+                queue.ended(now_ms, heapq.heappop(self._ends)[1])
+            while place < len(self._coming) and self._coming[place].submit_ms <= now_ms:
+                self._submit(now_ms, self._coming[place])
+                place += 1
+            for placed in queue.run_pass(now_ms):
+                self._start(now_ms, placed)
+            steps += 10 * queue.n_waiting if queue.reserves_starts else 1
+            if steps > MOST_STEPS:
+                raise InputError("hours: there is too much to play; ask for fewer hours, or a smaller load")
+            instants = [self._ends[0][0] if self._ends else None, queue.next_start_ms()]
+            instants.append(self._coming[place].submit_ms if place < len(self._coming) else None)
+            now_ms = max(now_ms + 1, min((each for each in instants if each is not None), default=self._until_ms))
+
+    def _submit(self, now_ms: int, job: PastJob) -> None:
+        submitted = job.submitted
+        left = np.array([0 if name in self._stage.drain else n for name, n in self._stage.nodes.items()], np.int64)
+        if self._stage.policy.why_never(left, submitted.job.width) is not None:
+            self._never += 1
+            return
+        draw, sensitivity = float(self._rng.random()), submitted.sensitivity
+        self._queue.submit(job.submit_ms, submitted.job, draw=draw, sensitivity=sensitivity, sends=submitted.sends)
+        self._from_ms[submitted.job.job_id] = now_ms
+        known = job.part if self._length < 1 else None
+        self._parts[submitted.job.job_id] = self._length if known is None else known
+
+    def _start(self, now_ms: int, placed: PlacedJob) -> None:
+        job_id, margin_ms = placed.job.job_id, self._grid.margin_ms if len(placed.fragments) > 1 else 0
+        start_ms = self._starts_ms[job_id] = now_ms + margin_ms
+        later_ms = margin_ms + self._grid.end_ms
+        if later_ms:
+            self._queue.expect_end(now_ms, job_id, now_ms + placed.length_ms + later_ms)
+        length_ms = max(1, round(placed.length_ms * self._parts[job_id]))
+        self._runs(job_id, placed.fragments, start_ms, start_ms + length_ms + self._grid.end_ms)
+
+    def _runs(self, job_id: int, fragments: Sequence[tuple[int, int]], start_ms: int, end_ms: int) -> None:
+        end_ms = max(end_ms, self._grid.now_ms + 1)
+        heapq.heappush(self._ends, (end_ms, job_id))
+        for site, nodes in fragments:
+            self._used_ms[site] += nodes * max(0, min(end_ms, self._until_ms) - start_ms)
+
+
+def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) -> list[PastJob]:
+    """Return jobs that come as those did, so much later, so many times as many, evenly among them."""
+    found: list[PastJob] = []
+    for number, job in enumerate(past):
+        for _ in range(int((number + 1) * load) - int(number * load)):
+            again = msgspec.structs.replace(job.submitted.job, job_id=first_id + len(found))
+            submitted = msgspec.structs.replace(job.submitted, job=again)
+            found.append(job._replace(submit_ms=job.submit_ms + span_ms, submitted=submitted))
+    return found
+
+
+def _how_sure(plays: Sequence[Outlooks]) -> str:
+    """Return in words how far the plays agree on what becomes of the waits."""
+    if len(plays) == 1:
+        return "too few jobs have ended to tell how much of their limits jobs take; with shorter jobs waits are shorter"
+    signs = [_sign(play.then.wait_ms - play.now.wait_ms) for play in plays]
+    gains = " and ".join(rough_span_text(abs(play.then.wait_ms - play.now.wait_ms)) for play in plays)
+    if len(set(signs)) == 1:
+        words = {0: "the same waits", 1: "longer waits", -1: "shorter waits"}[signs[0]]
+        return f"both plays come to {words}" + (f", by {gains} in the mean" if signs[0] else "")
+    return f"the plays disagree on whether waits are longer or shorter (by {gains}): take none for certain"
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)
+
+
+def _assumed(grid: GridNow, asked: WhatIf, n_past: int) -> tuple[str, ...]:
+    """Return in words what was assumed."""
+    span = rough_span_text(int(asked.hours * HOUR_MS))
+    coming = f"the {n_past:,} jobs that came in the last {span} come again in the next {span}, at the same instants"
+    if asked.load != 1:
+        coming += f"; to the grid as it would be {asked.load:g} times as many"
+    coming = coming if asked.again else "no other job comes"
+    said = [
+        coming,
+        "what runs goes on where it is, also at sites that are drained, or lose nodes",
+        "sites grant what they are asked for, and their own users keep the nodes that they have now",
+        "jobs that are held, or wait for other jobs, do not come",
+    ]
+    if grid.n_apart:
+        said.append(f"{grid.n_apart:,} waiting jobs that not all sites take are left out")
+    return tuple(said)

@@ -1,0 +1,85 @@
+"""A table of plain numbers in a text, read in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Floats, Int, kernel
+
+Bytes = npt.NDArray[np.uint8]
+
+NOT_PLAIN = -1
+"""Returned for a text that is not lines of so many plain numbers."""
+
+_TAB, _NEWLINE, _RETURN, _SPACE, _MINUS, _POINT, _ZERO, _NINE = 0x09, 0x0A, 0x0D, 0x20, 0x2D, 0x2E, 0x30, 0x39
+
+# A number of up to 15 digits is held exactly by a double, and so is a power of ten up to 22: their quotient is rounded
+# once, and is the double nearest to what is written.
+_MOST_DIGITS = 15
+
+
+@kernel
+def read_plain(text: Bytes, table: Floats) -> Int:
+    """Read lines of numbers with blanks between, such as ``-1`` or ``12.50``; lines of blanks are left out.
+
+    Parameters
+    ----------
+    text : numpy.ndarray of uint8, shape (n,)
+        ASCII. The last line need not end.
+    table : numpy.ndarray of float64, shape (rows, fields)
+        Written: a row a line. It has as many rows as the text has lines, or more.
+
+    Returns
+    -------
+    int
+        Rows written; `NOT_PLAIN` if a line has another number of fields, or holds anything but numbers of up to 15
+        digits without an exponent. What was written then means nothing.
+    """
+    place: Int = 0
+    row: Int = 0
+    field, fields, end = 0, table.shape[1], len(text)
+    while place <= end:
+        # What follows the last line is as good as the end of one.
+        byte = text[place] if place < end else np.uint8(_NEWLINE)
+        if byte in (_SPACE, _TAB, _RETURN):
+            place += 1
+        elif byte == _NEWLINE:
+            if field not in (0, fields):
+                return NOT_PLAIN
+            row += field != 0
+            field = 0
+            place += 1
+        else:
+            place, number = _number(text, place)
+            if place == NOT_PLAIN or field == fields:
+                return NOT_PLAIN
+            table[row, field] = number
+            field += 1
+    return row
+
+
+@kernel
+def _number(text: Bytes, place: Int) -> tuple[Int, float]:
+    """Return where the number that begins here ends, and the number; `NOT_PLAIN` if it is no plain one."""
+    minus = text[place] == _MINUS
+    place += minus
+    whole: Int = 0
+    digits, decimals, in_decimals = 0, 0, False
+    while place < len(text):
+        byte = text[place]
+        if _ZERO <= byte <= _NINE:
+            whole = whole * 10 + (np.int64(byte) - _ZERO)
+            digits += 1
+            decimals += in_decimals
+        elif byte == _POINT and not in_decimals:
+            in_decimals = True
+        elif byte in (_SPACE, _NEWLINE, _TAB, _RETURN):
+            break
+        else:
+            return NOT_PLAIN, 0.0
+        place += 1
+    if digits == 0 or digits > _MOST_DIGITS:
+        return NOT_PLAIN, 0.0
+    number = whole / 10.0**decimals
+    return place, -number if minus else number

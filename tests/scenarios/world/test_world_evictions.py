@@ -1,0 +1,85 @@
+"""Sites on which high jobs evict low ones in the simulated world: whole, and with all faults that it knows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.scenarios.world.works import Works
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.messages import EvictJob
+from gridweave.site.policy import SitePolicy
+from troubled_worlds import play_troubled
+
+NODES = 8
+LEVELS = (
+    Level(name="high", priority=2, evicts=("low",)),
+    Level(name="medium", priority=1),
+    Level(name="low", priority=0),
+)
+
+
+def evicting(evicted: str = "restart", fast: float = 2.0) -> HeterogeneousPolicy:
+    """Return a site of two halves, the one faster, on the whole of which wide jobs run as well."""
+    return HeterogeneousPolicy(
+        nodes=NODES,
+        classes=(MachineClass(name="plain", count=4), MachineClass(name="fast", count=4, speed=fast)),
+        clusters=(Cluster(name="all", nodes="0-7"), Cluster(name="front", nodes="0-3")),
+        levels=LEVELS,
+        evicted=evicted,
+    )
+
+
+def drawn(seed: int, jobs: int = 80) -> Workload:
+    """Return jobs of all three levels, half of them on one machine, under much load."""
+    rng = np.random.default_rng(seed)
+    run_ms = rng.integers(60_000, 2_000_000, jobs)
+    return Workload(
+        job_id=np.arange(1, jobs + 1),
+        submit_ms=np.sort(rng.integers(0, jobs * 250_000, jobs)),
+        width=rng.choice([1, 1, 1, 2, 3, 8], jobs),
+        estimate_ms=run_ms + rng.integers(0, 3, jobs) * 200_000,
+        run_ms=run_ms,
+        columns={"priority": rng.choice([0, 0, 0, 1, 2], jobs), "user": rng.integers(0, 3, jobs)},
+    )
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Return a list to which every eviction is added: the site, and whether the job was the grid's."""
+    seen: list[tuple[int, bool]] = []
+    evict = Works.evict
+
+    def noted(self: Works, now_ms: int, site: int, command: EvictJob) -> None:
+        seen.append((site, self._sites[site].attempt_of(command.job_id) != 0))
+        evict(self, now_ms, site, command)
+
+    monkeypatch.setattr(Works, "evict", noted)
+    return seen
+
+
+@pytest.mark.parametrize("evicted", ["restart", "checkpoint"])
+def test_own_users_in_the_world_have_the_schedule_of_their_site(evicted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody hands a job to the grid, a site that evicts does what it would do by itself."""
+    seen, workload, policy = counted(monkeypatch), drawn(3), evicting(evicted)
+    alone = simulate(workload, NODES, policy)
+    world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
+    assert len(seen) == alone.own_metrics["evictions"] > 3
+    assert world.start_ms.tolist() == alone.start_ms.tolist()
+    assert world.end_ms.tolist() == alone.end_ms.tolist()
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+@pytest.mark.parametrize("evicted", ["restart", "checkpoint"])
+def test_nothing_that_must_never_happen_does_where_jobs_are_evicted(
+    control: str, evicted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With losses, crashes and cuts no machine has two jobs, no job is lost, and none works twice at once."""
+    seen = counted(monkeypatch)
+    for seed in range(3):
+        play_troubled(drawn(seed), [NODES, 8, NODES], [evicting(evicted), SitePolicy(), evicting()], seed, control)
+    assert any(of_grid for _, of_grid in seen), "jobs of the grid are evicted too"

@@ -1,0 +1,164 @@
+"""What goes wrong on a real Slurm cluster, drilled: no job is lost, none runs twice, nothing is left there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from batch_site import NODES, BatchSite
+from gridweave.site.service.clock import Clock
+from slurm_cluster import SlurmCluster, running_cluster
+
+pytestmark = pytest.mark.slow
+
+PROCESS = """
+import asyncio, sys
+from pathlib import Path
+from types import SimpleNamespace
+from batch_site import BatchSite
+
+async def main():
+    site = BatchSite(SimpleNamespace(conf=Path(sys.argv[1])), Path(sys.argv[2]))
+    await site.start()
+    print(*[await site.submit(*sys.argv[3:], nodes=nodes) for nodes in (3, 4)], flush=True)
+    await asyncio.gather(*site.tasks)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """Return a cluster of four nodes."""
+    with running_cluster(tmp_path_factory.mktemp("slurm"), "drill", NODES, "120") as found:
+        yield found
+
+
+@pytest_asyncio.fixture
+async def site(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSite]:
+    """Return a site that runs; in the end nothing of it is left in Slurm."""
+    found = BatchSite(cluster, tmp_path)
+    await found.start()
+    yield found
+    await found.kill()
+    cluster.run("scancel", "--partition=main")
+    cluster.wait(lambda: not found.queue(), "an empty queue")
+
+
+def why(site: BatchSite, job_id: int) -> str:
+    """Return why a job waits, as it is explained."""
+    forecast = site.driver.site.forecast(site.driver.clock.now_ms(), job_id)
+    return "" if forecast is None else forecast.reason
+
+
+def counting(tmp_path: Path, then: str) -> tuple[str, ...]:
+    """Return a command that writes the number of its job down, and goes on."""
+    return "sh", "-c", f"echo $GRIDWEAVE_JOB_ID >> {tmp_path / 'runs'}; {then}"
+
+
+def runs(tmp_path: Path) -> list[int]:
+    """Return the jobs whose ranks have run, each as often as it has."""
+    return sorted(map(int, (tmp_path / "runs").read_text().split()))
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_is_drained(site: BatchSite, cluster: SlurmCluster) -> None:
+    """A job that needs it waits, and is told why; it starts when the node is back."""
+    cluster.run("scontrol", "update", f"NodeName={cluster.name}4", "State=DRAIN", "Reason=drill")
+    job = await site.submit("true", nodes=NODES)
+    await site.until(lambda: "down, drained or reserved" in why(site, job), "the reason of Slurm")
+    assert f"({cluster.name}4) (ReqNodeNotAvail)" in why(site, job)
+    cluster.run("scontrol", "update", f"NodeName={cluster.name}4", "State=RESUME")
+    assert (await site.over(job)).outcome == "finished"
+
+
+@pytest.mark.asyncio
+async def test_a_daemon_of_a_node_that_dies_under_a_job(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Its ranks go on, and end once; the node works again when its daemon is back."""
+    job = await site.submit(*counting(tmp_path, "sleep 2"), nodes=NODES)
+    await site.until(site.running(job), "a running job")
+    cluster.kill_node(0)
+    record = await site.over(job)
+    assert (record.outcome, record.attempt) == ("finished", 1)
+    cluster.start_node(0)
+    again = await site.submit(*counting(tmp_path, "true"), nodes=NODES)
+    assert (await site.over(again)).outcome == "finished"
+    assert runs(tmp_path) == sorted([job] * NODES + [again] * NODES)
+
+
+@pytest.mark.asyncio
+async def test_a_queue_that_is_full(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Slurm takes no more jobs; what was handed in waits, says why, and runs when there is room, once."""
+    plain = cluster.conf.read_text()
+    cluster.run("sbatch", "--hold", "--wrap", "true")
+    known = len(cluster.run("squeue", "-h", "-a", "-t", "all", "-o", "%i").split())
+    cluster.stop_controller()
+    cluster.conf.write_text(f"{plain}MaxJobCount={known + 2}\n")
+    cluster.start_controller()
+    jobs = [await site.submit(*counting(tmp_path, "true"), key=f"{number}") for number in range(6)]
+    await site.until(lambda: any("Slurm takes no job now" in why(site, job) for job in jobs), "a full queue")
+    cluster.stop_controller()
+    cluster.conf.write_text(plain)
+    cluster.start_controller()
+    assert [(await site.over(job)).outcome for job in jobs] == ["finished"] * 6
+    assert runs(tmp_path) == jobs
+
+
+@pytest.mark.asyncio
+async def test_a_time_limit_of_slurm(site: BatchSite, cluster: SlurmCluster) -> None:
+    """An administrator who shortens a job ends it at its limit; the reason says whose limit it was."""
+    job = await site.submit("sleep", "600", limit_ms=900_000)
+    await site.until(site.running(job), "a running job")
+    number = cluster.run("squeue", "-h", "-t", "R", "-o", "%i").strip()
+    cluster.run("scontrol", "update", f"JobId={number}", "EndTime=now+1seconds")
+    record = await site.over(job)
+    assert (record.outcome, record.reason) == ("limit", "it reached its time limit in Slurm (TIMEOUT)")
+
+
+@pytest.mark.asyncio
+async def test_a_clock_that_differs(site: BatchSite, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site's is four minutes behind those of Slurm and its nodes; munge refuses who is off by more than five."""
+    await site.kill()
+    own = cluster.run("sbatch", "--parsable", f"-N{NODES}", "--exclusive", "-t", "30", "--wrap", "sleep 600").strip()
+    cluster.wait(lambda: "R" in cluster.run("squeue", "-h", "-j", own, "-o", "%t"), "the cluster's own user")
+    monkeypatch.setattr("batch_site.Clock", partial(Clock, epoch_ms=240_000))
+    await site.start()
+    job = await site.submit("true", nodes=2)
+    await site.until(lambda: "(Resources)" in why(site, job), "the reason of Slurm")
+    cluster.run("scancel", own)
+    record = await site.over(job)
+    assert (record.outcome, record.starts) == ("finished", 1)
+    assert record.start_ms is not None
+    assert record.start_ms < Clock().now_ms() - 240_000
+
+
+@pytest.mark.asyncio
+async def test_the_process_of_a_site_is_killed(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
+    """By SIGKILL, while jobs run and wait; the next process reads its journal and ends them, each once."""
+    await site.kill()
+    command = counting(tmp_path, "sleep 4")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROCESS, str(cluster.conf), str(tmp_path), *command),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            jobs = [int(number) for number in (await process.stdout.readline()).split()]
+            while not (tmp_path / "runs").exists():
+                await asyncio.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    await site.start()
+    assert [(await site.over(job)).outcome for job in jobs] == ["finished"] * 2
+    assert runs(tmp_path) == sorted([jobs[0]] * (NODES - 1) + [jobs[1]] * NODES)

@@ -1,0 +1,230 @@
+"""A live site on which high jobs evict low ones: these save what they have done, leave, and are back in the queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gridweave.site.disciplines.heterogeneous.machines import MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.job import DescribeJob, JobRequest, Noted, Program, SignalName, WishKind
+from gridweave.site.launch import Outcome
+from gridweave.site.live import LiveSite
+from gridweave.site.messages import (
+    CancelJob,
+    CommitNodes,
+    Ended,
+    EndRun,
+    LeaseEnded,
+    Machine,
+    ReserveNodes,
+    RunEnded,
+    RunStarted,
+    StartRun,
+    TellGrid,
+    UserSubmitted,
+    Wish,
+)
+from gridweave.site.runs import SiteSettings
+
+OWN = 1_000_000_000_001
+LEVELS = (Level(name="high", priority=2, evicts=("low",)), Level(name="low", priority=0))
+WHY = f"evicted at north: job {OWN + 1} of level 'high' takes machines of level 'low'"
+
+
+def site(machines: int = 1, **options: Any) -> LiveSite:
+    """Return a site of so many machines, all alike."""
+    classes = (MachineClass(name="plain", count=machines),)
+    policy = HeterogeneousPolicy(nodes=machines, classes=classes, levels=LEVELS, **options)
+    agents = tuple(Machine(name=f"m{number}", nodes=1, ports=(2000, 2003)) for number in range(machines))
+    return LiveSite(SiteSettings(name="north", number=0, machines=agents, policy=policy))
+
+
+def submitted(key: str, priority: float = 0, seconds: int = 100, **program: Any) -> UserSubmitted:
+    """Return a job for one machine."""
+    request = JobRequest(program=Program(argv=("true",), **program), limit_ms=1000 * seconds, priority=priority)
+    return UserSubmitted(key, request)
+
+
+def starts(commands: list[Any]) -> list[tuple[str, int, int, int]]:
+    """Return the machine, the job, the attempt and the limit of each order to start."""
+    launches = [(each.machine, each.launch) for each in commands if isinstance(each, StartRun)]
+    return [(machine, launch.job_id, launch.attempt, launch.limit_ms) for machine, launch in launches]
+
+
+def notes(commands: list[Any], job_id: int) -> list[str]:
+    """Return the kinds of what is noted of a job."""
+    return [each.kind for each in commands if isinstance(each, Noted) and each.job_id == job_id]
+
+
+def evicting(checkpoint_signal: SignalName | None = None) -> tuple[LiveSite, list[Any]]:
+    """Return a site whose one machine runs a low job that a high one evicts after 20 s, and what it commands then."""
+    north = site()
+    north.handle(0, submitted("low", checkpoint_signal=checkpoint_signal))
+    north.handle(5, RunStarted("m0", OWN, 1))
+    commands = north.handle(20_000, submitted("high", 2, 50))
+    north.check_invariants()
+    return north, commands
+
+
+def test_the_evicted_has_time_and_the_machine_is_left_before_another_begins() -> None:
+    """The low job is sent its signal; the high one begins when it has ended, with all of its time before it."""
+    north, commands = evicting("USR1")
+    assert [each for each in commands if isinstance(each, EndRun)] == [EndRun("m0", OWN, 1, WHY, saves=True)]
+    assert starts(commands) == []
+    assert notes(commands, OWN) == ["evicted"]
+    assert notes(commands, OWN + 1) == ["submitted", "evicts", "starting"]
+    # Repeated orders keep what is not to begin from its machine as well.
+    assert list(north.runs.orders("m0")) == [EndRun("m0", OWN, 1, WHY, saves=True)]
+    commands = north.handle(27_000, RunEnded("m0", OWN, 1, "cancelled"))
+    north.check_invariants()
+    assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
+    assert notes(commands, OWN) == ["retried"]
+    low, high = north.book.records[OWN], north.book.records[OWN + 1]
+    assert (low.state, low.attempt, low.starts, high.start_ms) == ("waiting", 1, 1, 27_000)
+    told = north.forecast(30_000, OWN)
+    assert told is not None
+    assert told.start_ms == 77_000
+    assert "it was evicted 10s ago: job 1000000000002 of level 'high' takes machines of level 'low'" in told.reason
+    north.handle(28_000, RunStarted("m0", OWN + 1, 1))
+    commands = north.handle(70_000, RunEnded("m0", OWN + 1, 1, "finished"))
+    # It keeps the 20 s that it had done.
+    assert starts(commands) == [("m0", OWN, 2, 80_000)]
+    north.handle(70_001, RunStarted("m0", OWN, 2))
+    north.handle(90_000, RunEnded("m0", OWN, 2, "finished"))
+    assert (low.state, low.outcome, low.starts) == ("ended", "finished", 2)
+    north.check_invariants()
+
+
+def test_what_waits_for_a_machine_to_be_left_is_not_ended_at_its_limit() -> None:
+    """However long the evicted takes, the other has its whole limit from its start on, and is ended then."""
+    north, _ = evicting()
+    for now_ms in (60_000, 110_000, 150_000):
+        assert not [each for each in north.handle(now_ms) if isinstance(each, EndRun)]
+    north.handle(160_000, RunEnded("m0", OWN, 1, "cancelled"))
+    assert north.next_wakeup_ms() == 210_000
+    ended = [each for each in north.handle(210_000) if isinstance(each, EndRun)]
+    assert [(each.job_id, each.reason) for each in ended] == [(OWN + 1, "reached its limit")]
+
+
+def test_an_evicted_job_that_has_another_machine_starts_there_when_it_has_ended() -> None:
+    """It is never run twice at once: its next attempt waits for the end of the last."""
+    north = site(2)
+    commands = north.handle(0, submitted("low"), submitted("short", 2, 20))
+    assert [each[:2] for each in starts(commands)] == [("m0", OWN + 1), ("m1", OWN)]
+    north.handle(5, RunStarted("m1", OWN, 1), RunStarted("m0", OWN + 1, 1))
+    north.handle(1_000, submitted("high", 2, 50))
+    commands = north.handle(2_000, RunEnded("m0", OWN + 1, 1, "finished"))
+    north.check_invariants()
+    assert starts(commands) == []
+    assert north.book.records[OWN].state == "running"
+    commands = north.handle(3_000, RunEnded("m1", OWN, 1, "cancelled"))
+    north.check_invariants()
+    assert starts(commands) == [("m1", OWN + 2, 1, 50_000), ("m0", OWN, 2, 100_000)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "wish", "expected"),
+    [
+        ("cancelled", None, ("waiting", "")),
+        ("lost", None, ("waiting", "")),
+        ("finished", None, ("ended", "finished")),
+        ("failed", None, ("waiting", "")),
+        ("cancelled", "cancel", ("ended", "cancelled")),
+        ("cancelled", "requeue", ("waiting", "")),
+        ("cancelled", "hold", ("waiting", "")),
+    ],
+)
+def test_how_an_evicted_job_ends(ends: Outcome, wish: WishKind | None, expected: tuple[str, str]) -> None:
+    """What had done its work is over, what nobody wants too; all else waits, and only once."""
+    north, _ = evicting()
+    if wish is not None:
+        north.handle(21_000, Wish(wish, (OWN,)))
+        north.check_invariants()
+    commands = north.handle(22_000, RunEnded("m0", OWN, 1, ends))
+    north.check_invariants()
+    record = north.book.records[OWN]
+    assert (record.state, record.outcome) == expected
+    assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
+    waiting = [job.job_id for job, _ in north.core.site.waiting()]
+    assert waiting == ([OWN] if expected[0] == "waiting" else [])
+
+
+def test_a_job_that_must_not_begin_again_is_not_evicted() -> None:
+    """``--if-lost fail`` says so; the high job waits for its end."""
+    north = site()
+    north.handle(0, submitted("low", if_lost="fail"))
+    commands = north.handle(10, submitted("high", 2))
+    assert not [each for each in commands if isinstance(each, EndRun | StartRun)]
+    assert north.book.records[OWN + 1].state == "waiting"
+
+
+def of_the_grid(job_id: int, start_ms: int | None = None) -> tuple[DescribeJob, ReserveNodes]:
+    """Return a job of the grid for one machine, which is a part of a larger one if its start was agreed on."""
+    sites = ("north",) if start_ms is None else ("north", "south")
+    request = JobRequest(program=Program(argv=("true",)), nodes=len(sites), limit_ms=100_000)
+    described = DescribeJob(job_id, 1, request, 100_000, 0, len(sites), sites)
+    return described, ReserveNodes(job_id, 1, 1, 100_000, start_ms)
+
+
+def answers(commands: list[Any]) -> list[Any]:
+    """Return what the grid is told of ends."""
+    told = [each.message for each in commands if isinstance(each, TellGrid)]
+    return [each for each in told if isinstance(each, Ended | LeaseEnded)]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_part_of_the_grid_goes_back_when_it_has_left(has_begun: bool) -> None:
+    """The grid hears that it is lost once no machine runs it, and not before; the site does not run it again."""
+    north = site()
+    start_ms = 1_000 if has_begun else None
+    north.handle(0, *of_the_grid(7, start_ms))
+    if has_begun:
+        north.handle(10, CommitNodes(7, 1))
+        north.handle(1_000)
+    north.handle(1_005, RunStarted("m0", 7, 1))
+    commands = north.handle(20_000, submitted("high", 2, 50))
+    north.check_invariants()
+    assert answers(commands) == []
+    commands = north.handle(22_000, RunEnded("m0", 7, 1, "cancelled"))
+    north.check_invariants()
+    assert answers(commands) == [Ended(7, 1, 22_000, "lost")]
+    assert starts(commands) == [("m0", OWN, 1, 50_000)]
+    assert list(north.core.site.waiting()) == []
+
+
+def test_a_part_that_has_not_started_is_released() -> None:
+    """What was reserved until an agreed start is given to the high job at once: nothing of it runs yet."""
+    north = site()
+    north.handle(0, *of_the_grid(7, 60_000))
+    commands = north.handle(20_000, submitted("high", 2, 50))
+    north.check_invariants()
+    assert answers(commands) == [LeaseEnded(7, 1)]
+    assert starts(commands) == [("m0", OWN, 1, 50_000)]
+
+
+def test_a_part_that_the_grid_cancels_while_it_leaves_is_cancelled() -> None:
+    """It does not come back to the grid as lost, which would run it again."""
+    north = site()
+    north.handle(0, *of_the_grid(7))
+    north.handle(5, RunStarted("m0", 7, 1))
+    north.handle(20_000, submitted("high", 2, 50))
+    north.handle(21_000, CancelJob(7, 1))
+    north.check_invariants()
+    commands = north.handle(22_000, RunEnded("m0", 7, 1, "cancelled"))
+    assert answers(commands) == [Ended(7, 1, 22_000, "cancelled")]
+    north.check_invariants()
+
+
+def test_a_site_goes_on_from_its_state_while_a_job_leaves() -> None:
+    """A site that was restored between the signal and the end commands the same from then on."""
+    one, _ = evicting()
+    other = site()
+    state = msgspec.json.decode(msgspec.json.encode(one.state()), type=one.state_type)
+    other.restore(state)
+    other.check_invariants()
+    for now_ms, event in ((22_000, RunEnded("m0", OWN, 1, "cancelled")), (23_000, RunStarted("m0", OWN + 1, 1))):
+        assert one.handle(now_ms, event) == other.handle(now_ms, event)
+    assert one.state() == other.state()
