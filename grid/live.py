@@ -435,7 +435,9 @@ class LiveGrid:
         """Return the sites that do not take the user of a job, or its options for a batch system, and why."""
         found: dict[int, str] = {}
         for site in range(len(self._names)):
-            why = self._takes.get(site, ANYONE).refusal(request.user, request.batch_options)
+            why = self._takes.get(site, ANYONE).refusal(
+                request.user, request.batch_options, has_forms=bool(request.forms)
+            )
             if why is None and (site, request.user) in self._denied:
                 why = f"it has refused a job of {request.user!r}"
             if why is not None:

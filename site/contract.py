@@ -452,8 +452,8 @@ class ContractCore:
             job_id=job_id,
             width=width,
             estimate_ms=start_ms - self._now_ms + length_ms,
-            # The grid has chosen how wide it is.
-            forms=(JobForm(width=width),) if self.site.evicts_jobs else (),
+            # The grid has chosen how wide it is, at most: a job that has forms may start in any.
+            forms=(not is_shared and request.job and request.job.forms) or self._as_wide(width),
             in_step=is_shared,
         )
         reason = why_impossible(job) or self._share.why_not(width)
@@ -469,6 +469,10 @@ class ContractCore:
         self._parts[job_id] = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
         self._share.nodes += width
         return (JobSubmitted(job, True),)
+
+    def _as_wide(self, width: int) -> tuple[JobForm, ...]:
+        """Return the form in which a part of this width runs where jobs have forms."""
+        return (JobForm(width=width),) if self.site.has_forms else ()
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
         job = request.job

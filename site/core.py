@@ -104,7 +104,7 @@ class SiteCore:
         self._pool = NodePool(nodes)
         entry = entry_of(policy)
         self.slices_time, self.shares_nodes = entry.slices_time, entry.shares_nodes
-        self.gives_fractions = entry.gives_fractions
+        self.gives_fractions, self.has_forms = entry.gives_fractions, entry.has_forms
         # A job that is slow, or stands still, on one of its sites has the others wait, and is ended there at its limit.
         self.takes_parts = not (entry.slices_time or entry.gives_fractions)
         self._use(entry.make(nodes, policy, week_offset_ms))

@@ -106,21 +106,6 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
-def check_alone(sites: Sequence[object], mode: str, report: FileReport) -> None:
-    """Check that disciplines which are only simulated, each site by itself, are asked for nothing else.
-
-    Parameters
-    ----------
-    mode : str
-        Of the grid of a scenario; ``live`` for a live one.
-    """
-    for number, site in enumerate(sites):
-        entry = DISCIPLINES.get(site.discipline) if isinstance(site, Site) and mode != "local" else None
-        if entry is not None and entry.simulated_alone:
-            only = "only in scenarios with mode = 'local' and by `gridweave simulate`"
-            report.add(("sites", number, "discipline"), f"is {entry.name!r}, which there is {only}")
-
-
 def check_live_only(sites: Sequence[object], control: str | None, report: FileReport) -> None:
     """Check that disciplines which only live sites have are asked for nothing else.
 
@@ -209,7 +194,7 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:
     """Return whether the grid has all nodes of all sites for itself, and all say in what starts there."""
     return grid.control == "full" and all(
-        site.grid_share == 1 and not site.own_users_first and not site.shares_nodes
+        site.grid_share == 1 and not site.own_users_first and not (site.shares_nodes or site.has_forms)
         for site in sites
         if isinstance(site, Site)
     )

@@ -301,9 +301,9 @@ class Entry:
     gives_fractions : bool
         Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
         intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
-    simulated_alone : bool
-        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
-        world nor a live site carries out what it commands.
+    has_forms : bool
+        Whether its machines differ in speed, and jobs may have several forms, of which it chooses: a job may have other
+        nodes than it is wide.
     live_only : bool
         Whether only a live site can have it, and no simulation.
     is_in_control : callable
@@ -344,7 +344,7 @@ class Entry:
     table_key: str = ""
     shares_nodes: bool = False
     gives_fractions: bool = False
-    simulated_alone: bool = False
+    has_forms: bool = False
     live_only: bool = False
     is_in_control: Callable[[Any], bool] = lambda _table: True
     shares_time: bool = False

@@ -18,28 +18,28 @@ class Evictions(NamedTuple):
     ----------
     slots : numpy.ndarray of int64, shape (capacity,)
         Whom the last pass has evicted, in that order.
+    keeps_work : numpy.ndarray of bool, shape (capacity,)
+        Whether each of them goes on from where it was.
     counts : numpy.ndarray of int64, shape (2,)
         How many those are, and how many evictions there were in all.
     lost_node_ms : numpy.ndarray of float64, shape (1,)
         What nodes had worked on jobs that begin again.
-    keeps_work : bool
-        Whether an evicted job goes on from where it was.
     """
 
     slots: npt.NDArray[np.int64]
+    keeps_work: npt.NDArray[np.bool_]
     counts: npt.NDArray[np.int64]
     lost_node_ms: npt.NDArray[np.float64]
-    keeps_work: bool
 
 
-def no_evictions(room: int, *, keeps_work: bool) -> Evictions:
+def no_evictions(room: int) -> Evictions:
     """Return that nobody was evicted, with room for so many at once."""
-    return Evictions(np.zeros(room, np.int64), np.zeros(2, np.int64), np.zeros(1), keeps_work)
+    return Evictions(np.zeros(room, np.int64), np.zeros(room, np.bool_), np.zeros(2, np.int64), np.zeros(1))
 
 
 @kernel_part
-def evict(state: SiteState, evictions: Evictions, place: Int, now_ms: Int) -> Int:
-    """Take the running job at this place off its nodes and return its slot; it is in no queue then.
+def evict(state: SiteState, evictions: Evictions, place: Int, keeps_work: bool, now_ms: Int) -> None:
+    """Take the running job at this place off its nodes; it is in no queue then.
 
     If it keeps its work, its estimate is what is left of it.
     """
@@ -50,11 +50,11 @@ def evict(state: SiteState, evictions: Evictions, place: Int, now_ms: Int) -> In
     counters.free += job.width
     counters.stale = REPLAN
     done_ms = now_ms - (end_ms - job.estimate_ms)
-    if evictions.keeps_work:
+    if keeps_work:
         job.estimate_ms -= done_ms
     else:
         evictions.lost_node_ms[0] += done_ms * job.width
     evictions.slots[evictions.counts[0]] = slot
+    evictions.keeps_work[evictions.counts[0]] = keeps_work
     evictions.counts[0] += 1
     evictions.counts[1] += 1
-    return slot

@@ -453,7 +453,7 @@ def _take_off_evicted(evictions: Evictions, work: WorkTable, run: RunArrays, now
     """Have the jobs that the pass has evicted run no more; one that keeps its work has that much less to run."""
     for i in range(evictions.counts[0]):
         row = evictions.slots[i]
-        if evictions.keeps_work:
+        if evictions.keeps_work[i]:
             run.run_ms[row] -= now_ms - run.start_ms[row]
         take_end(run.ends, work, work[row].place)
         run.start_ms[row] = NOT_YET

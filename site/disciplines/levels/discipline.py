@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from gridweave.site.disciplines.levels.kernels.levels import LevelRules, LevelTable
-from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.policy import WAYS, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction
 from gridweave.site.disciplines.queue import ArrayDiscipline
@@ -64,7 +64,7 @@ class Levels(ArrayDiscipline):
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
-        return super().why_never(job) or why_not_allowed(self._by.levels, job.priority, job.user)
+        return super().why_never(job) or why_not_allowed(self._by.levels, job.priority, job.user_name or job.user)
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
@@ -73,6 +73,7 @@ class Levels(ArrayDiscipline):
         slot = self._slots.next_free
         self.table.base[slot] = level_of(self._by.levels, job.priority)
         self.table.times[slot] = self.table.by[slot] = 0
+        self.table.way[slot] = WAYS[job.if_evicted or self._by.evicted]
         super().submit(now_ms, job)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
@@ -85,10 +86,12 @@ class Levels(ArrayDiscipline):
         evictions.counts[0] = 0
         started = super().run_pass(now_ms)
         starts = {job.job_id for job in started}
-        for slot in evictions.slots[: evictions.counts[0]].tolist():
+        for slot, keeps_work in zip(
+            evictions.slots[: evictions.counts[0]].tolist(), evictions.keeps_work, strict=False
+        ):
             left_ms = int(self._state.jobs[slot]["estimate_ms"])
             job = self._slots.jobs[slot] = msgspec.structs.replace(self._slots.jobs[slot], estimate_ms=left_ms)
-            self._evicted.append(Eviction(job.job_id, evictions.keeps_work, *self._why_evicted(slot)))
+            self._evicted.append(Eviction(job.job_id, bool(keeps_work), *self._why_evicted(slot)))
             if job.job_id in starts:  # on other nodes, which several evictions have left over
                 self._end_ms[job.job_id] = now_ms + left_ms
             else:
@@ -165,4 +168,4 @@ def totals_of(table: LevelTable) -> dict[str, float]:
 
 def _told(table: LevelTable) -> tuple[np.ndarray[Any, Any], ...]:
     """Return what is kept when there is room for more jobs."""
-    return table.base, table.times, table.by, table.evictions.counts, table.evictions.lost_node_ms
+    return table.base, table.times, table.by, table.way, table.evictions.counts, table.evictions.lost_node_ms

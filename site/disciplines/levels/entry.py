@@ -59,7 +59,6 @@ ENTRY = Entry(
     backfills=BACKFILLS["queue"],
     table=LevelsTable,
     table_key=NAME,
-    simulated_alone=True,
     columns=COLUMNS,
     metrics=metrics_of,
     compiled=Compiled(site=compiled_site, piece=20_000),

@@ -8,13 +8,16 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.levels.kernels.levels import LevelTable
+from gridweave.site.disciplines.levels.kernels.levels import CHECKPOINTS, RESTARTS, STAYS, LevelTable
 from gridweave.site.disciplines.levels.rights import Level, level_problems, option_problems
 from gridweave.site.kernels.evictions import no_evictions
 from gridweave.site.policy import SitePolicy
 
 NAME = "levels"
 """Of the discipline."""
+
+WAYS = {"restart": RESTARTS, "checkpoint": CHECKPOINTS, "never": STAYS}
+"""What a site, or a job, says of evictions, as compiled code reads it."""
 
 
 class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +87,8 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
         evicts = np.array([[name in level.evicts for name in names] for level in self.levels], np.bool_)
         return LevelTable(
             *np.zeros((3, slots), np.int64),
-            no_evictions(room, keeps_work=self.evicted == "checkpoint"),
+            np.full(slots, WAYS[self.evicted]),
+            no_evictions(room),
             np.zeros(room, np.int64),
             evicts.reshape(len(names), len(names)),
             self.raise_after or 0,

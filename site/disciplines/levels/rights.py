@@ -19,15 +19,15 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name : str
     priority : float
         A job is of the highest level whose priority it has or exceeds.
-    users : tuple of int, optional
-        Who may use it; everybody, if it is not said.
+    users : tuple of int or str, optional
+        Who may use it, by number or, live, by name; everybody, if it is not said.
     evicts : tuple of str
         The levels whose running jobs it may evict, all below it.
     """
 
     name: str
     priority: float
-    users: tuple[int, ...] | None = None
+    users: tuple[int | str, ...] | None = None
     evicts: tuple[str, ...] = ()
 
 
@@ -40,7 +40,7 @@ def level_of(levels: Sequence[Level], priority: float) -> int:
     return next((at for at, one in enumerate(levels) if priority >= one.priority), len(levels) - 1)
 
 
-def why_not_allowed(levels: Sequence[Level], priority: float, user: int | None) -> str | None:
+def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | None) -> str | None:
     """Return why a user may not submit a job of this priority, or None."""
     level = levels[level_of(levels, priority)]
     if level.users is None or user in level.users:

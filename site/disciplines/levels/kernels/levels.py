@@ -13,6 +13,10 @@ from gridweave.site.kernels.evictions import Evictions, evict
 from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
 
 
+RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)
+"""What becomes of a job that is evicted: it begins again, or goes on from where it was; or it is never evicted."""
+
+
 class LevelTable(NamedTuple):
     """The levels of the jobs of a site, and who may evict whom; level 0 is the highest.
 
@@ -24,6 +28,8 @@ class LevelTable(NamedTuple):
         How often it was evicted.
     by : numpy.ndarray of int64, shape (slots,)
         The id of the job for which it was evicted last; of no meaning if it never was.
+    way : numpy.ndarray of int64, shape (slots,)
+        What becomes of it: `RESTARTS`, `CHECKPOINTS`, `STAYS`.
     evictions : Evictions
     picked : numpy.ndarray of int64, shape (capacity,)
         Room to work in.
@@ -38,6 +44,7 @@ class LevelTable(NamedTuple):
     base: npt.NDArray[np.int64]
     times: npt.NDArray[np.int64]
     by: npt.NDArray[np.int64]
+    way: npt.NDArray[np.int64]
     evictions: Evictions
     picked: npt.NDArray[np.int64]
     evicts: npt.NDArray[np.bool_]
@@ -165,7 +172,8 @@ def _made_room(state: SiteState, levels: LevelTable, head: Int, lacking: Int, no
             lacking += state.jobs[slot].width
         else:
             state.counters[0].n_blocks = 0
-            evict(state, levels.evictions, _running_place(state, slot), now_ms)
+            keeps_work = levels.way[slot] == CHECKPOINTS
+            evict(state, levels.evictions, _running_place(state, slot), keeps_work, now_ms)
             levels.times[slot] += 1
             levels.by[slot] = state.jobs[head].job_id
             enqueue_by_level(state, levels, slot)
@@ -192,7 +200,9 @@ def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_
     """Whether the job at a place of the running ones may be evicted for a waiting one, behind which it then stands."""
     slot = state.running[place].slot
     level = _level(levels, head)
-    if not levels.evicts[level, _level(levels, slot)] or state.running[place].end_ms <= now_ms:
+    if not levels.evicts[level, _level(levels, slot)] or levels.way[slot] == STAYS:
+        return False
+    if state.running[place].end_ms <= now_ms:  # it is at its limit, and about to leave
         return False
     raised = level_after(levels, slot, levels.times[slot] + 1)
     return raised > level or comes_before(state.jobs[head], state.jobs[slot])
