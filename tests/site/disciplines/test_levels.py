@@ -177,6 +177,18 @@ def test_only_who_is_needed_is_evicted_and_says_by_whom() -> None:
     core.check_invariants()
 
 
+def test_a_job_says_what_becomes_of_it() -> None:
+    """One that is never evicted keeps its nodes, though it started last; another keeps its work."""
+    core = SiteCore(8, queue_of())
+    core.handle(0, JobSubmitted(job(1, 4, 100, if_evicted="checkpoint")))
+    core.handle(1, JobSubmitted(job(2, 4, 100, if_evicted="never")))
+    evicted, _ = core.handle(30, JobSubmitted(job(3, 2, 10, priority=2)))
+    assert isinstance(evicted, EvictJob)
+    assert (evicted.job_id, evicted.keeps_work) == (1, True)
+    core.handle(40, JobFinished(3))
+    assert [each.end_by_estimate_ms for each in core.running()] == [101, 110]
+
+
 def test_a_site_goes_on_from_its_state() -> None:
     """A fresh core that takes in the state of another, with evicted jobs, does what that does."""
     policy = queue_of(CHAIN, evicted="checkpoint", raise_after=2)

@@ -12,7 +12,6 @@ from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.evictions import Evictions, evict
 from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
 
-
 RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)
 """What becomes of a job that is evicted: it begins again, or goes on from where it was; or it is never evicted."""
 
