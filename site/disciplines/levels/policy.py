@@ -85,12 +85,15 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Return the levels as compiled code reads them, for so many jobs of which so many may run at once."""
         names = [level.name for level in self.levels]
         evicts = np.array([[name in level.evicts for name in names] for level in self.levels], np.bool_)
+        base, times, by = np.zeros((3, slots), np.int64)
         return LevelTable(
-            *np.zeros((3, slots), np.int64),
-            np.full(slots, WAYS[self.evicted]),
-            no_evictions(room),
-            np.zeros(room, np.int64),
-            evicts.reshape(len(names), len(names)),
-            self.raise_after or 0,
-            self.least_gain_ms,
+            base=base,
+            times=times,
+            by=by,
+            way=np.full(slots, WAYS[self.evicted]),
+            evictions=no_evictions(room),
+            picked=np.zeros(room, np.int64),
+            evicts=evicts,
+            raise_after=self.raise_after or 0,
+            least_gain_ms=self.least_gain_ms,
         )
