@@ -153,8 +153,6 @@ def run_batch(
         now_ms = _next_instant(state, site, paced, grid, links, cancels, outages, evictions, run)
         if now_ms >= stop_ms:
             return DONE if stop_ms == NEVER_MS else LINKS_CHANGE
-        if now_ms == NEVER_MS:
-            return DONE
         if grid is not None:
             lacking = _lacking_room(state, grid.plan, links, run, now_ms)
             if lacking != DONE:
