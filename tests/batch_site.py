@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.live import GridSettings
+from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.driver import GridDriver
 from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.ended import output_of
 from gridweave.site.batch.service.folder import SharedFolder
@@ -20,6 +24,7 @@ from gridweave.site.job import OVER, Accepted, JobRecord, JobRequest, Program
 from gridweave.site.messages import Machine
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock
+from gridweave.site.service.site_driver import GRID
 from slurm_cluster import SlurmCluster
 
 NODES = 4
@@ -129,3 +134,66 @@ class BatchSite:
     def queue(self) -> list[str]:
         """Return the names of the jobs in Slurm that have not ended."""
         return self.cluster.run("squeue", "-h", "-a", "-o", "%j").split()
+
+
+class SiteOfGrid(BatchSite):
+    """A site whose grid is in the same event loop."""
+
+    grid: GridDriver
+
+    async def to_grid(self, _peer: str, data: bytes) -> None:
+        """Hand the grid what it is to hear."""
+        self.grid.packet(self.name, data)
+
+
+class GridOfClusters:
+    """A grid under limited control of sites on real clusters, in this event loop."""
+
+    def __init__(self, clusters: Sequence[SlurmCluster], folder: Path, policy: BatchPolicy) -> None:
+        self.sites = [
+            SiteOfGrid(each, folder / each.name, policy, each.name, number) for number, each in enumerate(clusters)
+        ]
+        settings = GridSettings(
+            sites=tuple((site.name, NODES) for site in self.sites),
+            policy=GridPolicy(mode="multi-site", control="limited"),
+            retry_ms=1_000,
+        )
+        self.driver = GridDriver(settings, folder / "grid.journal", Clock(), to_site=self._to_site)
+
+    async def _to_site(self, name: str, data: bytes) -> None:
+        next(site for site in self.sites if site.name == name).driver.packet(GRID, data)
+
+    async def __aenter__(self) -> GridOfClusters:
+        """Start it."""
+        for site in self.sites:
+            site.folder.mkdir()
+            site.grid = self.driver
+            await site.start()
+        self._works = asyncio.ensure_future(self.driver.run())
+        return self
+
+    async def submit(self, *argv: str, nodes: int, limit_ms: int = 60_000) -> int:
+        """Hand in a job, and return its number."""
+        request = JobRequest(program=Program(argv=argv), nodes=nodes, limit_ms=limit_ms, user="anna")
+        (answer,) = await self.driver.submit([(f"{argv} {nodes}", request)])
+        assert isinstance(answer, Accepted), answer
+        return answer.job_id
+
+    def record(self, job_id: int) -> JobRecord:
+        """Return what is known of a job."""
+        records = self.driver.grid.book.records
+        return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop it; in the end nothing of it is left in Slurm."""
+        self._works.cancel()
+        await asyncio.gather(self._works, return_exceptions=True)
+        await self.driver.close()
+        for site in self.sites:
+            await site.kill()
+            site.cluster.run("scancel", "--partition=main")
+            site.cluster.wait(partial(_is_empty, site), "an empty queue")
+
+
+def _is_empty(site: BatchSite) -> bool:
+    return not site.queue()

@@ -79,10 +79,12 @@ class Works:
     loop : VirtualLoop
     rng : numpy.random.Generator
     history : History
+    grace_s : float
+        How long a piece takes on average to save what it has done.
     """
 
-    def __init__(self, loop: VirtualLoop, rng: np.random.Generator, history: History) -> None:
-        self.loop, self.rng, self.history = loop, rng, history
+    def __init__(self, loop: VirtualLoop, rng: np.random.Generator, history: History, *, grace_s: float = 0.02) -> None:
+        self.loop, self.rng, self.history, self.grace_s = loop, rng, history, grace_s
         self._here: dict[Key, dict[Machine, tuple[int, int]]] = {}
         self._since: dict[Key, int] = {}
         self._works: set[Key] = set()
@@ -277,7 +279,7 @@ class FakeRunner:
             machine.end(key, "cancelled", reason)
         else:
             machine.works.loop.outside(
-                machine.works.rng.exponential(0.02),
+                machine.works.rng.exponential(machine.works.grace_s if saves else 0.02),
                 lambda: machine.end(key, "cancelled", reason) if machine.folder.get(key) is piece else None,
             )
         await asyncio.sleep(0)

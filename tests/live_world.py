@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 
 from fake_machines import FakeRunner, Machine, Works
@@ -24,10 +25,13 @@ from gridweave.grid.service import driver as grid_driver
 from gridweave.grid.service.driver import GridDriver
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.contract import ALONE_MS
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.messages import ORDERS, CommitNodes, LeaseEnded, Reserved, ReserveNodes, Started, StartRun
+from gridweave.site.messages import ORDERS, CommitNodes, EndRun, LeaseEnded, Reserved, ReserveNodes, Started, StartRun
 from gridweave.site.messages import Machine as SiteMachine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -105,11 +109,21 @@ class LiveWorld:
     rng : numpy.random.Generator
     shapes : list of list of int, optional
         Nodes of each machine of each site, under full control and all for the grid; drawn, if left out.
+    evicts : bool
+        Whether on each site some jobs evict others; a site is killed often just when it has told one to leave.
     """
 
-    def __init__(self, loop: VirtualLoop, rng: np.random.Generator, shapes: list[list[int]] | None = None) -> None:
-        self.loop, self.rng = loop, rng
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        rng: np.random.Generator,
+        shapes: list[list[int]] | None = None,
+        *,
+        evicts: bool = False,
+    ) -> None:
+        self.loop, self.rng, self.evicts = loop, rng, evicts
         self.errors: list[BaseException] = []
+        self.killed_amid = 0
         draw = rng.random
         self.loss, self.twice, self.delay_s = draw() * 0.2, draw() * 0.2, rng.choice([0.002, 0.05, 0.3])
         loop.slowest_s = float(rng.choice([0.05, 0.05, 0.8]))
@@ -126,14 +140,16 @@ class LiveWorld:
         nodes = [count for shape in shapes for count in shape]
         self.history = History(nodes + [0] * n_sites)
         self._first_site = len(nodes)
-        self.works = Works(loop, rng, self.history)
+        self.works = Works(loop, rng, self.history, grace_s=1.0 if evicts else 0.02)
         self.settings: list[SiteSettings] = []
         for number, shape in enumerate(shapes):
             agents = tuple(
                 SiteMachine(name=f"s{number}m{place}", nodes=count, ports=(2000, 2000 + int(rng.integers(0, 4))))
                 for place, count in enumerate(shape)
             )
-            policy = SitePolicy(backfill=str(rng.choice(["easy", "conservative", "none"])))
+            policy: Policy = SitePolicy(backfill=str(rng.choice(["easy", "conservative", "none"])))
+            if evicts:
+                policy = evicting(sum(shape))
             owner = OwnerPolicy(
                 grid_share=1.0 if sum(shape) == 1 or not is_drawn else float(rng.choice([1.0, 0.7])),
                 own_users_first=bool(draw() < 0.3),
@@ -244,6 +260,15 @@ class LiveWorld:
     def _order(self, to: Node, data: bytes) -> None:
         life = to.process
         for order in ORDERS.decode(data):
+            if (
+                self.evicts
+                and isinstance(order, EndRun)
+                and order.saves
+                and self.in_trouble
+                and self.rng.random() < 0.3
+            ):
+                site = self.sites[self._machine_of(to).site]
+                self.loop.outside(self.rng.exponential(0.3), self._kill_amid, site)
             if isinstance(order, StartRun):
                 key = order.launch.job_id, order.launch.attempt
                 self._machine_of(to).slots[key] = order.slots
@@ -306,7 +331,8 @@ class LiveWorld:
         """Be a user: hand in a job, until there is an answer; perhaps hand it in again, or want it no more."""
         rng = self.rng
         await asyncio.sleep(rng.random() * TROUBLE_S * 0.7)
-        run_ms = int(rng.exponential(3_000)) + 1
+        # What runs for longer than `SLACK_MS` would count as alone when a part of it fails.
+        run_ms = int(rng.uniform(4_000, 15_000) if self.evicts else rng.exponential(3_000)) + 1
         limit_ms = run_ms + 30_000 if rng.random() < 0.85 else max(1, run_ms // 2)
         ends_well, goes_on = rng.random() > 0.1, rng.random() < 0.1
         program = Program(
@@ -318,6 +344,8 @@ class LiveWorld:
             end_on_failure=not (goes_on and ends_well),
         )
         request = JobRequest(program=program, nodes=int(rng.integers(1, widest + 1)), limit_ms=limit_ms, user="anna")
+        if self.evicts:
+            request = msgspec.structs.replace(request, priority=float(rng.choice([0, 0, 1, 2])))
         if self.with_wishes:
             request = with_wishes(rng, request, self._places.get(node.name, ()), node.name)
         job_ids = set()
@@ -401,6 +429,12 @@ class LiveWorld:
                 self._machine_of(node).runner = None
             self.loop.call_later(self.rng.exponential(2.0), self._start, node)
 
+    def _kill_amid(self, site: Node) -> None:
+        """Kill a site while jobs leave that were evicted, if they still do."""
+        if site.is_up and any(run.is_evicted for run in site.driver.site.runs.state().runs):
+            self.killed_amid += 1
+            self._kill(site)
+
     def _machine_of(self, node: Node) -> Machine:
         return next(machine for machine in self.machines if machine.name == node.name)
 
@@ -445,9 +479,9 @@ class LiveWorld:
         rng = self.rng
         users: list[Awaitable[None]] = []
         widest = sum(nodes for _, nodes in self.grid_settings.sites)
-        for number in range(int(rng.integers(3, 16))):
+        for number in range(int(rng.integers(3, 16)) + 15 * self.evicts):
             site = int(rng.integers(len(self.sites)))
-            if rng.random() < 0.25:
+            if rng.random() < (0.8 if self.evicts else 0.25):
                 users.append(self.use(number, self.sites[site], self.settings[site].nodes))
             else:
                 users.append(self.use(number, self.grid, widest))
@@ -522,6 +556,11 @@ class LiveWorld:
             outcome = "cancelled"
         self.history.reported(now_ms, job_id, outcome)
 
+    @property
+    def evictions(self) -> int:
+        """How many jobs were evicted, as far as sites have written it down."""
+        return sum(note["kind"] == "evicted" for disk in self.disks for note in disk.notes)
+
     def _check_cores(self) -> None:
         for node, disk in zip([*self.sites, self.grid], self.disks, strict=True):
             core = node.driver.grid if node is self.grid else node.driver.site
@@ -565,12 +604,28 @@ async def _harmless(work: Awaitable[Any]) -> None:
         await work
 
 
-def play(seed: int) -> LiveWorld:
+def evicting(nodes: int) -> HeterogeneousPolicy:
+    """Return a site on which jobs of each level evict those of the lowest."""
+    return HeterogeneousPolicy(
+        nodes=nodes,
+        classes=(MachineClass(name="plain", count=nodes),),
+        clusters=(Cluster(name="all", nodes=f"0-{nodes - 1}"),) if nodes > 1 else (),
+        levels=(
+            Level(name="high", priority=2, evicts=("medium", "low")),
+            Level(name="medium", priority=1, evicts=("low",)),
+            Level(name="low", priority=0),
+        ),
+    )
+
+
+def play(seed: int, *, evicts: bool = False) -> LiveWorld:
     """Play one grid.
 
     Parameters
     ----------
     seed : int
+    evicts : bool
+        As for `LiveWorld`.
 
     Returns
     -------
@@ -593,7 +648,7 @@ def play(seed: int) -> LiveWorld:
             stack.enter_context(patch)
         asyncio.set_event_loop(loop)
         try:
-            world = LiveWorld(loop, rng)
+            world = LiveWorld(loop, rng, evicts=evicts)
             loop.set_exception_handler(world.on_fault)
             loop.run_until_complete(world.play())
             return world
@@ -608,19 +663,20 @@ def play(seed: int) -> LiveWorld:
 
 
 def main() -> None:
-    """Play many seeds; print those that fail."""
+    """Play many seeds, with ``evicts`` as third argument those with evictions; print those that fail."""
     logging.disable()
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    failed = 0
+    first, count, evicts = int(sys.argv[1]), int(sys.argv[2]), "evicts" in sys.argv[3:]
+    failed = evictions = killed = 0
     for seed in range(first, first + count):
         try:
-            play(seed)
+            world = play(seed, evicts=evicts)
+            evictions, killed = evictions + world.evictions, killed + world.killed_amid
         except Exception as error:
             failed += 1
             if count == 1:  # show all of it
                 raise
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-    print(f"{count} seeds, {failed} failed")
+    print(f"{count} seeds, {failed} failed, {evictions} evictions, {killed} kills of a site amid them")
 
 
 if __name__ == "__main__":

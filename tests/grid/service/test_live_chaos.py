@@ -30,3 +30,13 @@ def test_the_same_seed_gives_the_same_history() -> None:
     stories = [[disk.notes for disk in play(11).disks] for _ in range(2)]
     assert stories[0] == stories[1]
     assert any(stories[0])
+
+
+def test_evictions_keep_their_promises_whoever_is_killed_amid_them() -> None:
+    """With sites killed between the signal and the end, no job is lost or runs twice at once, no machine has two jobs.
+
+    `python tests/live_world.py 1 200 evicts` plays more.
+    """
+    worlds = [play(seed, evicts=True) for seed in range(100, 112)]
+    assert sum(world.evictions for world in worlds) >= 30
+    assert sum(world.killed_amid for world in worlds) >= 8
