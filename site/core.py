@@ -287,8 +287,9 @@ class SiteCore:
 
     def _evicted(self, eviction: Eviction) -> EvictJob:
         """Take in that a running job waits again."""
-        assert self._places is not None, "a discipline that evicts jobs chooses their nodes"
-        del self._nodes_of[eviction.job_id]
+        nodes = self._nodes_of.pop(eviction.job_id)
+        if self._places is None:
+            self._pool.give_back(nodes)
         self._killed.discard(eviction.job_id)
         self._waiting.add(eviction.job_id)
         return EvictJob(*eviction)

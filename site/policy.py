@@ -225,15 +225,19 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a start that a job has been promised can only become earlier while no job goes ahead of it."""
         return self.discipline == "queue" and (self.backfill != "slack" or self.slack == 0)
 
+    @property
+    def codes(self) -> QueueCodes:
+        """The policy of a queue without promises, as compiled code reads it."""
+        slack = float(self.slack) if self.backfill == "slack" else 0.0
+        return QueueCodes(self.backfill != "none", self.choice == "best-fit", slack)
+
     def rules(self, plan: Plan | None, limits: LimitArrays | None) -> SiteRules:
         """Return what compiled code plays a site by under this policy; there is a plan if it `makes_plan`."""
-        backfills = self.backfill != "none"
         if plan is None:
-            slack = float(self.slack) if self.backfill == "slack" else 0.0
-            return QueueRules(QueueCodes(backfills, self.choice == "best-fit", slack))
+            return QueueRules(self.codes)
         if limits is None:
             return PromiseRules(plan)
-        return PlanRules(plan, limits, backfills)
+        return PlanRules(plan, limits, self.backfill != "none")
 
     def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
         """Return what each availability profile of a plan has when nothing runs: the nodes, then each cap."""

@@ -339,7 +339,7 @@ class GridLoop:
         """Play up to an instant at which links change; return whether nothing is left to come."""
         while True:
             why = run_batch(
-                self._state, self._work, None, None, self._grid, self._links, self._cancels, None, self._run,
+                self._state, self._work, None, None, self._grid, self._links, self._cancels, None, None, self._run,
                 np.int64(len(self._run.run_ms)), np.int64(change_ms),
             )  # fmt: skip
             if why in (DONE, LINKS_CHANGE):

@@ -280,7 +280,7 @@ class SiteRun:
         self._workload, self._nodes, self._policy, self.rows = workload, nodes, policy, self.site.rows
         self._cancels = cancellations(workload, self.rows)
         self._outages = _outages(node_events, workload, self.site, nodes)
-        needs_work = self.site.is_paced or self._outages is not None
+        needs_work = self.site.is_paced or self._outages is not None or self.site.evictions is not None
         self._work = no_work(len(self.rows)) if needs_work else None
         self._run = new_run(workload.run_ms[self.rows], room=self.site.room)
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
@@ -296,7 +296,17 @@ class SiteRun:
         site, paced = (None, rules) if self.site.is_paced else (rules, None)
         numbers = np.int64(until), np.int64(stop_ms)
         run_batch(
-            self.site.state, self._work, site, paced, None, None, self._cancels, self._outages, self._run, *numbers
+            self.site.state,
+            self._work,
+            site,
+            paced,
+            None,
+            None,
+            self._cancels,
+            self._outages,
+            self.site.evictions,
+            self._run,
+            *numbers,
         )
 
     def next_instant_ms(self) -> int:

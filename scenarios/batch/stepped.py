@@ -229,6 +229,7 @@ class _SteppedSite:
         self._answers: dict[int, ReservationAnswer] = {}
         self._columns = {name: np.zeros(len(workload)) for name in entry_of(policy).columns}
         self._switches: list[tuple[int, int]] = []
+        self._evicts = core.evicts_jobs
 
     @property
     def played(self) -> int:
@@ -254,8 +255,10 @@ class _SteppedSite:
                     column[row] = value
             events.append(JobFinished(job_id))
         while self._arrivals and self._arrivals[0][0] == now_ms:
-            events.append(self._arrivals.popleft()[1])
-            self._submitted += isinstance(events[-1], JobSubmitted)
+            event = self._arrivals.popleft()[1]
+            if not self._is_too_late(event):
+                events.append(event)
+            self._submitted += isinstance(event, JobSubmitted)
             self._pass_over_cancelled()
         for command in self.core.handle(now_ms, *events):
             self._carry_out(now_ms, command)
@@ -276,11 +279,18 @@ class _SteppedSite:
         return self.core.switches.own(self._switches, np.where(self._start_ms == NEVER, -1, policies).astype(np.int64))
 
     def _pass_over_cancelled(self) -> None:
-        """Pass over cancellations of jobs that have started, or were refused."""
-        while self._arrivals and isinstance(event := self._arrivals[0][1], JobCancelled):
-            if self._start_ms[self._row_of[event.job_id]] == NEVER and event.job_id not in self._refused:
-                return
+        """Pass over cancellations of jobs that have started for good, or were refused."""
+        while self._arrivals and self._is_too_late(event := self._arrivals[0][1]):
+            assert isinstance(event, JobCancelled), "too late for what is no cancellation"
+            if self._evicts and self._end_ms[self._row_of[event.job_id]] == NEVER:
+                return  # it may wait again by then
             self._arrivals.popleft()
+
+    def _is_too_late(self, event: Event) -> bool:
+        """Whether this is the cancellation of a job that has started, or was refused."""
+        if not isinstance(event, JobCancelled):
+            return False
+        return self._start_ms[self._row_of[event.job_id]] != NEVER or event.job_id in self._refused
 
     def _carry_out(self, now_ms: int, command: Command) -> None:
         if isinstance(command, StartJob):
@@ -291,6 +301,7 @@ class _SteppedSite:
             if command.keeps_work:
                 self._run_ms[self._row_of[command.job_id]] = self._running.left_ms(now_ms, command.job_id)
             self._running.leave(command.job_id)
+            self._start_ms[self._row_of[command.job_id]] = NEVER
         elif isinstance(command, ChangeRate):
             self._running.change_rate(now_ms, command.job_id, command.rate)
         elif isinstance(command, RefuseJob):

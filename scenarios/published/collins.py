@@ -27,7 +27,8 @@ from gridweave.scenarios.workload.table import MS_PER_S, Workload
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, machine_arrays, map_to
-from gridweave.site.disciplines.heterogeneous.policy import EVERYBODY, HeterogeneousPolicy, Level
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.rights import EVERYBODY, Level
 from gridweave.site.kernels.state import NEVER_MS
 
 IntArray = npt.NDArray[np.int64]

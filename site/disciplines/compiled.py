@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.site.kernels.dispatch import SiteRules
+from gridweave.site.kernels.evictions import Evictions
 from gridweave.site.kernels.order import order_keys
 from gridweave.site.kernels.rates import PacedRules
 
@@ -92,6 +93,8 @@ class CompiledSite:
     keys_at : callable, optional
         Takes an instant; returns what each job that is played would be sorted by if it were submitted then. Nodes may
         fail at a site that has it.
+    evictions : Evictions, optional
+        What passes evict, if they may; jobs run at full speed then.
     options : mapping from str, optional
         What the result is to say of the policy, as plain values; the policy itself if left out.
     """
@@ -104,6 +107,7 @@ class CompiledSite:
     room: int
     figures: Callable[[], OwnFigures] = OwnFigures
     keys_at: Callable[[int], npt.NDArray[np.float64]] | None = None
+    evictions: Evictions | None = None
     options: Mapping[str, Any] | None = None
 
 

@@ -18,6 +18,7 @@ PLACES = {
     "optimal": "optimal.entry",
     "fractional": "fractional.entry",
     "heterogeneous": "heterogeneous.entry",
+    "levels": "levels.entry",
     "slurm": "batch.entry",
 }
 """Name to the module in this folder that has its ``ENTRY``."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -21,7 +21,6 @@ from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, 
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
-    QueueRules,
     SiteRules,
     job_arrived,
     job_ended,
@@ -214,9 +213,8 @@ class ArrayDiscipline:
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length, submitted now, could have at once."""
         times = np.int64(now_ms), np.int64(length_ms)
-        if isinstance(self._rules, QueueRules):
-            return int(startable_behind_queue(self._state, self._rules.codes, *times))
-        assert self._plan is not None, "neither a queue nor a plan"
+        if self._plan is None:
+            return int(startable_behind_queue(self._state, self._policy.codes, *times))
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
@@ -343,7 +341,7 @@ class ArrayDiscipline:
             larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
             copy_into(larger, plan)
             self._plan = larger
-            self._rules = self._made_rules()
+        self._rules = self._made_rules()
         self._name_numbers()
 
     def state(self) -> ArrayDisciplineState:
@@ -359,7 +357,7 @@ class ArrayDiscipline:
         self._state = restored_arrays(empty_state(self._nodes, slots=self._slots.count), state.arrays)
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
-            self._rules = self._made_rules()
+        self._rules = self._made_rules()
         self._name_numbers()
         self._end_ms = {running.job.job_id: running.end_by_estimate_ms for running in self.running()}
         self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
@@ -424,9 +422,15 @@ def refusals(jobs: Jobs, nodes: int, policy: SitePolicy) -> dict[int, str]:
     return refused
 
 
-def compiled_site(nodes: int, policy: SitePolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
+def compiled_site(
+    nodes: int,
+    policy: SitePolicy,
+    jobs: Jobs,
+    week_offset_ms: Callable[[], int],
+    refused_besides: Mapping[int, str] | None = None,
+) -> CompiledSite:
     """Return an idle site for the compiled loop, with its table of jobs filled in."""
-    refused = refusals(jobs, nodes, policy)
+    refused = {**(refused_besides or {}), **refusals(jobs, nodes, policy)}
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))
     fill_jobs(state.jobs, jobs, rows, policy.order, aging_ms=policy.aging_ms)

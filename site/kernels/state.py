@@ -236,35 +236,41 @@ def enqueue(state: JobQueue, slot: Int) -> Int:
 
     The caller has filled in the slot, and sees to it that the array has room.
     """
-    counters = state.counters[0]
-    waiting = state.waiting
     job = state.jobs[slot]
-    job.promised_ms = UNPLACED_MS
-    place = counters.n_waiting
-    if place > 0 and comes_before(job, state.jobs[waiting[place - 1]]):
-        place = _place_before(state, job, place - 1)
-        # The places of a slice are known not to be negative, which makes this several times as fast.
-        source, target = waiting[place : counters.n_waiting], waiting[place + 1 : counters.n_waiting + 1]
-        for i in range(len(source) - 1, -1, -1):
-            target[i] = source[i]
-    waiting[place] = slot
-    counters.n_waiting += 1
-    counters.first_new = min(counters.first_new, place)
-    counters.narrowest = min(counters.narrowest, job.width)
+    place = state.counters[0].n_waiting
+    if place > 0 and comes_before(job, state.jobs[state.waiting[place - 1]]):
+        place = place_before(state, job, HEAD, place - 1)
+    enqueue_at(state, slot, place)
     return place
 
 
 @kernel_part
-def _place_before(state: JobQueue, job: Record, last: Int) -> Int:
-    """Return the first place of the queue whose job the given one comes before, which that at ``last`` is one of."""
-    first = 0
+def enqueue_at(state: JobQueue, slot: Int, place: Int) -> None:
+    """Put the job of a slot into the queue at this place, where it belongs."""
+    counters = state.counters[0]
+    waiting = state.waiting
+    job = state.jobs[slot]
+    job.promised_ms = UNPLACED_MS
+    # The places of a slice are known not to be negative, which makes this several times as fast.
+    source, target = waiting[place : counters.n_waiting], waiting[place + 1 : counters.n_waiting + 1]
+    for i in range(len(source) - 1, -1, -1):
+        target[i] = source[i]
+    waiting[place] = slot
+    counters.n_waiting += 1
+    counters.first_new = min(counters.first_new, place)
+    counters.narrowest = min(counters.narrowest, job.width)
+
+
+@kernel_part
+def place_before(state: JobQueue, job: Record, first: Int, last: Int) -> Int:
+    """Return the first of these places whose job the given one comes before; ``last`` if it comes before none."""
     while first < last:
         middle = (first + last) >> 1
         if comes_before(job, state.jobs[state.waiting[middle]]):
             last = middle
         else:
             first = middle + 1
-    return last
+    return first
 
 
 @kernel

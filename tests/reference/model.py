@@ -8,6 +8,7 @@ All times are whole milliseconds. The names carry no unit because these records 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 DAY = 24 * 60 * 60 * 1000
@@ -144,7 +145,8 @@ class Outcome:
     """The whole story of one simulation.
 
     ``cancelled`` holds the jobs that a cancellation met while they waited (then they have no start) or while they ran
-    (then they end at that instant). ``reservations`` holds the requests with their answers, by id.
+    (then they end at that instant). ``reservations`` holds the requests with their answers, by id. ``evictions`` are
+    (instant, evicted job, the job for which) in their order.
     """
 
     start: dict[int, int] = field(default_factory=dict)
@@ -152,13 +154,17 @@ class Outcome:
     refused: dict[int, str] = field(default_factory=dict)
     cancelled: dict[int, int] = field(default_factory=dict)
     restarts: dict[int, int] = field(default_factory=dict)
+    evictions: list[tuple[int, int, int]] = field(default_factory=list)
     reservations: dict[int | str, tuple[Reservation, Answer]] = field(default_factory=dict)
     log: list[Moment] = field(default_factory=list)
 
 
 @dataclass
 class State:
-    """What a discipline may look at: the machine, the jobs on it, the jobs that wait, and the time."""
+    """What a discipline may look at: the machine, the jobs on it, the jobs that wait, and the time.
+
+    ``rank`` orders the queue before all else; ``whole`` has jobs as they were submitted, by id, which now are shorter.
+    """
 
     nodes: int
     order: str
@@ -166,3 +172,5 @@ class State:
     now: int = -1
     running: list[Running] = field(default_factory=list)
     waiting: list[Job] = field(default_factory=list)
+    rank: Callable[[Job], tuple[float, ...]] = lambda job: ()
+    whole: dict[int, Job] = field(default_factory=dict)

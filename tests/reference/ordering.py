@@ -37,4 +37,10 @@ def key_of(job: Job, order: str, aging: float) -> float:
 
 def in_order(state: State) -> list[Job]:
     """Return the waiting jobs from the head on."""
-    return sorted(state.waiting, key=lambda job: (key_of(job, state.order, state.aging), job.submit, job.id))
+    return sorted(state.waiting, key=lambda job: place_of(state, job))
+
+
+def place_of(state: State, job: Job) -> tuple[object, ...]:
+    """Return what a job is sorted by; one that was shortened by what it has done stands where it stood."""
+    first = state.whole.get(job.id, job)
+    return (*state.rank(job), key_of(first, state.order, state.aging), job.submit, job.id)

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from reference.conservative import Conservative
 from reference.dynp import SelfTuning, Tuning
+from reference.levels import Levels
 from reference.limits import never_starts
 from reference.model import DAY, Job, Limit, NodeEvent, Outcome, Reservation, Running, State
 from reference.ordering import ORDERS
@@ -35,6 +36,8 @@ def simulate(
     cancellations: Iterable[tuple[int, int]] = (),
     tuning: Tuning | None = None,
     node_events: Iterable[NodeEvent] = (),
+    levels: Levels | None = None,
+    cancels_running: bool = True,
 ) -> Outcome:
     """Run jobs on one site and return the whole story.
 
@@ -67,6 +70,10 @@ def simulate(
         For a planning site that tunes itself; the order is then not used.
     node_events : iterable of NodeEvent
         Those of one instant come in the order given.
+    levels : reference.levels.Levels, optional
+        Of priority, with who may evict whom.
+    cancels_running : bool
+        Whether a cancellation also ends a job that runs.
 
     Returns
     -------
@@ -94,6 +101,8 @@ def simulate(
 
     machine = Machine(nodes, list(node_events))
     state = State(nodes, order, aging_ms)
+    if levels is not None:
+        state.rank = lambda job: (levels.level_of(job),)
     outcome = Outcome()
     calendar = (
         {job.submit for job in jobs} | {one.request for one in reservations} | {when for when, _ in cancellations}
@@ -104,7 +113,7 @@ def simulate(
         if instant > state.now
     ]:
         state.now = min(upcoming)
-        _end_and_cancel(state, site, cancellations, outcome)
+        _end_and_cancel(state, site, cancellations, outcome, cancels_running=cancels_running)
         lost = machine.change(state, site, outcome)
         jobs += lost
         for item in _submissions(jobs, reservations, state.now):
@@ -117,6 +126,8 @@ def simulate(
                 outcome.refused[item.id] = NEVER_ALLOWED
             else:
                 site.submitted(state, item)
+        if levels is not None:
+            levels.evict(state, outcome, site.submitted)
         started, moment = site.run_pass(state)
         for job in started:
             state.waiting.remove(job)
@@ -166,7 +177,12 @@ class Machine:
 
 
 def _end_and_cancel(
-    state: State, site: Queue | Conservative | Planning, cancellations: Sequence[tuple[int, int]], outcome: Outcome
+    state: State,
+    site: Queue | Conservative | Planning,
+    cancellations: Sequence[tuple[int, int]],
+    outcome: Outcome,
+    *,
+    cancels_running: bool,
 ) -> None:
     """Take away the jobs that end now, then those that are cancelled now, and tell the site once."""
     something = early = False
@@ -181,7 +197,7 @@ def _end_and_cancel(
             state.waiting.remove(waiting)
             outcome.cancelled[job_id] = state.now
             something = early = True
-        for one in [one for one in state.running if one.job.id == job_id]:
+        for one in [one for one in state.running if one.job.id == job_id and cancels_running]:
             state.running.remove(one)
             outcome.end[job_id] = outcome.cancelled[job_id] = state.now
             something = early = True

@@ -3,7 +3,7 @@
 The loop is a discrete event simulation. At each instant come the jobs that end (by job id), those that are cancelled,
 the nodes that fail or come back, the jobs that are submitted, and then one pass. What a simulation does without is
 None, and numba leaves the code for it out: rates that change, a site of its own, shared nodes, a grid, links that slow
-what runs, cancellations, nodes that fail.
+what runs, cancellations, nodes that fail, evictions.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from gridweave.scenarios.batch.kernels.contention import (
 from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
 from gridweave.scenarios.batch.kernels.outages import Outages, change_nodes, next_change_ms, take_nodes
 from gridweave.site.kernels.dispatch import SiteRules, job_ended, job_withdrawn
+from gridweave.site.kernels.evictions import Evictions
 from gridweave.site.kernels.rates import PacedRules
 from gridweave.site.kernels.state import NEVER_MS, enqueue
 from gridweave.site.kernels.work import (
@@ -47,6 +48,7 @@ from gridweave.site.kernels.work import (
     pop_end,
     push_end,
     stop_work,
+    take_end,
 )
 
 # The fields of records have no types; and where links slow jobs, there are running work, a grid and its network.
@@ -99,6 +101,7 @@ _Grid = OnGrid | None
 _Links = Contention | None
 _Cancels = Cancellations | None
 _Outages = Outages | None
+_Evictions = Evictions | None
 
 
 @kernel
@@ -111,6 +114,7 @@ def run_batch(
     links: Contention | None,
     cancels: Cancellations | None,
     outages: Outages | None,
+    evictions: Evictions | None,
     run: RunArrays,
     until: Int,
     stop_ms: Int,
@@ -130,6 +134,8 @@ def run_batch(
     cancels : Cancellations or None
     outages : Outages or None
         Of a site; it needs ``work``, in which no rate changes then.
+    evictions : Evictions or None
+        What passes of a site evict; they need ``work`` as well.
     run : RunArrays
     until : int
         How many jobs are to be submitted in all when the call returns. When it is all of them, the call returns when
@@ -144,11 +150,9 @@ def run_batch(
     """
     clock = run.clock[0]
     while clock.submitted < until or clock.submitted == len(state.jobs):
-        now_ms = _next_instant(state, site, paced, grid, links, cancels, outages, run)
+        now_ms = _next_instant(state, site, paced, grid, links, cancels, outages, evictions, run)
         if now_ms >= stop_ms:
             return DONE if stop_ms == NEVER_MS else LINKS_CHANGE
-        if now_ms == NEVER_MS:
-            return DONE
         if grid is not None:
             lacking = _lacking_room(state, grid.plan, links, run, now_ms)
             if lacking != DONE:
@@ -165,7 +169,7 @@ def run_batch(
             decides = change_nodes(state, work, site, outages, run, now_ms) or decides
         decides = _submit_jobs(state, site, paced, grid, links, run, now_ms) or decides
         if decides:
-            _pass_and_begin(state, work, site, paced, grid, links, outages, run, now_ms)
+            _pass_and_begin(state, work, site, paced, grid, links, outages, evictions, run, now_ms)
         if links is not None and is_to_share(links, clock):
             share_anew(work, grid.codes.net, links, clock, run.ends, now_ms)
     return DONE
@@ -180,6 +184,7 @@ def _next_instant(
     links: _Links,
     cancels: _Cancels,
     outages: _Outages,
+    evictions: _Evictions,
     run: RunArrays,
 ) -> Int:
     """Return the next instant at which anything happens."""
@@ -198,7 +203,7 @@ def _next_instant(
     if outages is not None:
         now_ms = min(now_ms, next_change_ms(outages, run))
     if cancels is not None:
-        if outages is None:  # a job that runs may wait again
+        if outages is None and evictions is None:  # else a job that runs may wait again
             while clock.cancelled < len(cancels.row) and run.start_ms[cancels.row[clock.cancelled]] != NOT_YET:
                 clock.cancelled += 1
         if clock.cancelled < len(cancels.row):
@@ -412,6 +417,7 @@ def _pass_and_begin(
     grid: _Grid,
     links: _Links,
     outages: _Outages,
+    evictions: _Evictions,
     run: RunArrays,
     now_ms: Int,
 ) -> None:
@@ -420,6 +426,8 @@ def _pass_and_begin(
     if site is not None and counters.n_waiting > 0:
         # Nothing waits at half of all instants on a machine with little load.
         site.run_pass(state, now_ms)
+        if evictions is not None:
+            _take_off_evicted(evictions, work, run, now_ms)
         for i in range(counters.n_started):
             row = state.started[i]
             if outages is not None:
@@ -436,6 +444,17 @@ def _pass_and_begin(
             row = state.started[i]
             run.start_ms[row] = now_ms
             _begin_on_grid(state, work, grid, grid.codes.net, links, run, row, now_ms)
+
+
+@kernel_part
+def _take_off_evicted(evictions: Evictions, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
+    """Have the jobs that the pass has evicted run no more; one that keeps its work has that much less to run."""
+    for i in range(evictions.counts[0]):
+        row = evictions.slots[i]
+        if evictions.keeps_work[i]:
+            run.run_ms[row] -= now_ms - run.start_ms[row]
+        take_end(run.ends, work, work[row].place)
+        run.start_ms[row] = NOT_YET
 
 
 @kernel_part

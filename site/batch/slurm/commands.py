@@ -92,7 +92,8 @@ class Slurm:
             try:
                 await self._submit(options, "#!/bin/sh\ntrue\n")
             except InputError as error:
-                raise InputError(f"account {account}: {error}" if account else str(error)) from None
+                right = "; sacctmgr show associations tells which may submit" if "account" in str(error) else ""
+                raise InputError(f"{f'account {account}: ' if account else ''}{error}{right}") from None
 
     async def view(self, prefix: str) -> BatchView:
         """Return what is seen now: one ``squeue`` and one ``sinfo`` for all."""
@@ -209,6 +210,6 @@ async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
 
 def _said(err: str) -> str:
     """Return what a command of Slurm has said, in one line."""
-    lines = [re.sub(r"^\w+: (error: )?", "", line).strip() for line in err.splitlines()]
+    lines = [re.sub(r"^(\w+: (error: )?|allocation failure: )", "", line).strip() for line in err.splitlines()]
     lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]
     return "; ".join(lines) or "it says nothing"

@@ -101,18 +101,27 @@ def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
         refuse_unknown(given, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when")
     if table is None:
         raise OptionError(NAME, "is missing: a table that names at least the partition and a folder (docs/slurm.md)")
+    check_table(table)
+    pilots = None if table.pilots is None else read_pilots(table.pilots, nodes, given, usual)
+    return BatchPolicy(most_asked=table.most_asked, pilots=pilots)
+
+
+def check_table(table: SlurmTable) -> None:
+    """Raise OptionError for what is wrong with the table of a site, whatever its nodes."""
     _ = table.settings
     check_options("user_options", table.user_options, OF_USERS)
     for user, account in table.users.items():
         if not (user and user.isprintable() and re.fullmatch(r"[\w.-]*", account)):
             raise OptionError("users", f"{user!r} = {account!r}: write USER = 'ACCOUNT', with '' for that of the site")
+    if table.pilots is not None and (table.user_options or any(table.users.values())):
+        name = "user_options" if table.user_options else "users"
+        right = "leave them out" if table.user_options else "write '' for the account of the site"
+        raise OptionError(name, f"cannot be told Slurm with a pilot, which is asked for ahead of its jobs; {right}")
     if not table.folder.startswith("/"):
         raise OptionError("folder", f"{table.folder!r} must be an absolute path, the same on all nodes of the cluster")
     for name, least in (("poll_s", 0.1), ("lease_s", 10.0)):
         if not least <= getattr(table, name) <= 86_400:
             raise OptionError(name, f"is {getattr(table, name):g}; from {least:g} to 86400 seconds")
-    pilots = None if table.pilots is None else read_pilots(table.pilots, nodes, given, usual)
-    return BatchPolicy(most_asked=table.most_asked, pilots=pilots)
 
 
 def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -> PilotRules:

@@ -19,6 +19,7 @@ from gridweave.site.disciplines.heterogeneous.experience import ExperienceDataba
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team, class_of
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction
 from gridweave.site.explain import SiteReason, ahead_text
 from gridweave.site.job import Job, NodeIntervals, Running
@@ -166,12 +167,7 @@ class Heterogeneous:
             kind = f"forms of job class {class_of(job)}" if self._policy.forms else f"jobs of width {job.width}"
             kind = f"its own: {len(job.forms)}" if job.forms else kind
             return f"none of its forms fits a machine or a cluster in service here ({kind})"
-        level = self._policy.levels[self._base_level(job)]
-        user = job.user_name or job.user
-        if level.users is not None and user not in level.users:
-            allowed = ", ".join(map(str, level.users)) or "nobody"
-            return f"priority {job.priority:g} is of level {level.name!r}, for users {allowed}; its user is {user}"
-        return None
+        return why_not_allowed(self._policy.levels, job.priority, job.user_name or job.user)
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
@@ -342,8 +338,7 @@ class Heterogeneous:
     # Levels.
 
     def _base_level(self, job: Job) -> int:
-        levels = self._policy.levels
-        return next((at for at, one in enumerate(levels) if job.priority >= one.priority), len(levels) - 1)
+        return level_of(self._policy.levels, job.priority)
 
     def _level_of(self, one: WaitingJob) -> int:
         """Return the level of a job, with the evictions that have raised it."""

@@ -13,14 +13,9 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
-from gridweave.site.disciplines.heterogeneous.policy import (
-    EVERYBODY,
-    EVICTED,
-    NAME,
-    PREDICTIONS,
-    HeterogeneousPolicy,
-    Level,
-)
+from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
+from gridweave.site.disciplines.levels.figures import times_by_level
+from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, Level
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
 
 
@@ -70,13 +65,10 @@ def metrics_of(played: Played) -> Mapping[str, float]:
         part of the jobs that ended on a team (Table 1), and of each level; ``evictions``; ``lost_machine_ms``: what
         machines had worked on jobs that began again.
     """
-    job_time_ms = (played.end_ms - played.submit_ms).astype(np.float64)
     level, on_team = played.columns["level"], played.columns["team"]
-    found = {"job_time_ms": float(job_time_ms.mean()), "parallel_pct": 100.0 * float(on_team.mean())}
+    found = times_by_level(played) | {"parallel_pct": 100.0 * float(on_team.mean())}
     for number in np.unique(level).astype(int).tolist() if len(np.unique(level)) > 1 else ():
-        of_level = level == number
-        found[f"job_time_level_{number + 1}_ms"] = float(job_time_ms[of_level].mean())
-        found[f"parallel_level_{number + 1}_pct"] = 100.0 * float(on_team[of_level].mean())
+        found[f"parallel_level_{number + 1}_pct"] = 100.0 * float(on_team[level == number].mean())
     return found | {name: played.totals[name] for name in ("evictions", "lost_machine_ms")}
 
 

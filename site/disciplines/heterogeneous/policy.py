@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import ClassVar
 
 import msgspec
@@ -10,36 +9,12 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
+from gridweave.site.disciplines.levels.rights import EVERYBODY, Level, level_problems, option_problems
 
 NAME = "heterogeneous"
 """Of the discipline."""
 
 PREDICTIONS = ("experience", "estimate")
-EVICTED = ("restart", "checkpoint")
-
-
-class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A level of priority.
-
-    Attributes
-    ----------
-    name : str
-    priority : float
-        A job is of the highest level whose priority it has or exceeds.
-    users : tuple of int or str, optional
-        Who may use it, by number or, live, by name; everybody, if it is not said.
-    evicts : tuple of str
-        The levels whose running jobs it may evict, all below it.
-    """
-
-    name: str
-    priority: float
-    users: tuple[int | str, ...] | None = None
-    evicts: tuple[str, ...] = ()
-
-
-EVERYBODY = Level(name="all", priority=float("-inf"))
-"""The level where there are no others."""
 
 
 class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,18 +65,15 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     out_of_service: str = ""
 
     def __post_init__(self) -> None:
-        chosen = {"algorithm": ALGORITHMS, "profit": PROFITS, "predict": PREDICTIONS, "evicted": EVICTED}
+        chosen = {"algorithm": ALGORITHMS, "profit": PROFITS, "predict": PREDICTIONS}
         problems = [
             f"{option} {getattr(self, option)!r} is not known; one of {', '.join(known)}"
             for option, known in chosen.items()
             if getattr(self, option) not in known
         ]
         problems += machine_problems(self.nodes, self.classes, self.clusters, self.forms, self.out_of_service)
-        problems += _level_problems(self.levels)
-        if self.raise_after is not None and self.raise_after < 1:
-            problems.append(f"raise_after is {self.raise_after}; at least 1 eviction")
-        if self.least_gain_ms < 0:
-            problems.append(f"least_gain_ms is {self.least_gain_ms}; at least 0")
+        problems += level_problems(self.levels)
+        problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms)
         if problems:
             raise OptionError(NAME, "; ".join(problems))
 
@@ -114,25 +86,3 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if any(level.evicts for level in self.levels):
             parts.append(f"evicting ({self.evicted})")
         return " ".join(parts)
-
-
-def _level_problems(levels: tuple[Level, ...]) -> list[str]:
-    """Return what is wrong with the levels and with who may evict whom."""
-    if not levels:
-        return ["levels names none; at least one"]
-    names = [level.name for level in levels]
-    found = [f"level {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
-    for place, (above, below) in enumerate(itertools.pairwise(levels)):
-        if not above.priority > below.priority:
-            found.append(
-                f"level {names[place + 1]!r} has the priority {below.priority:g}, and {names[place]!r} before it "
-                f"{above.priority:g}; levels go from the highest down"
-            )
-    for place, level in enumerate(levels):
-        for name in level.evicts:
-            if name not in names:
-                found.append(f"level {level.name!r} evicts {name!r}, which is no level; one of {', '.join(names)}")
-            elif names.index(name) <= place:
-                cycle = f"{level.name!r} evicts {name!r}"
-                found.append(f"{cycle}, which is not below it: evictions would go in a circle; name levels below it")
-    return found

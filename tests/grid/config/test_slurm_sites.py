@@ -17,7 +17,7 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.service.host import packed
 from shared_jobs import random_workload
 
-SITE = """\
+PLAIN = """\
 [[sites]]
 name = "cluster"
 nodes = 60
@@ -27,9 +27,12 @@ partition = "main"
 folder = "/shared/gridweave"
 account = "physics"
 options = ["constraint=fast"]
+"""
+OF_USERS = """\
 user_options = ["gres", "nice"]
 users = { anna = "chemistry", bert = "" }
 """
+SITE = PLAIN + OF_USERS
 LIMITED = '[grid]\ncontrol = "limited"\n'
 
 
@@ -59,7 +62,7 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     assert pickle.loads(packed(BatchSiteActor, (), {"batch": batch}))[2]["batch"] == batch
 
 
-PILOTS = SITE.replace("[sites.slurm]", 'order = "sjf"\n[sites.slurm]\npilots = { hours = 2, job_hours = 0.5 }')
+PILOTS = PLAIN.replace("[sites.slurm]", 'order = "sjf"\n[sites.slurm]\npilots = { hours = 2, job_hours = 0.5 }')
 
 
 def test_with_pilots_a_grid_has_full_control() -> None:
@@ -80,6 +83,8 @@ def test_with_pilots_a_grid_has_full_control() -> None:
     (SITE.replace('"nice"', '"partition"') + LIMITED, "user_options: 'partition' is no option of sbatch"),
     (SITE.replace('"chemistry"', '"a b"') + LIMITED, "users: 'anna' = 'a b': write USER = 'ACCOUNT', with ''"),
     (SITE + "[sites.launcher]\ntrust = 'all'\n" + LIMITED, "is 'all', and users of slurm says whose jobs are taken"),
+    (PILOTS + OF_USERS, "user_options: cannot be told Slurm with a pilot, which is asked for ahead of its jobs; leave"),
+    (PILOTS + OF_USERS.partition("\n")[2], "users: cannot be told Slurm with a pilot, which is asked for ahead"),
     (SITE + "poll_s = 0\n" + LIMITED, "poll_s: is 0; from 0.1 to 86400 seconds"),
     (SITE + "most_asked = 0\n" + LIMITED, "most_asked: is 0; at least 1"),
     (SITE.partition("[sites.slurm]")[0] + LIMITED, "slurm: is missing: a table that names at least the partition"),

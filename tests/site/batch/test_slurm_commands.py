@@ -86,6 +86,46 @@ async def test_what_slurm_will_not_have(cluster: SlurmCluster, tmp_path: Path) -
         await slurm_of(cluster, bin=str(tmp_path)).check()
 
 
+ACCOUNTING = """#!/bin/sh
+cat > /dev/null
+case "$*" in
+*--account=closed*)
+  echo "allocation failure: Invalid account or account/partition combination specified" >&2
+  exit 1 ;;
+*--test-only*)
+  echo "sbatch: Job 1 to start at 2026-11-23T17:52:03 using 1 processors on nodes acct1 in partition main" >&2
+  exit 0 ;;
+esac
+echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
+echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size \
+and/or time limits)" >&2
+exit 1
+"""
+"""A user who is in the account physics alone, at the limit of jobs: as Slurm 22.05 with slurmdbd has said it."""
+
+
+@pytest.mark.asyncio
+async def test_accounts_and_limits_under_slurmdbd(tmp_path: Path) -> None:
+    """An account that may not submit is told before anything starts; a limit that is reached is waited for."""
+    prints = {
+        "squeue": "",
+        "scancel": "",
+        "sinfo": "case $1 in --version) echo slurm 22.05.8;; *) echo '2|idle|1:00';; esac",
+    }
+    for command, text in prints.items():
+        (tmp_path / command).write_text(f"#!/bin/sh\n{text}\n")
+    (tmp_path / "sbatch").write_text(ACCOUNTING)
+    for path in tmp_path.iterdir():
+        path.chmod(0o755)
+    slurm = Slurm(SlurmSettings(partition="main", bin=f"{tmp_path}:/bin"), tmp_path)
+    await slurm.check(["physics"])
+    said = "account closed: Slurm refuses the job: Invalid account or account/partition combination specified; sacctmgr"
+    with pytest.raises(InputError, match=f"^{said} show associations tells which may submit$"):
+        await slurm.check(["physics", "closed"])
+    with pytest.raises(UnavailableError, match=r"^Slurm takes no job now: AssocMaxSubmitJobLimit; Batch job"):
+        await slurm.submit(asked("gw-1", "true", account="physics"))
+
+
 @pytest.mark.asyncio
 async def test_a_controller_that_is_down_and_comes_back(cluster: SlurmCluster) -> None:
     """Whoever asks hears that it is not to be had now; what waited there is found again by its name."""

@@ -17,7 +17,8 @@ from gridweave.site.disciplines.dictionary import read_policy
 from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
 from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
-from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import ChangeRate, EvictJob, JobFinished, JobSubmitted, RefuseJob, StartJob

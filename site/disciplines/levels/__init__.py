@@ -1,0 +1,1 @@
+"""Levels of priority in a queue, and who may evict whom (docs/levels.md)."""

@@ -1,0 +1,241 @@
+"""Levels of priority over the rules of a queue: its order, and who is evicted before a pass (docs/levels.md)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Int, kernel, kernel_method, kernel_part
+from gridweave.site.kernels.blocks import index_new
+from gridweave.site.kernels.evictions import Evictions, evict
+from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
+
+RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)
+"""What becomes of a job that is evicted: it begins again, or goes on from where it was; or it is never evicted."""
+
+
+class LevelTable(NamedTuple):
+    """The levels of the jobs of a site, and who may evict whom; level 0 is the highest.
+
+    Attributes
+    ----------
+    base : numpy.ndarray of int64, shape (slots,)
+        The level of the job of each slot by its priority.
+    times : numpy.ndarray of int64, shape (slots,)
+        How often it was evicted.
+    by : numpy.ndarray of int64, shape (slots,)
+        The id of the job for which it was evicted last; of no meaning if it never was.
+    way : numpy.ndarray of int64, shape (slots,)
+        What becomes of it: `RESTARTS`, `CHECKPOINTS`, `STAYS`.
+    evictions : Evictions
+    picked : numpy.ndarray of int64, shape (capacity,)
+        Room to work in.
+    evicts : numpy.ndarray of bool, shape (levels, levels)
+        Whether jobs of the first level may evict those of the second, which is below it.
+    raise_after : int
+        After so many evictions a job is of the next higher level; 0 for never.
+    least_gain_ms : int
+        Nobody is evicted for a job that could start less than this later without.
+    """
+
+    base: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    by: npt.NDArray[np.int64]
+    way: npt.NDArray[np.int64]
+    evictions: Evictions
+    picked: npt.NDArray[np.int64]
+    evicts: npt.NDArray[np.bool_]
+    raise_after: Int
+    least_gain_ms: Int
+
+
+class LevelRules(NamedTuple):
+    """The rules of a queue or a planning site, with the level of a job before all else that orders the queue.
+
+    Attributes
+    ----------
+    under : SiteRules
+        Those of the site without levels.
+    levels : LevelTable
+    """
+
+    under: Any
+    levels: LevelTable
+
+    @kernel_method
+    def submitted(self, state: SiteState, slot: Int) -> None:
+        index_new(state, enqueue_by_level(state, self.levels, slot))
+
+    @kernel_method
+    def withdrawn(self, state: SiteState, place: Int) -> None:
+        self.under.withdrawn(state, place)
+
+    @kernel_method
+    def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
+        self.under.ended(state, place, end_ms, now_ms)
+
+    @kernel_method
+    def resized(self, by: Int) -> None:
+        self.under.resized(by)
+
+    @kernel_method
+    def run_pass(self, state: SiteState, now_ms: Int) -> None:
+        evict_for_heads(state, self.levels, now_ms)
+        self.under.run_pass(state, now_ms)
+
+
+@kernel_part
+def level_after(levels: LevelTable, slot: Int, times: Int) -> Int:
+    """Return the level of a job that was evicted so many times."""
+    if levels.raise_after == 0:
+        return levels.base[slot]
+    return max(np.int64(0), levels.base[slot] - times // levels.raise_after)
+
+
+@kernel_part
+def _level(levels: LevelTable, slot: Int) -> Int:
+    return level_after(levels, slot, levels.times[slot])
+
+
+@kernel
+def enqueue_by_level(state: SiteState, levels: LevelTable, slot: Int) -> Int:
+    """Put the job of a slot into the queue behind all higher levels, in the order of its own; return its place."""
+    level = _level(levels, slot)
+    first = _first_from(state, levels, level)
+    last = _first_from(state, levels, level + 1)
+    place = place_before(state, state.jobs[slot], first, last)
+    enqueue_at(state, slot, place)
+    return place
+
+
+@kernel_part
+def _first_from(state: SiteState, levels: LevelTable, level: Int) -> Int:
+    """Return the first place of the queue that is of this level or below."""
+    first, last = HEAD, state.counters[0].n_waiting
+    while first < last:
+        middle = (first + last) >> 1
+        if _level(levels, state.waiting[middle]) >= level:
+            last = middle
+        else:
+            first = middle + 1
+    return first
+
+
+@kernel
+def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
+    """Evict for the jobs from the head on as long as each has its nodes with that; the pass then starts these.
+
+    Parameters
+    ----------
+    state : SiteState
+        Changed in place; whoever is evicted waits again.
+    levels : LevelTable
+        Its ``evictions`` then list them.
+    now_ms : int
+
+    Notes
+    -----
+    Nobody is evicted for a job that could not start with it, nor for one behind a job that waits.
+    """
+    counters = state.counters[0]
+    levels.evictions.counts[0] = 0
+    place, ahead = HEAD, np.int64(0)
+    while place < counters.n_waiting:
+        width = state.jobs[state.waiting[place]].width
+        lacking = ahead + width - counters.free
+        if lacking > 0 and not _made_room(state, levels, state.waiting[place], lacking, now_ms):
+            return
+        ahead += width
+        place += 1
+
+
+@kernel
+def _made_room(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
+    """Evict for the waiting job of a slot, which lacks so many nodes; return whether it has them now.
+
+    The lowest levels go first, in a level who started last. Whom the others made superfluous stays, the first first.
+    """
+    if not _is_worth_it(state, levels, head, lacking, now_ms):
+        return False
+    last, n_picked = NO_PLACE, 0
+    while lacking > 0:
+        last = _next_victim(state, levels, head, last, now_ms)
+        levels.picked[n_picked] = state.running[last].slot
+        n_picked += 1
+        lacking -= state.jobs[state.running[last].slot].width
+    for number in range(n_picked):
+        slot = levels.picked[number]
+        if state.jobs[slot].width <= -lacking:
+            lacking += state.jobs[slot].width
+        else:
+            state.counters[0].n_blocks = 0
+            keeps_work = levels.way[slot] == CHECKPOINTS
+            evict(state, levels.evictions, _running_place(state, slot), keeps_work, now_ms)
+            levels.times[slot] += 1
+            levels.by[slot] = state.jobs[head].job_id
+            enqueue_by_level(state, levels, slot)
+    return True
+
+
+@kernel_part
+def _is_worth_it(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
+    """Whether evictions can free so many nodes, and the estimates would let them be free much later."""
+    evictable = np.int64(0)
+    freed, free_ms = np.int64(0), now_ms
+    for i in range(state.counters[0].n_running):
+        width = state.jobs[state.running[i].slot].width
+        if freed < lacking:
+            freed += width
+            free_ms = state.running[i].end_ms
+        if _may_evict(state, levels, head, i, now_ms):
+            evictable += width
+    return evictable >= lacking and free_ms - now_ms >= levels.least_gain_ms
+
+
+@kernel_part
+def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_ms: Int) -> bool:
+    """Whether the job at a place of the running ones may be evicted for a waiting one, behind which it then stands."""
+    slot = state.running[place].slot
+    level = _level(levels, head)
+    if not levels.evicts[level, _level(levels, slot)] or levels.way[slot] == STAYS:
+        return False
+    if state.running[place].end_ms <= now_ms:  # it is at its limit, and about to leave
+        return False
+    raised = level_after(levels, slot, levels.times[slot] + 1)
+    return raised > level or comes_before(state.jobs[head], state.jobs[slot])
+
+
+@kernel_part
+def _next_victim(state: SiteState, levels: LevelTable, head: Int, last: Int, now_ms: Int) -> Int:
+    """Return the place of the running job that is evicted next, behind the one at the place ``last``, if any was."""
+    best = NO_PLACE
+    for i in range(state.counters[0].n_running):
+        is_left = last == NO_PLACE or _goes_first(state, levels, last, i)
+        is_better = best == NO_PLACE or _goes_first(state, levels, i, best)
+        if is_left and is_better and _may_evict(state, levels, head, i, now_ms):
+            best = i
+    return best
+
+
+@kernel_part
+def _goes_first(state: SiteState, levels: LevelTable, place: Int, other: Int) -> bool:
+    """Whether a running job is evicted before another: the lower level, who started later, the higher id."""
+    a, b = state.running[place].slot, state.running[other].slot
+    level_a, level_b = _level(levels, a), _level(levels, b)
+    if level_a != level_b:
+        return level_a > level_b
+    start_a = state.running[place].end_ms - state.jobs[a].estimate_ms
+    start_b = state.running[other].end_ms - state.jobs[b].estimate_ms
+    if start_a != start_b:
+        return start_a > start_b
+    return state.jobs[a].job_id > state.jobs[b].job_id
+
+
+@kernel_part
+def _running_place(state: SiteState, slot: Int) -> Int:
+    place = HEAD
+    while state.running[place].slot != slot:
+        place += 1
+    return place

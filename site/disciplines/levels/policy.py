@@ -1,0 +1,99 @@
+"""How a queue with levels of priority schedules, as its operator writes it down."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import OptionError
+from gridweave.site.disciplines.levels.kernels.levels import CHECKPOINTS, RESTARTS, STAYS, LevelTable
+from gridweave.site.disciplines.levels.rights import Level, level_problems, option_problems
+from gridweave.site.kernels.evictions import no_evictions
+from gridweave.site.policy import SitePolicy
+
+NAME = "levels"
+"""Of the discipline."""
+
+WAYS = {"restart": RESTARTS, "checkpoint": CHECKPOINTS, "never": STAYS}
+"""What a site, or a job, says of evictions, as compiled code reads it."""
+
+
+class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue or a planning site with levels of priority schedules.
+
+    Attributes
+    ----------
+    under : SitePolicy
+        How the jobs of a level are ordered, and who may overtake.
+    levels : tuple of Level
+        From the highest down; the lowest has all jobs below it as well.
+    evicted : str
+        What becomes of an evicted job: it begins again from zero (``restart``), or goes on from where it was
+        (``checkpoint``).
+    raise_after : int, optional
+        After so many evictions a job is of the next higher level, after as many more of the one above that.
+    least_gain_ms : int
+        Nobody is evicted for a job that could start less than this later without.
+
+    Raises
+    ------
+    OptionError
+        With all that is wrong.
+
+    Examples
+    --------
+    >>> high = Level(name="high", priority=1, evicts=("low",))
+    >>> LevelsPolicy(levels=(high, Level(name="low", priority=0))).label
+    'fcfs easy 2 levels evicting (restart)'
+    """
+
+    discipline: ClassVar[str] = NAME
+    under: SitePolicy = SitePolicy()
+    levels: tuple[Level, ...]
+    evicted: str = "restart"
+    raise_after: int | None = None
+    least_gain_ms: int = 0
+
+    def __post_init__(self) -> None:
+        problems = level_problems(self.levels)
+        problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms)
+        if self.evicts and self.under.backfill == "conservative":
+            problems.append("conservative backfilling promises starts, which evictions would break; use easy or none")
+        if self.evicts and self.under.limits:
+            problems.append("limits could hold back a job for which others were evicted; leave one of them out")
+        if problems:
+            raise OptionError(NAME, "; ".join(problems))
+
+    @property
+    def evicts(self) -> bool:
+        """Whether any level may evict another."""
+        return any(level.evicts for level in self.levels)
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it; it tells apart most that schedule differently."""
+        words = [self.under.label, f"{len(self.levels)} level{'s' if len(self.levels) > 1 else ''}"]
+        if self.evicts:
+            words.append(f"evicting ({self.evicted})")
+            words += [f"raise-after={self.raise_after}"] if self.raise_after is not None else []
+            words += [f"least-gain={self.least_gain_ms / 1000:g}s"] if self.least_gain_ms else []
+        return " ".join(words)
+
+    def table(self, slots: int, room: int) -> LevelTable:
+        """Return the levels as compiled code reads them, for so many jobs of which so many may run at once."""
+        names = [level.name for level in self.levels]
+        evicts = np.array([[name in level.evicts for name in names] for level in self.levels], np.bool_)
+        base, times, by = np.zeros((3, slots), np.int64)
+        return LevelTable(
+            base=base,
+            times=times,
+            by=by,
+            way=np.full(slots, WAYS[self.evicted]),
+            evictions=no_evictions(room),
+            picked=np.zeros(room, np.int64),
+            evicts=evicts,
+            raise_after=self.raise_after or 0,
+            least_gain_ms=self.least_gain_ms,
+        )

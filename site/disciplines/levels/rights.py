@@ -1,0 +1,81 @@
+"""Levels of priority: who may use which, and who may evict whom (docs/levels.md)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+
+EVICTED = ("restart", "checkpoint")
+"""What may become of an evicted job: it begins again from zero, or goes on from where it was."""
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A level of priority.
+
+    Attributes
+    ----------
+    name : str
+    priority : float
+        A job is of the highest level whose priority it has or exceeds.
+    users : tuple of int or str, optional
+        Who may use it, by number or, live, by name; everybody, if it is not said.
+    evicts : tuple of str
+        The levels whose running jobs it may evict, all below it.
+    """
+
+    name: str
+    priority: float
+    users: tuple[int | str, ...] | None = None
+    evicts: tuple[str, ...] = ()
+
+
+EVERYBODY = Level(name="all", priority=float("-inf"))
+"""The level where there are no others."""
+
+
+def level_of(levels: Sequence[Level], priority: float) -> int:
+    """Return the number of the level of a job by its priority: the highest that it reaches, else the lowest."""
+    return next((at for at, one in enumerate(levels) if priority >= one.priority), len(levels) - 1)
+
+
+def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | None) -> str | None:
+    """Return why a user may not submit a job of this priority, or None."""
+    level = levels[level_of(levels, priority)]
+    if level.users is None or user in level.users:
+        return None
+    allowed = ", ".join(map(str, level.users)) or "nobody"
+    return f"priority {priority:g} is of level {level.name!r}, for users {allowed}; its user is {user}"
+
+
+def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int) -> list[str]:
+    """Return what is wrong with what becomes of evicted jobs."""
+    found = [] if evicted in EVICTED else [f"evicted {evicted!r} is not known; one of {', '.join(EVICTED)}"]
+    if raise_after is not None and raise_after < 1:
+        found.append(f"raise_after is {raise_after}; at least 1 eviction")
+    if least_gain_ms < 0:
+        found.append(f"least_gain_ms is {least_gain_ms}; at least 0")
+    return found
+
+
+def level_problems(levels: Sequence[Level]) -> list[str]:
+    """Return what is wrong with the levels and with who may evict whom."""
+    if not levels:
+        return ["levels names none; at least one"]
+    names = [level.name for level in levels]
+    found = [f"level {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+    for place, (above, below) in enumerate(itertools.pairwise(levels)):
+        if not above.priority > below.priority:
+            found.append(
+                f"level {names[place + 1]!r} has the priority {below.priority:g}, and {names[place]!r} before it "
+                f"{above.priority:g}; levels go from the highest down"
+            )
+    for place, level in enumerate(levels):
+        for name in level.evicts:
+            if name not in names:
+                found.append(f"level {level.name!r} evicts {name!r}, which is no level; one of {', '.join(names)}")
+            elif names.index(name) <= place:
+                cycle = f"{level.name!r} evicts {name!r}"
+                found.append(f"{cycle}, which is not below it: evictions would go in a circle; name levels below it")
+    return found

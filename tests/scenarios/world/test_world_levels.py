@@ -1,0 +1,55 @@
+"""Queues whose high jobs evict low ones in the simulated world: by themselves, and beside a grid with all faults."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
+from gridweave.site.policy import SitePolicy
+from troubled_worlds import play_troubled
+
+NODES = 8
+LEVELS = (
+    Level(name="high", priority=2, evicts=("low",)),
+    Level(name="medium", priority=1),
+    Level(name="low", priority=0),
+)
+
+
+def drawn(seed: int, jobs: int = 60) -> Workload:
+    """Return jobs of all three levels, under much load."""
+    rng = np.random.default_rng(seed)
+    run_ms = rng.integers(60_000, 2_000_000, jobs)
+    return Workload(
+        job_id=np.arange(1, jobs + 1),
+        submit_ms=np.sort(rng.integers(0, jobs * 400_000, jobs)),
+        width=rng.integers(1, NODES + 1, jobs),
+        estimate_ms=run_ms + rng.integers(0, 3, jobs) * 200_000,
+        run_ms=run_ms,
+        columns={"priority": rng.choice([0, 0, 0, 1, 2], jobs), "user": rng.integers(0, 3, jobs)},
+    )
+
+
+@pytest.mark.parametrize("evicted", ["restart", "checkpoint"])
+def test_own_users_in_the_world_have_the_schedule_of_their_queue(evicted: str) -> None:
+    """Where nobody hands a job to the grid, a queue that evicts does what the compiled loop says."""
+    workload, policy = drawn(3), LevelsPolicy(levels=LEVELS, evicted=evicted)
+    alone = simulate(workload, NODES, policy)
+    world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
+    assert alone.own_metrics["evictions"] > 3
+    assert world.start_ms.tolist() == alone.start_ms.tolist()
+    assert world.end_ms.tolist() == alone.end_ms.tolist()
+
+
+@pytest.mark.parametrize("control", ["full", "limited"])
+def test_nothing_that_must_never_happen_does(control: str) -> None:
+    """With losses, crashes and cuts no node has two jobs, no job is lost, and none works twice at once."""
+    site = LevelsPolicy(under=SitePolicy(order="sjf"), levels=LEVELS, evicted="checkpoint", raise_after=2)
+    for seed in range(2):
+        play_troubled(drawn(seed), [NODES, 8, NODES], [site, SitePolicy(), site], seed, control)
