@@ -103,7 +103,7 @@ def main(jobs: int) -> None:
         cluster.run("sbatch", "-N1", "--exclusive", "-t1", "-o/dev/null", f"--array=1-{jobs}", "--wrap", script)
 
     results = []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         places = [Path(name) / way for way in ("pilots", "plain", "array")]
         for place in places:
             place.mkdir()

@@ -310,8 +310,11 @@ class OwnRay:
         Ray's head ends itself when a part of it is not there within half a minute, which happens on a busy machine.
         """
         if self._heads < _TRIES:
-            self._tell(f"Ray's head has given up ({last_words(self._log(HEAD))}); starting it again")
+            self._tell(f"Ray's head has given up ({self._why_it_gave_up()}); starting it again")
         return self._heads < _TRIES
+
+    def _why_it_gave_up(self) -> str:
+        return last_words(self._log(HEAD)).removeprefix("Exception: ").partition(". ")[0]
 
     def _launch(self, machines: Sequence[RayMachine], *, head: bool, launcher: Launcher | None = None) -> None:
         task = Launching(
@@ -349,7 +352,8 @@ class OwnRay:
             if self.process(HEAD) is not None:
                 return time.monotonic() < until
             if not self._may_try_again():
-                return False
+                told = f"its head has given up {_TRIES} times; {self._why_it_gave_up()}"
+                raise UnavailableError(f"Ray cannot be started on this machine: {told}")
             self._start_head(self.state.port)
             until = time.monotonic() + _JOIN_S
             return True

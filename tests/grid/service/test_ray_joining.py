@@ -128,7 +128,9 @@ def test_a_head_that_gives_up_is_started_again(monkeypatch: pytest.MonkeyPatch, 
     own_ray.remove_temp(ray.state.temp)
 
 
-@pytest.mark.parametrize(("fate", "problem"), [("silent", "Ray cannot be started"), ("ends", "no head")])
+@pytest.mark.parametrize(
+    ("fate", "problem"), [("silent", "Ray cannot be started"), ("ends", "its head has given up 3 times")]
+)
 def test_a_head_that_never_comes_up_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fate: str, problem: str
 ) -> None:

@@ -1,0 +1,113 @@
+"""A grid of two real Slurm clusters whose own users are at work: printed, and written to results/slurm_clusters.json.
+
+    python benchmarks/slurm_clusters.py [JOBS]
+
+Must be run as root, with slurm-wlm and munge installed. Two clusters of six nodes on this machine, each with the same
+jobs of own users, first alone, then beside jobs of the grid, which may have four nodes of each in pilots. A tenth of
+these are wider than either site. Told: how they ended, how far apart the ranks of each wide one began, as a histogram,
+and how long the own users waited each time. Asked for: all end well, and ranks begin within 100 ms of each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from batch_site import GridOfClusters  # noqa: E402
+from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules  # noqa: E402
+from gridweave.site.job import OVER  # noqa: E402
+from slurm_cluster import SlurmCluster, running_cluster  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results" / "slurm_clusters.json"
+JOBS, NODES, OWN_JOBS, PATIENCE_S = 200, 6, 20, 1_800.0
+PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle_ms=10_000))
+STEPS_MS = (10, 30, 100, 300, 1_000, 3_000)
+
+
+async def own_users(cluster: SlurmCluster, folder: Path) -> float:
+    """Submit the jobs of a cluster's own users, the same ones every time, and return their mean wait in seconds."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    for number in range(OWN_JOBS):
+        script = f"echo {time.time()} $(date +%s.%N) > {folder}/{number}; sleep {rng.uniform(0.5, 2.0):.2f}"
+        asked = ("sbatch", f"-N{rng.integers(1, 3)}", "--exclusive", "-t1", "-o/dev/null", "--wrap", script)
+        await asyncio.to_thread(cluster.run, *asked)
+        await asyncio.sleep(rng.exponential(1.5))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(list(folder.iterdir())) < OWN_JOBS or not all(each.stat().st_size for each in folder.iterdir()):
+            await asyncio.sleep(0.2)
+    told = [list(map(float, each.read_text().split())) for each in folder.iterdir()]
+    return statistics.mean(start_s - submit_s for submit_s, start_s in told)
+
+
+async def both_alone(clusters: tuple[SlurmCluster, ...], folder: Path) -> list[float]:
+    """Return how long the own users of each cluster wait where there is no grid."""
+    return await asyncio.gather(*(own_users(each, folder / each.name) for each in clusters))
+
+
+async def with_grid(clusters: tuple[SlurmCluster, ...], folder: Path, jobs: int) -> dict[str, object]:
+    """Run the grid's jobs beside those of the own users, and return what came of both."""
+    rng = np.random.default_rng(2)
+    begun = folder / "begun"
+    begun.mkdir(parents=True)
+    async with GridOfClusters(clusters, folder, PILOTS) as grid:
+        begin_s = time.monotonic()
+        own = [asyncio.ensure_future(own_users(each, folder / "own" / each.name)) for each in clusters]
+        wide, numbers = {}, []
+        for number in range(jobs):
+            nodes = int(rng.integers(5, 8)) if number % 10 == 9 else int(rng.integers(1, 5))
+            script = f"date +%s.%N > {begun}/{number}.$GRIDWEAVE_RANK; sleep {rng.uniform(0.1, 0.5):.2f}"
+            numbers.append(await grid.submit("sh", "-c", script, nodes=nodes))
+            if nodes > 4:
+                wide[number] = nodes
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                while not all(grid.record(job_id).state in OVER for job_id in numbers):
+                    await asyncio.sleep(1.0)
+        waits_s = await asyncio.gather(*own)
+        records = [grid.record(job_id) for job_id in numbers]
+        spreads_ms = []
+        for number, nodes in wide.items():
+            instants_s = [float((begun / f"{number}.{rank}").read_text()) for rank in range(nodes)]
+            spreads_ms.append(1_000 * (max(instants_s) - min(instants_s)))
+        outcomes = [record.outcome for record in records]
+        return {
+            "s": round(time.monotonic() - begin_s, 1),
+            "outcomes": {outcome or "not over": outcomes.count(outcome) for outcome in sorted(set(outcomes), key=str)},
+            "spreads_ms": sorted(round(spread, 1) for spread in spreads_ms),
+            "own_waits_s": waits_s,
+        }
+
+
+def main(jobs: int) -> None:
+    """Play it without a grid and with one."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        clusters = tuple(
+            stack.enter_context(running_cluster(folder / each, each, NODES, "120")) for each in ("north", "south")
+        )
+        alone_s = asyncio.run(both_alone(clusters, folder / "alone"))
+        print(f"own users wait {statistics.mean(alone_s):.2f} s where there is no grid")
+        found = asyncio.run(with_grid(clusters, folder / "grid", jobs)) | {"own_waits_alone_s": alone_s}
+    print(f"{jobs} jobs of the grid, {found['outcomes']}, in {found['s']} s; own users wait {found['own_waits_s']} s")
+    spreads_ms = np.array(found["spreads_ms"])
+    for low, high in zip((0, *STEPS_MS), (*STEPS_MS, np.inf), strict=True):
+        count = int(((spreads_ms >= low) & (spreads_ms < high)).sum())
+        print(f"  ranks on two clusters begin {low:5} to {high:5} ms apart: {count:3} {'#' * count}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else JOBS)
