@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.site.disciplines.heterogeneous.experience import (
-    Experience,
     ExperienceDatabase,
     KnownTimes,
+    LearnedTimes,
     RunTimes,
 )
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team, class_of
@@ -449,9 +449,9 @@ class Heterogeneous:
         """Return what has been counted so far, by name."""
         return self._totals.copy()
 
-    def own_at_end(self) -> Experience:
+    def own_at_end(self) -> LearnedTimes:
         """Return what has been learned of run times."""
-        return Experience(tuple(map(KnownTimes.of, self.experience.rows())))
+        return LearnedTimes(tuple(map(KnownTimes.of, self.experience.rows())))
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""

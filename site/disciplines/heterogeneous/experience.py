@@ -108,7 +108,7 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return None
 
 
-class Experience(NamedTuple):
+class LearnedTimes(NamedTuple):
     """What a site has learned in a simulation, for the next to begin with."""
 
     known: tuple[KnownTimes, ...]
