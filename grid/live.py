@@ -47,6 +47,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import Measurements, MeasurementsState
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
+from gridweave.site.elements import of_attempt
 from gridweave.site.explain import Forecast, Forecaster, Planner, nodes_text, record_forecast, with_refusals
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
 from gridweave.site.launch import ANYONE, TakenUsers, both_ran, total_usage
@@ -434,7 +435,9 @@ class LiveGrid:
         """Return the sites that do not take the user of a job, or its options for a batch system, and why."""
         found: dict[int, str] = {}
         for site in range(len(self._names)):
-            why = self._takes.get(site, ANYONE).refusal(request.user, request.batch_options)
+            why = self._takes.get(site, ANYONE).refusal(
+                request.user, request.batch_options, has_forms=bool(request.forms)
+            )
             if why is None and (site, request.user) in self._denied:
                 why = f"it has refused a job of {request.user!r}"
             if why is not None:
@@ -503,7 +506,8 @@ class LiveGrid:
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
         record.machines += tuple(f"{self._names[site]}/{machine}" for machine in report.machines)
         record.reason = record.reason or report.reason
-        record.elements, record.interrupted = record.elements + report.elements, record.interrupted + report.interrupted
+        record.elements += of_attempt(report.elements, report.attempt)
+        record.interrupted += report.interrupted
 
     def _at_gate(self, site: int, message: FragmentReady | FragmentOpened) -> None:
         """Open the gate when all parts of a job are ready, and say so to all when the ranks of all have passed it."""

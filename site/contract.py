@@ -376,6 +376,8 @@ class ContractCore:
                 return self._asked_by_own_user(event)
             case BatchSeen():
                 return (event,)
+            case RequestQuote(width=width) if self.site.asks is not None and width > self.nodes:
+                self.site.asks.wished(self._now_ms, width)
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):
@@ -458,15 +460,17 @@ class ContractCore:
             job_id=job_id,
             width=width,
             estimate_ms=start_ms - self._now_ms + length_ms,
-            # The grid has chosen how wide it is.
-            forms=(JobForm(width=width),) if self.site.evicts_jobs else (),
+            # The grid has chosen how wide it is, at most: a job that has forms may start in any.
+            forms=(not is_shared and request.job and request.job.forms) or self._as_wide(width),
             in_step=is_shared,
         )
         reason = why_impossible(job) or self._share.why_not(width)
         if job_id in self._parts:
             reason = "the site has another attempt of this job"
         elif is_shared and not self.site.takes_parts:
-            reason = "the site slows and pauses jobs, and a job on several sites would wait for itself here"
+            reason = "a batch system starts the jobs of the site, and nodes cannot be held there without pilots"
+            if self.site.starts_jobs:
+                reason = "the site slows and pauses jobs, and a job on several sites would wait for itself here"
         elif start_ms < self._now_ms:
             reason = f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
         if reason is not None:
@@ -475,6 +479,10 @@ class ContractCore:
         self._parts[job_id] = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
         self._share.nodes += width
         return (JobSubmitted(job, True),)
+
+    def _as_wide(self, width: int) -> tuple[JobForm, ...]:
+        """Return the form in which a part of this width runs where jobs have forms."""
+        return (JobForm(width=width),) if self.site.has_forms else ()
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
         job = request.job
@@ -718,6 +726,8 @@ class ContractCore:
         if reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
             reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
+        if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
+            reason = f"{reason}; {note}"
         slowdown, takes_parts = self._slowdown_of(request, room), self.site.takes_parts
         return Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
 

@@ -104,10 +104,12 @@ class SiteCore:
         self._pool = NodePool(nodes)
         entry = entry_of(policy)
         self.slices_time, self.shares_nodes = entry.slices_time, entry.shares_nodes
-        self.gives_fractions = entry.gives_fractions
-        # A job that is slow, or stands still, on one of its sites has the others wait, and is ended there at its limit.
-        self.takes_parts = not (entry.slices_time or entry.gives_fractions)
+        self.gives_fractions, self.has_forms = entry.gives_fractions, entry.has_forms
         self._use(entry.make(nodes, policy, week_offset_ms))
+        # Whether nodes are here to be held; a batch system gives them to each job when it likes.
+        self.starts_jobs = self._asks is None or self._places is not None
+        # A job that is slow, or stands still, on one of its sites has the others wait, and is ended there at its limit.
+        self.takes_parts = self.starts_jobs and not (entry.slices_time or entry.gives_fractions)
         self._now_ms = 0
         self._waiting: set[int] = set()
         # The nodes of each running job, as the bits of a number (allocation.py).
@@ -483,7 +485,8 @@ class SiteCore:
         self._discipline.check_invariants()
         held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
-        assert n_held == self.nodes - self.free, "a node is lost"
+        absent = 0 if self._asks is None else self._asks.absent
+        assert n_held == self.nodes - self.free - absent, "a node is lost"
         assert n_held == sum(map(int.bit_count, held)) or self._places is not None, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
         assert running == set(self._nodes_of), "running jobs and held nodes differ"

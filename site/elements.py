@@ -37,6 +37,8 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
         Of the job, which ran it.
     out, err : tuple of (int, int)
         Where its output is in that of the rank, and how many bytes it has.
+    attempt : int
+        Of the job, which ran it; 0 where only one can be meant.
     """
 
     index: int
@@ -49,11 +51,17 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rank: int
     out: tuple[int, int]
     err: tuple[int, int]
+    attempt: int = 0
 
     @property
     def failed(self) -> bool:
         """Whether it ended other than with exit code 0."""
         return self.exit_code != 0
+
+
+def of_attempt(elements: Iterable[Element], attempt: int) -> tuple[Element, ...]:
+    """Return elements as those of an attempt of their job."""
+    return tuple(msgspec.structs.replace(one, attempt=attempt) for one in elements)
 
 
 def ranges_of(indexes: Iterable[int]) -> Ranges:

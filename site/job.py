@@ -7,6 +7,7 @@ no request may be is said here too, wherever it comes from: numbers that no mach
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import inf, isfinite
 from typing import Literal, get_args
 
@@ -114,6 +115,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         such jobs stand in the order of submission.
     resources : Resources, optional
         A job of which they are not known shares its nodes with none.
+    user_name, class_name : str
+        Of the user and the class, where these have names; empty otherwise.
     forms : tuple of JobForm
         In which it can run where jobs have forms; if there are none, in those that the site has for its class.
     in_step : bool
@@ -132,6 +135,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     weight: float = 1.0
     behind: bool = False
     resources: Resources | None = None
+    user_name: str = ""
+    class_name: str = ""
     forms: tuple[JobForm, ...] = ()
     in_step: bool = False
     if_evicted: IfEvicted = ""
@@ -218,6 +223,12 @@ MOST_BATCH_OPTIONS = 20
 """So many options for a batch system may a job have."""
 
 _BATCH_OPTION = re.compile(r"[a-z][a-z-]*=.")
+
+MOST_FORMS = 20
+"""A job has so many forms at most."""
+
+MOST_SPEED = 10_000.0
+"""So many times as fast as another may a machine be, or a job in one of its forms."""
 
 State = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
 """Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
@@ -366,9 +377,15 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         All of these must have come true before it goes into the queue.
     account : str
         Whose node-hours it uses; the maxima of an account count for all its users together.
+    forms : tuple of JobForm
+        Of which the site chooses one; then `nodes` is the width of the widest. Only a site whose machines differ takes
+        such a job.
     batch_options : tuple of str
         Options for the batch system that its nodes belong to, each ``name=value``; only a site that passes all of them
         on takes the job.
+    forms : tuple of JobForm
+        Of which the site chooses one; then `nodes` is the width of the widest. Only a site whose machines differ takes
+        such a job.
     """
 
     program: Program
@@ -387,6 +404,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     array: ArrayPlace | None = None
     account: str = ""
     batch_options: tuple[str, ...] = ()
+    forms: tuple[JobForm, ...] = ()
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
@@ -533,6 +551,9 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
         priority=request.priority,
         weight=request.weight,
         resources=request.resources,
+        user_name=request.user,
+        class_name=request.job_class,
+        forms=request.forms,
         if_evicted=request.program.if_evicted,
     )
 
@@ -556,6 +577,7 @@ def request_problem(request: JobRequest) -> str | None:
         _bound_problem(request)
         or _order_problem(request)
         or _batch_problem(request)
+        or forms_problem(request.nodes, request.forms)
         or launch_problem(
             Launch(
                 job_id=0,
@@ -591,6 +613,33 @@ def _bound_problem(request: JobRequest) -> str | None:
             return f"{what} has {size} bytes; Linux starts no program with more than {MOST_TEXT_BYTES} in one string"
     if total > MOST_TEXTS_BYTES:
         return f"command and environment have {total} bytes; at most {MOST_TEXTS_BYTES}: hand large data over in a file"
+    return None
+
+
+def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
+    """Return what is wrong with the forms of a job that asks for so many nodes, whichever machines there are.
+
+    Examples
+    --------
+    >>> forms_problem(4, [JobForm(width=4), JobForm(speed=0.0)])
+    'form 2 has the speed 0; above 0 and up to 10000'
+    >>> forms_problem(2, [JobForm(width=4)])
+    'nodes is 2, and the widest form has the width 4; say the same, or leave nodes out'
+    """
+    if len(forms) > MOST_FORMS:
+        return f"forms are {len(forms)}; at most {MOST_FORMS}"
+    for number, form in enumerate(forms, start=1):
+        if not 1 <= form.width <= MAX_WIDTH:
+            return f"form {number} has the width {form.width}; a whole number from 1 to {MAX_WIDTH}"
+        if not 0 < form.speed <= MOST_SPEED:
+            return f"form {number} has the speed {form.speed:g}; above 0 and up to {MOST_SPEED:g}"
+        if not (1 <= form.cores <= MAX_WIDTH and 0 <= form.memory_mb <= MAX_TIME_MS):
+            return f"form {number} asks for {form.cores} cores and {form.memory_mb} MB; at least 1 core and 0 MB"
+        if not all(0 < len(name) <= MOST_NAME and name.isprintable() for name in form.on):
+            return f"form {number} names no class or label in 'on'; give 1 to {MOST_NAME} characters in one line"
+    widest = max((form.width for form in forms), default=nodes)
+    if nodes != widest:
+        return f"nodes is {nodes}, and the widest form has the width {widest}; say the same, or leave nodes out"
     return None
 
 

@@ -158,14 +158,17 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         Whether that is a map of users to accounts, a launcher's or a batch system's; otherwise it is the owner alone.
     options : tuple of str
         The names of the options for a batch system that jobs may have, as they are passed on to it.
+    forms : bool
+        Whether jobs may have forms, as the machines of the site differ.
     """
 
     anyone: bool = True
     names: tuple[str, ...] = ()
     is_mapped: bool = False
     options: tuple[str, ...] = ()
+    forms: bool = False
 
-    def refusal(self, user: str, options: Iterable[str] = ()) -> str | None:
+    def refusal(self, user: str, options: Iterable[str] = (), *, has_forms: bool = False) -> str | None:
         """Return why a job of a user with such options (``name=value``) is not taken, in one line, or None.
 
         Examples
@@ -177,6 +180,8 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         >>> TakenUsers(options=("constraint", "gres")).refusal("anna", ["nodelist=n1"])
         'it passes on no option nodelist to a batch system; those that it does are constraint, gres'
         """
+        if has_forms and not self.forms:
+            return "its machines are all alike, and the job has forms; hand it in with --nodes in place of --form"
         for name in (option.partition("=")[0] for option in options):
             if name not in self.options:
                 others = f"; those that it does are {', '.join(self.options)}" if self.options else ""

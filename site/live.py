@@ -13,6 +13,7 @@ import msgspec
 
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
+from gridweave.site.elements import of_attempt
 from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
     OWN_IDS,
@@ -188,7 +189,7 @@ class LiveSite:
         reason = reason or self._why_stuck(request)
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
-        if reason := self.runs.users.refusal(request.user, request.batch_options):
+        if reason := self._not_taken(request):
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         if not for_grid and (waits := self.book.why_it_would_wait(request, now_ms)):
             reason = f"it would wait: {waits}"
@@ -236,7 +237,7 @@ class LiveSite:
         match event:
             case UserSubmitted():
                 request = event.request
-                why_not = self.runs.users.refusal(request.user, request.batch_options) or self._why_stuck(request)
+                why_not = self._not_taken(request) or self._why_stuck(request)
                 job = self.book.submit(event, lambda job: why_not or self._why_never(job))
                 if job is not None:
                     self._inner.append(JobSubmitted(job))
@@ -285,10 +286,10 @@ class LiveSite:
         if expected is None:
             self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
         elif not expected.is_asked:
-            request, users = expected.described.request, self.runs.users
-            if why := users.refusal(request.user):
+            request = expected.described.request
+            if why := self.runs.users.refusal(request.user):
                 self._answer(Refused(job_id, event.attempt, why, "user"))
-            elif why := users.refusal(request.user, request.batch_options) or self._why_stuck(request):
+            elif why := self._not_taken(request) or self._why_stuck(request):
                 self._answer(Refused(job_id, event.attempt, why))
             else:
                 expected.is_asked = True
@@ -296,6 +297,10 @@ class LiveSite:
                     # Who evicts whom goes by more than the width.
                     event = msgspec.structs.replace(event, job=self.book.next_job(request))
                 self._inner.append(event)
+
+    def _not_taken(self, request: JobRequest) -> str | None:
+        """Return why the site takes no such job of its user, in one line, or None."""
+        return self.runs.users.refusal(request.user, request.batch_options, has_forms=bool(request.forms))
 
     def _why_stuck(self, request: JobRequest) -> str | None:
         """Return why a job cannot run where running jobs are moved, or None if it can, or none is."""
@@ -370,7 +375,7 @@ class LiveSite:
         if record is not None:
             record.attempt += 1
             record.state, record.start_ms = "starting", self._now_ms
-            record.places = ((self.settings.name, record.request.nodes),)
+            record.places = ((self.settings.name, sum(high - low for low, high in command.nodes)),)
             self.book.eligibility.started(record.job_id, record.request)
             described = self._describe(record, record.attempt)
         else:
@@ -378,7 +383,10 @@ class LiveSite:
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
         if evicts and len(described.sites) == 1:
-            described = msgspec.structs.replace(described, limit_ms=limit_ms)
+            # In one of its forms it may have other nodes than it asked for.
+            width = sum(high - low for low, high in command.nodes)
+            size = 1 if described.request.program.ranks == "first-node" else width
+            described = msgspec.structs.replace(described, limit_ms=limit_ms, size=size)
         run = self._made(command, described)
         run.port = port
         if len(described.sites) == 1:
@@ -511,4 +519,5 @@ def _enter(record: JobRecord, run: Run) -> None:
     """Enter into the record of a job what became of a run of it."""
     record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
     record.ran_ms = run.ran_ms
-    record.elements, record.interrupted = record.elements + run.elements, record.interrupted + run.interrupted
+    record.elements += of_attempt(run.elements, run.attempt)
+    record.interrupted += run.interrupted

@@ -13,6 +13,7 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.book import JobBook
+from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Resources, SignalName
@@ -440,7 +441,7 @@ class Runs:
         self.over: dict[int, Run] = {}
         self.begun: list[Run] = []
         self._book = book
-        self._n_machines = len(settings.machines)
+        self._n_machines, self._has_forms = len(settings.machines), entry_of(settings.policy).has_forms
         self._runs: dict[int, Run] = {}
         # Machines that cannot start anything, and why; and whom each that has said so takes.
         self._full: dict[str, str] = {}
@@ -468,7 +469,8 @@ class Runs:
     @property
     def users(self) -> TakenUsers:
         """Whom the site takes: whom all of its machines take that have said so."""
-        return functools.reduce(TakenUsers.both, self._users.values()) if self._users else ANYONE
+        taken = functools.reduce(TakenUsers.both, self._users.values()) if self._users else ANYONE
+        return msgspec.structs.replace(taken, forms=self._has_forms)
 
     def orders(self, *machines: str) -> Iterator[Order]:
         """Yield what machines should do now and have not said that they have: safe to repeat."""
@@ -526,10 +528,9 @@ class Runs:
     def put_off(self, command: StartJob, limit_ms: int) -> bool:
         """Keep the start of a job until it has left the nodes that it was evicted from; False if it has."""
         run = self._runs.get(command.job_id)
-        if run is None or not run.is_evicted:
-            return False
-        run.next_start, run.next_limit_ms = command, limit_ms
-        return True
+        if is_put_off := run is not None and run.is_evicted:
+            run.next_start, run.next_limit_ms = command, limit_ms
+        return is_put_off
 
     def not_begun(self) -> list[tuple[int, int]]:
         """Return the jobs that have nodes which others have not left, and how long each may run once they have."""
@@ -675,7 +676,8 @@ class Runs:
 
     def _takes(self, event: MachineJoined | MachineTakes) -> None:
         """Take note of whom a machine takes; the grid hears whom the whole site does, if that is others than before."""
-        before, self._users[event.machine] = self.users, event.users
+        before = self.users if self._users else ANYONE
+        self._users[event.machine] = event.users
         if self.users != before:
             self._book.out.append(TellGrid(TakesUsers(self.users)))
 

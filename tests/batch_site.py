@@ -44,8 +44,10 @@ class DeafSlurm(Slurm):
 class BatchSite:
     """A site on a cluster, in this event loop, that can be killed and started anew."""
 
-    def __init__(self, cluster: SlurmCluster, folder: Path, policy: BatchPolicy = BY_JOBS) -> None:
-        self.cluster, self.folder, self.policy = cluster, folder, policy
+    def __init__(
+        self, cluster: SlurmCluster, folder: Path, policy: BatchPolicy = BY_JOBS, name: str = "two", number: int = 0
+    ) -> None:
+        self.cluster, self.folder, self.policy, self.name, self.number = cluster, folder, policy, name, number
         slurm = SlurmSettings(partition="main", conf=str(cluster.conf))
         self.plan = BatchPlan(slurm=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
         self.slurm = DeafSlurm(slurm, folder / "shared")
@@ -54,24 +56,26 @@ class BatchSite:
 
     async def start(self) -> None:
         """Start it from its journal."""
-        machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(25_000 + 4 * k, 25_004 + 4 * k)) for k in range(NODES))
-        settings = SiteSettings(name="two", number=0, machines=machines, policy=self.policy)
+        lows = [25_000 + 100 * self.number + 4 * place for place in range(NODES)]
+        machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(low, low + 4)) for k, low in enumerate(lows))
+        settings = SiteSettings(name=self.name, number=self.number, machines=machines, policy=self.policy)
         folder = SharedFolder(Path(self.plan.folder))
-
-        async def to_grid(_peer: str, _data: bytes) -> None:
-            raise UnavailableError("there is no grid")
 
         async def to_machine(machine: str, data: bytes) -> None:
             with contextlib.suppress(UnavailableError):
                 self.hub.order(machine, data)
 
         self.driver = BatchSiteDriver(
-            settings, self.folder / "journal", Clock(), to_grid=to_grid, to_machine=to_machine
+            settings, self.folder / "journal", Clock(), to_grid=self.to_grid, to_machine=to_machine
         )
         self.hub, keeper = make_keeper(self.driver, folder, self.plan, self.slurm)
         await self.hub.open("127.0.0.1")
         works = (self.driver.run(), self.driver.repeat_orders(), keeper.run())
         self.tasks = [asyncio.ensure_future(work) for work in works]
+
+    async def to_grid(self, _peer: str, _data: bytes) -> None:
+        """Send the grid what it is to hear: there is none."""
+        raise UnavailableError("there is no grid")
 
     async def kill(self) -> None:
         """End it as if its process had been killed: nothing more is written, said or heard."""

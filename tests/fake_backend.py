@@ -273,7 +273,9 @@ class FakeBackend(Backend):
             raise InputError(problem)
         return Forecast(now_ms=self.now_ms, start_ms=self.now_ms, places=(("north", request.nodes),))
 
-    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
+    async def output(
+        self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
+    ) -> OutputPart | None:
         """Return what a rank has written."""
         self._check()
         record = self.records_by_id.get(job_id)

@@ -33,7 +33,7 @@ from gridweave.grid.client.requests import (
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import OVER, ArrayPlace, JobRecord, JobRequest, SignalName, State, Where, WishKind
+from gridweave.site.job import OVER, ArrayPlace, JobForm, JobRecord, JobRequest, SignalName, State, Where, WishKind
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
@@ -183,15 +183,17 @@ class JobHandle:
         """Return all that has happened to it."""
         return await self._client.story(self.id)
 
-    async def output(self, *, rank: int = 0, stream: Stream = "out") -> bytes:
+    async def output(self, *, rank: int = 0, stream: Stream = "out", attempt: int | None = None) -> bytes:
         """Return what a rank has written up to now.
 
         Parameters
         ----------
         stream : str
             ``out``, ``err`` or ``result``.
+        attempt : int, optional
+            In which attempt; left out: in the last one.
         """
-        parts = streams.output(self._client.transport, self.id, rank=rank, stream=stream)
+        parts = streams.output(self._client.transport, self.id, rank=rank, stream=stream, attempt=attempt)
         return b"".join([data async for data in parts])
 
     async def logs(self, *, follow: bool = False, rank: int = 0, stream: Stream = "out") -> AsyncGenerator[str, None]:
@@ -341,6 +343,7 @@ class Client:
         job_class: str = "",
         user: str = "",
         account: str = "",
+        forms: Sequence[JobForm] = (),
         key: str | None = None,
     ) -> JobHandle:
         """Hand in a job; when this returns, it is durable.
@@ -366,6 +369,8 @@ class Client:
             For whom; an operator may say another name.
         account : str
             Whose node-hours it uses.
+        forms : sequence of JobForm
+            In which it can run on machines that differ; `nodes` is then at least the width of the widest.
         key : str, optional
             The same key gives the same job, however often it is handed in. Left out: a new one, which makes the tries
             of this one call safe.
@@ -376,24 +381,11 @@ class Client:
             If no site could run it.
         """
         request = job_request(
-            what,
-            nodes=nodes,
-            limit=limit,
-            name=name,
-            user=user,
-            job_class=job_class,
-            priority=priority,
-            environment=environment,
-            working_directory=working_directory,
-            ranks=ranks,
-            if_lost=if_lost,
-            hold=hold,
-            after=after,
-            array=array,
-            account=account,
-        )
-        (job,) = await self.submit_many([request], site=site, keys=None if key is None else [key])
-        return job
+            what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority,
+            environment=environment, working_directory=working_directory, ranks=ranks, if_lost=if_lost, hold=hold,
+            after=after, array=array, account=account, forms=forms,
+        )  # fmt: skip
+        return (await self.submit_many([request], site=site, keys=None if key is None else [key]))[0]
 
     async def submit_many(
         self, requests: Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None

@@ -12,7 +12,7 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.api import NewJob
-from gridweave.site.job import After, ArrayPlace, JobRequest, Program, Where, request_problem
+from gridweave.site.job import After, ArrayPlace, JobForm, JobRequest, Program, Where, request_problem
 from gridweave.site.launch import Call
 from gridweave.site.times import parse_time_ms
 
@@ -71,13 +71,14 @@ def job_request(
     after: Afters = (),
     array: ArrayPlace | None = None,
     account: str = "",
+    forms: Sequence[JobForm] = (),
 ) -> JobRequest:
     """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is."""
     if isinstance(what, JobRequest):
         return what
     return JobRequest(
         program=_program(what, environment, working_directory, ranks, if_lost),
-        nodes=nodes,
+        nodes=max((nodes, *(form.width for form in forms))),
         limit_ms=limit_ms(limit),
         name=name,
         user=user,
@@ -87,6 +88,7 @@ def job_request(
         after=tuple(one if isinstance(one, After) else After(job_id=one) for one in after),
         array=array,
         account=account,
+        forms=tuple(forms),
     )
 
 

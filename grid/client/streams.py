@@ -121,16 +121,18 @@ async def output(
     stream: Stream,
     follow: bool = False,
     part: tuple[int, int] | None = None,
+    attempt: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield what a rank has written, each byte once; with `follow` until its job has ended.
 
-    Of it a part may be wanted alone: from which byte on, and how many.
+    Of it a part may be wanted alone: from which byte on, and how many. If no attempt is named it is that of the last.
     """
     path = f"/v1/jobs/{job_id}/output"
     offset, end = (0, sys.maxsize) if part is None else (part[0], sum(part))
     cuts = 0
     while offset < end:
         query = {"rank": str(rank), "stream": stream, "offset": str(offset), "follow": str(int(follow))}
+        query |= {} if attempt is None else {"attempt": str(attempt)}
         query |= {} if follow else {"limit": str(min(PART_BYTES, end - offset))}
         began, is_whole, is_last = offset, False, False
         async with transport.stream(path, query=query, headers={"Accept": "application/octet-stream"}) as sent:

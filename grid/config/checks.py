@@ -106,21 +106,6 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
-def check_alone(sites: Sequence[object], mode: str, report: FileReport) -> None:
-    """Check that disciplines which are only simulated, each site by itself, are asked for nothing else.
-
-    Parameters
-    ----------
-    mode : str
-        Of the grid of a scenario; ``live`` for a live one.
-    """
-    for number, site in enumerate(sites):
-        entry = DISCIPLINES.get(site.discipline) if isinstance(site, Site) and mode != "local" else None
-        if entry is not None and entry.simulated_alone:
-            only = "only in scenarios with mode = 'local' and by `gridweave simulate`"
-            report.add(("sites", number, "discipline"), f"is {entry.name!r}, which there is {only}")
-
-
 def check_live_only(sites: Sequence[object], control: str | None, report: FileReport) -> None:
     """Check that disciplines which only live sites have are asked for nothing else.
 
@@ -130,8 +115,12 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         How much a live grid has to say; None: it is simulated.
     """
     for number, site in enumerate(sites):
-        entry = DISCIPLINES.get(site.discipline) if isinstance(site, Site) else None
-        if entry is None or not entry.live_only or control in ("limited", "none"):
+        if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
+            continue
+        entry = DISCIPLINES[site.discipline]
+        if not entry.live_only:
+            continue
+        if control is not None and entry.is_in_control(site.options.get(entry.table_key)):
             continue
         why = f"is {entry.name!r}, where {entry.about}"
         right = "it is for live sites alone" if control is None else "give control = 'limited' or 'none' in [grid]"
@@ -147,12 +136,14 @@ def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
     plain = Site(name=site.name, nodes=site.nodes)
     known = site.discipline if site.discipline in DISCIPLINES else plain.discipline
     rest = {name: value for name, value in site.options.items() if name != "order"}
-    order = [] if site.order is None else [{"discipline": known, "order": site.order}]
+    own = {name: value for name, value in rest.items() if name == DISCIPLINES[known].table_key}
+    order = [] if site.order is None else [{"discipline": known, "order": site.order, **own}]
     for changed in (*order, {"discipline": site.discipline, **rest}):
         try:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:
-            report.add((*place, *_table_with(error.option), error.option), error.problem)
+            if error.option == "order" or changed not in order:
+                report.add((*place, *_table_with(error.option), error.option), error.problem)
 
 
 def _table_with(option: str) -> list[str]:
@@ -203,7 +194,7 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:
     """Return whether the grid has all nodes of all sites for itself, and all say in what starts there."""
     return grid.control == "full" and all(
-        site.grid_share == 1 and not site.own_users_first and not site.shares_nodes
+        site.grid_share == 1 and not site.own_users_first and not (site.shares_nodes or site.has_forms)
         for site in sites
         if isinstance(site, Site)
     )

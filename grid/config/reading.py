@@ -13,7 +13,6 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
-    check_alone,
     check_fragments,
     check_links,
     check_live_only,
@@ -230,7 +229,6 @@ def _read(
         for number, site in enumerate(file.sites):
             if isinstance(site, FarSiteTable):
                 _check_end(site, ("sites", number), report)
-    check_alone(sites, "live", report)
     if file.folder is not None and not file.folder.strip():
         report.add(("folder",), "is empty; name a folder" + ", or leave it out" * (kind is GridFile))
     network = read_network(sites, net, file.name or "grid", Path(base) if base else None, report)

@@ -99,6 +99,11 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         """Whether several jobs may be on one of its nodes."""
         return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].shares_nodes
 
+    @property
+    def has_forms(self) -> bool:
+        """Whether its machines differ, and jobs may have forms there."""
+        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].has_forms
+
 
 LAUNCHERS = ("self", "user")
 TRUST = ("owner", "all")

@@ -82,8 +82,10 @@ class Backend(Protocol):
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Return what would become of waits and of the use of nodes if the grid were another; nothing changes."""
 
-    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
-        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
+    async def output(
+        self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
+    ) -> OutputPart | None:
+        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job."""
 
     async def sites(self) -> list[SiteInfo]:
         """Return how the sites are, also of one that does not answer."""

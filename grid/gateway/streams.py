@@ -47,6 +47,7 @@ class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Which part of what a rank has written is asked for."""
 
     rank: Annotated[int, Meta(ge=0, le=10**7)] = 0
+    attempt: Annotated[int, Meta(ge=1, le=_MOST_NUMBER)] | None = None  # of the job; left out: the last one
     stream: Literal["out", "err", "result"] = "out"  # standard output, standard error, or what a callable has returned
     offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0  # of the first byte
     # So many bytes at most; with `follow` of no effect.
@@ -222,7 +223,8 @@ async def output(call: GatewayCall, query: OutputQuery) -> web.StreamResponse:
 
 
 async def _output_part(call: GatewayCall, job_id: int, query: OutputQuery, offset: int) -> OutputPart:
-    part = await call.backend.output(job_id, query.rank, query.stream, offset, query.limit)
+    where = job_id, query.rank, query.stream, offset, query.limit
+    part = await call.backend.output(*where, attempt=query.attempt)
     if part is None:
         raise unknown_job(job_id)
     return part

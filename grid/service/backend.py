@@ -268,22 +268,20 @@ class LiveBackend:
 
     # -- output -------------------------------------------------------------------------------------------------------
 
-    async def output(self, job_id: int, rank: int, stream: str, offset: int, limit: int) -> OutputPart | None:
-        """Return a part of what a rank of the last attempt of a job has written; None if the job is unknown."""
+    async def output(
+        self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
+    ) -> OutputPart | None:
+        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job."""
         # What is known of the job comes first: if it is over now, nothing more is written.
         record = await self._record(job_id)
         if record is None:
             return None
-        is_over = record.state in OVER
+        is_over = record.state in OVER or attempt not in (None, record.attempt)
         nothing = OutputPart(data=b"", offset=offset, is_last=is_over)
         if not record.places or not record.attempt:
             return nothing
-        site = _site_of_rank(record, rank)
-        where = job_id, record.attempt, rank
-        problem = None
-        machines = await self._machines_with(record, site, rank)
-        # What a machine that is gone has left, its site may be able to read.
-        for actor in [*(agent_actor(site, machine) for machine in machines), site_actor(site)]:
+        where, problem = (job_id, attempt or record.attempt, rank), None
+        for actor in await self._actors_with(record, rank, attempt):
             try:
                 read = await self._ask(actor, "part", OutputRead, *where, stream, offset, limit)
             except UnavailableError as error:
@@ -295,6 +293,17 @@ class LiveBackend:
         if problem is not None:
             raise problem
         return nothing
+
+    async def _actors_with(self, record: JobRecord, rank: int, attempt: int | None) -> list[str]:
+        """Return who may be able to read the output of a rank, the likeliest first."""
+        if attempt in (None, record.attempt):
+            site = _site_of_rank(record, rank)
+            machines = {site: await self._machines_with(record, site, rank)}
+        else:  # where an earlier attempt was nobody knows any more
+            machines = {site.name: list(site.machines) for site in await self._sites()}
+        agents = [agent_actor(site, machine) for site, names in machines.items() for machine in names]
+        # What a machine that is gone has left, its site may be able to read.
+        return agents + [site_actor(site) for site in machines]
 
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
         """Return the machines of a site that may have the output of a rank."""

@@ -155,14 +155,14 @@ def simulate(
     known: Any = policy_named(policy) if isinstance(policy, str) else policy
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
     of_some: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
-    if not hasattr(known, "discipline"):  # only the policy of a site names one
+    count, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
+    if not hasattr(at_site, "discipline"):  # a grid's policy names none
         from gridweave.scenarios.batch.grid import play_grid
 
         of_site: dict[str, Any] = {"reservations": reservations or None, "node_events": node_events or None}
         of_site |= {"driver": None if driver == "batch" else driver, "save": saving}
         _refuse(of_site | of_some, "a grid")
         return play_grid(_loaded(workload, nodes), cast("Sequence[int]", nodes), known, **of_grid)
-    count, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
     check_driver(driver, at_site, reservations, node_events, saving)
     given: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
     given |= _for_discipline(at_site, of_grid | of_some)

@@ -78,6 +78,9 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
         if entry_of(policy).shares_nodes:
             why = f"jobs that sleep do not slow each other; {policy.discipline} is simulated only"
             problems.append(f"sites.{name}.discipline: {why}")
+        if entry_of(policy).has_forms:
+            why = f"jobs that sleep are no faster on fast machines; {policy.discipline} is simulated only"
+            problems.append(f"sites.{name}.discipline: {why}")
     network = built.network
     if network.loss or network.duplicate:
         problems.append("network: messages are lost and doubled in the simulation only; leave loss and duplicate out")

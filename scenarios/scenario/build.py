@@ -147,13 +147,14 @@ class Built:
         """Whether this is more than the batch driver knows.
 
         That is messages, faults, the times of a live grid, own users, owners, less control, a tuned queue, and sites
-        whose nodes are shared.
+        whose nodes are shared, or whose machines differ.
         """
         return self.policy.mode != "local" and (
             self.policy.control != "full"
             or self.policy.tuning is not None
             or self.scenario.grid.at is not None
             or self.shares_nodes
+            or any(entry_of(policy).has_forms for policy in self.site_policies)
             or self.network != Network()
             or self.faults.any
             or self.live != LiveTimes()

@@ -23,7 +23,6 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.config.checks import (
     IDLE_NET,
     WITHOUT_NET,
-    check_alone,
     check_fragments,
     check_links,
     check_live_only,
@@ -337,7 +336,6 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
     """
     check_sites(scenario.sites, report)
     check_live_only(scenario.sites, None, report)
-    check_alone(scenario.sites, scenario.grid.mode, report)
     _check_source(scenario.workload, report)
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)

@@ -138,20 +138,36 @@ class MovesJobs(Protocol):
         """Return the running jobs that have other nodes than was told, by job id."""
 
 
-class NodesAsked(NamedTuple):
-    """The nodes of a job that a batch system is to be asked for, or that it has given."""
+PILOT = 0
+"""Stands where jobs have their number, of nodes that a batch system is asked for ahead of any job."""
 
-    job: Job
+
+class NodesAsked(NamedTuple):
+    """Nodes that a batch system is to be asked for, or that it has given: those of a job, or of a pilot."""
+
+    job: Job  # of a pilot one that says how many nodes for how long, with the number `PILOT`
     ask: int  # a number that no other of the site ever has
     has_started: bool
+    places: tuple[int, ...] = ()  # of a pilot: which nodes of the site its own are
 
 
 @runtime_checkable
 class AsksBatchSystem(Protocol):
-    """What `SiteCore` asks besides of a discipline whose nodes belong to a batch system, which decides when jobs start.
+    """What `SiteCore` asks besides of a discipline whose nodes belong to a batch system.
 
-    The batch system is asked for nodes for each job; when they are there the job starts on them.
+    The batch system is asked for nodes for each job, and when they are there the job starts on them; or for pilots,
+    nodes ahead of any job, in which the site decides what starts.
     """
+
+    @property
+    def absent(self) -> int:
+        """Nodes of the site that no job can have now, as the batch system has not given them."""
+
+    def wished(self, now_ms: int, width: int) -> None:
+        """Take note that the grid looks for nodes for a job that is wider than the site."""
+
+    def note(self, now_ms: int) -> str:
+        """Say what a grid should know that cannot place such a job: half a sentence, or nothing."""
 
     def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
         """Return all that the batch system should have been asked for by now, and what it has given and is in use."""
@@ -285,11 +301,14 @@ class Entry:
     gives_fractions : bool
         Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
         intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
-    simulated_alone : bool
-        Whether it is there only in simulations of one site, and of a grid in mode ``local``: neither the simulated
-        world nor a live site carries out what it commands.
+    has_forms : bool
+        Whether its machines differ in speed, and jobs may have several forms, of which it chooses: a job may have other
+        nodes than it is wide.
     live_only : bool
         Whether only a live site can have it, and no simulation.
+    is_in_control : callable
+        Takes the table of a site, if it has one; returns whether the site itself decides what starts when, so that a
+        grid may have full control.
     shares_time : bool
         Whether jobs that have started also pause or run at a fraction of their speed, which metrics count as waiting.
     uses_resources : bool
@@ -325,8 +344,9 @@ class Entry:
     table_key: str = ""
     shares_nodes: bool = False
     gives_fractions: bool = False
-    simulated_alone: bool = False
+    has_forms: bool = False
     live_only: bool = False
+    is_in_control: Callable[[Any], bool] = lambda _table: True
     shares_time: bool = False
     uses_resources: bool = False
     needs: tuple[str, ...] = ()

@@ -64,7 +64,7 @@ class ArrayDiscipline:
     state_type: Any = ArrayDisciplineState
 
     def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
-        self._nodes = nodes
+        self._nodes = self._in_service = nodes
         self._policy = policy
         self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
         self._state = empty_state(nodes, slots=FIRST_SLOTS)
@@ -162,6 +162,14 @@ class ArrayDiscipline:
             self._enter(reservation_id, start_ms, start_ms + length_ms, width)
         return fits_ms
 
+    def resize(self, by: int) -> None:
+        """Have so many nodes more in service, or fewer; those that leave are free."""
+        counters = self._state.counters[0]
+        self._in_service += by
+        counters["free"] += by
+        self._rules.resized(by)
+        counters["stale"], counters["n_blocks"] = REPLAN, 0
+
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
         """Put an accepted reservation into the list, in order, and into the plan, in which it is known to fit."""
         count = int(self._state.counters[0]["n_reservations"])
@@ -213,7 +221,7 @@ class ArrayDiscipline:
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
-        if width > self._nodes:
+        if width > self._in_service:
             return None
         if width <= self.startable(now_ms, length_ms):
             return now_ms
@@ -230,6 +238,7 @@ class ArrayDiscipline:
         if self._scratch is None or self._scratch.step_ms.shape[1] < 2 * len(self._state.jobs) + 4:
             total = np.array([self._nodes], np.int64)
             self._scratch = empty_plan(self._state, total, reservations=1)
+        self._scratch.total[0] = self._in_service
         return self._scratch
 
     def next_wakeup_ms(self) -> int | None:
@@ -355,6 +364,8 @@ class ArrayDiscipline:
         self._end_ms = {running.job.job_id: running.end_by_estimate_ms for running in self.running()}
         self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
         self._next_start_ms = state.next_start_ms
+        held = self._state.jobs["width"][self._state.running["slot"][: self._state.counters[0]["n_running"]]].sum()
+        self._in_service = int(self._state.counters[0]["free"] + held)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -362,7 +373,7 @@ class ArrayDiscipline:
         jobs, running = self._state.jobs, self._state.running[: counters["n_running"]]
         waiting = self._waiting_slots()
         held = int(jobs["width"][running["slot"]].sum())
-        assert counters["free"] == self._nodes - held >= 0, "free nodes and running jobs do not add up"
+        assert counters["free"] == self._in_service - held >= 0, "free nodes and running jobs do not add up"
         slots = [*waiting, *running["slot"].tolist()]
         assert sorted(slots) == sorted(self._slots.of.values()), "a slot is lost or doubled"
         assert sorted(self._end_ms) == sorted(jobs["job_id"][running["slot"]].tolist()), "running jobs differ"

@@ -19,7 +19,7 @@ from gridweave.cli.submit_options import MOST_BYTES, parse_after, parse_array, s
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.configuration import Connection
 from gridweave.site.elements import count_of
-from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.job import After, ArrayPlace, JobForm, JobRecord, JobRequest, Program
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -499,6 +499,36 @@ def test_options_of_slurm_alone_go_with_the_job(here: Elsewhere, shell: Shell) -
     (request,) = handed_in(here)
     assert request.nodes == 2
     assert request.batch_options == ("constraint=fast", "gres=gpu:1", "mem=4G", "qos=night", "nice=7")
+
+
+def test_forms_of_machines_that_differ(here: Elsewhere, shell: Shell) -> None:
+    """Each --form is one, those of the script too; the job asks for as many nodes as the widest has."""
+    lines = "#GRIDWEAVE --form width=4,on=sparc+x86,speed=2.5"
+    assert shell("submit", "--form", "on=x86, memory=512, cores=2", script(f"#!/bin/sh\n{lines}\n"))[0] == 0
+    (request,) = handed_in(here)
+    assert request.nodes == 4
+    assert request.forms == (
+        JobForm(width=4, on=("sparc", "x86"), speed=2.5),
+        JobForm(on=("x86",), memory_mb=512, cores=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--form", "wide=4"], "--form: 'wide=4': 'wide=4' is not understood; write for example width=4,on=sparc+x86"),
+        (["--form", "width=4,width=5"], "'width=5' is not understood"),
+        (["--form", "width=four"], "'four' is no width; write for example"),
+        (["--form", "speed=0"], "form 1 has the speed 0; above 0 and up to 10000"),
+        (["-n", "2", "--form", "width=4"], "nodes is 2, and the widest form has the width 4; say the same, or leave"),
+    ],
+)
+def test_forms_that_are_none_are_refused(here: Elsewhere, shell: Shell, options: list[str], says: str) -> None:
+    """In one line, before anything is handed in."""
+    status, _, err = shell("submit", *options, "--", "true")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert says in err
+    assert handed_in(here) == []
 
 
 def test_what_is_not_supported_may_be_ignored(here: Elsewhere, shell: Shell) -> None:

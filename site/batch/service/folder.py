@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.launch import MachineRules
 from gridweave.site.machine.folders import Key, piece_folder, write_whole
 from gridweave.site.service.calls import SECRET_BYTES
@@ -79,8 +80,9 @@ class SharedFolder:
 
     def nodes_with(self, key: Key) -> list[Path]:
         """Return the folders of nodes that have, or had, a part of an attempt of a job."""
-        # The name of an allocation ends with the job, and the number under which it was asked for.
-        found = (self.path / "nodes").glob(f"*-{key[0]}-*")
+        # The name of an allocation ends with the job, or 0 for a pilot, and the number under which it was asked for.
+        nodes = self.path / "nodes"
+        found = [*nodes.glob(f"*-{key[0]}-*"), *nodes.glob(f"*-{PILOT}-*")]
         return sorted(folder for folder in found if piece_folder(folder, key).exists())
 
     def tidy(self, kept: Collection[str], keep: int = KEEP_NODES) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -45,7 +45,8 @@ class Hub:
     """Hears nodes, and knows which of them is which machine of the site.
 
     A machine of such a site is no host: it is the place of one node, which a node of an allocation takes when it is
-    given the first part of a job, until the allocation ends. ``report`` takes in what a machine tells.
+    given the first part of a job, until the allocation ends; a node of a pilot has its place from the beginning.
+    ``report`` takes in what a machine tells.
     """
 
     def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]]) -> None:
@@ -55,6 +56,8 @@ class Hub:
         # The allocation in the batch system that has a name; another that has the same name is a mistake.
         self._numbers: dict[str, str] = {}
         self._wanted: dict[int, str] | None = None  # by job; None: the site has not said it yet
+        self._pilots: Mapping[str, Place] = {}
+        self._kept: set[str] = set()
         self._leaving: set[str] = set()
         self._door: NearDoor | None = None
         self.news = asyncio.Event()
@@ -72,11 +75,14 @@ class Hub:
 
     # -- what the site wants ------------------------------------------------------------------------------------------
 
-    def want(self, names: dict[int, str]) -> None:
-        """Have the allocation of each job by its name; nodes of all others are to give themselves back."""
-        self._wanted = names
-        kept = set(names.values())
-        gone = [place for place in self._nodes if place[0] not in kept]
+    def want(self, names: dict[int, str], pilots: Mapping[str, Place]) -> None:
+        """Have the allocation of each job by its name, and pilots by the machines that their nodes are.
+
+        Nodes of all others are to give themselves back.
+        """
+        self._wanted, self._pilots = names, pilots
+        self._kept = {*names.values(), *(place[0] for place in pilots.values())}
+        gone = [place for place in self._nodes if place[0] not in self._kept]
         for place in gone:
             self._leaving.add(place[0])
             node = self._nodes.pop(place)
@@ -89,6 +95,10 @@ class Hub:
         now_s = time.monotonic()
         found = (self._nodes.get((name, number)) for number in range(nodes))
         return all(node is not None and now_s - node.heard_s < SILENT_S for node in found)
+
+    def hosts(self, name: str, nodes: int) -> list[str]:
+        """Return the hosts of the nodes of an allocation; all are there."""
+        return [self._nodes[name, number].host for number in range(nodes)]
 
     def order(self, machine: str, data: bytes) -> None:
         """Hand orders to a machine; UnavailableError if no node is it."""
@@ -103,6 +113,8 @@ class Hub:
 
     def _place_for(self, machine: str, order: Order) -> Place | None:
         """Return which node is to hear an order: that of the part of the job, or, of an end before the start, any."""
+        if machine in self._pilots:
+            return self._pilots[machine]
         if isinstance(order, LookForRoom):
             return self._machines.get(machine)
         wanted = self._wanted or {}
@@ -120,6 +132,8 @@ class Hub:
         first = self._nodes.get((name, 0))
         if not isinstance(order, StartRun) or first is None or len(order.launch.sites) > 1:
             return order
+        if order.machine in self._pilots:
+            return order  # it was known where they meet when the job started
         _, colon, port = order.launch.rendezvous.rpartition(":")
         meeting = f"{first.host}:{port}" if colon else ""
         return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, rendezvous=meeting))
@@ -130,7 +144,7 @@ class Hub:
         """Take note that a node is there, which may be a machine already; return whether it may stay."""
         if self._wanted is None:
             raise UnavailableError("the site is starting")
-        if name not in self._wanted.values() or self._numbers.setdefault(name, allocation) != allocation:
+        if name not in self._kept or self._numbers.setdefault(name, allocation) != allocation:
             return False
         place = name, number
         node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host)

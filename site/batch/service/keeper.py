@@ -12,7 +12,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -22,8 +22,9 @@ from gridweave.site.batch.service.ended import end_of
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.system import Allocation, AllocationRequest, BatchSystem, BatchView
-from gridweave.site.disciplines.protocol import NodesAsked
-from gridweave.site.messages import AskSeen, BatchSeen
+from gridweave.site.disciplines.protocol import PILOT, NodesAsked
+from gridweave.site.machine.folders import Key
+from gridweave.site.messages import AskSeen, BatchSeen, MachineJoined, Report
 from gridweave.site.service.site_driver import SiteDriver
 
 logger = logging.getLogger("gridweave.live")
@@ -81,7 +82,7 @@ class BatchKeeper:
         self._asked: dict[str, str] = {}
         self._unsure: dict[str, str] = {}
         self._refused: dict[str, str] = {}
-        self._told: dict[int, AskSeen] = {}
+        self._told: dict[str, AskSeen] = {}
         self._told_seen: BatchSeen | None = None
         self._told_s = 0.0
         self._looks = 0
@@ -118,7 +119,15 @@ class BatchKeeper:
 
     def _want(self) -> None:
         """Tell the hub which allocations are wanted."""
-        self._hub.want({each.job.job_id: self.name_of(each) for each in self._wanted()})
+        wanted = self._wanted()
+        names = {each.job.job_id: self.name_of(each) for each in wanted if each.job.job_id != PILOT}
+        machines = self._driver.settings.machines
+        pilots = {
+            machines[place].name: (self.name_of(each), number)
+            for each in wanted
+            for number, place in enumerate(each.places)
+        }
+        self._hub.want(names, pilots)
 
     def _is_quiet(self) -> bool:
         """Return whether nothing is expected of the batch system."""
@@ -129,7 +138,7 @@ class BatchKeeper:
         return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
 
     def name_of(self, asked: NodesAsked) -> str:
-        """Return the name of the allocation for a job: it ends with the job, and a number that is never used again."""
+        """Return the name of an allocation: it ends with the job, or 0, and a number that is never used again."""
         return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
 
     def _wanted(self) -> list[NodesAsked]:
@@ -146,7 +155,7 @@ class BatchKeeper:
         there = {allocation.name for allocation in view.allocations}
         # What was asked for before this look began, and is not there, never came or has been forgotten.
         lost = [
-            Allocation(name=name, number=number, state="ended", reason=GONE, end="lost")
+            msgspec.structs.replace(_gone(name), number=number)
             for name, number in before.items()
             if name not in there and name not in self._unsure
         ]
@@ -156,8 +165,8 @@ class BatchKeeper:
         self._looks += 1
         if self._looks % TIDY_EVERY == 0:
             await asyncio.to_thread(self._folder.tidy, {self.name_of(each) for each in self._wanted()})
-        await self._settle_ended(self._view)
-        await self._tell(self._view)
+        # In one turn, so that nothing starts on nodes that are gone.
+        await self._tell(self._view, self._ends(self._view), self._over(self._view))
 
     async def _away(self, problem: str) -> None:
         """Tell the site that the batch system does not answer."""
@@ -167,44 +176,70 @@ class BatchKeeper:
             self._told_seen = msgspec.structs.replace(last, problem=problem, asks=())
             await self._driver.told(self._told_seen)
 
-    async def _settle_ended(self, view: BatchView) -> None:
-        """Tell the site how parts of jobs ended whose nodes are gone."""
+    def _ends(self, view: BatchView) -> list[Report]:
+        """Return how parts of jobs ended whose nodes are gone."""
         found = self._by_name(view)
+        reports: list[Report] = []
         for each in self._wanted():
             name = self.name_of(each)
-            allocation = found.get(name, Allocation(name=name, number="", state="ended", reason=GONE, end="lost"))
+            allocation = found.get(name, _gone(name))
             if not each.has_started or allocation.state != "ended":
                 continue
-            reports = [
-                end_of(
-                    self._folder.node(name, node),
-                    machine,
-                    (each.job.job_id, attempt),
-                    allocation.end,
-                    allocation.reason,
-                )
-                for machine, attempt, node in self._driver.site.runs.unfinished(each.job.job_id)
-            ]
-            if reports:
-                await self._driver.told(*reports)
+            # What ends a pilot is no fault of the jobs in it.
+            is_pilot = each.job.job_id == PILOT
+            told = ("lost" if is_pilot else allocation.end), allocation.reason
+            for machine, key, number in self._unfinished(each):
+                reports.append(end_of(self._folder.node(name, number), machine, key, *told))
+        return reports
 
-    async def _tell(self, view: BatchView) -> None:
-        """Tell the site what it does not know yet."""
+    def _unfinished(self, asked: NodesAsked) -> list[tuple[str, Key, int]]:
+        """Return what may still run on nodes that were given: machine, attempt of a job, and number of the node."""
+        site = self._driver.site
+        if asked.job.job_id != PILOT:
+            job_id = asked.job.job_id
+            return [(machine, (job_id, attempt), node) for machine, attempt, node in site.runs.unfinished(job_id)]
+        numbers = {self._driver.settings.machines[place].name: number for number, place in enumerate(asked.places)}
+        return [
+            (machine, (job_id, attempt), numbers[machine])
+            for job_id, _ in site.core.site.occupied()
+            for machine, attempt, _ in site.runs.unfinished(job_id)
+            if machine in numbers
+        ]
+
+    async def _tell(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[AskSeen] = ()) -> None:
+        """Tell the site what it does not know yet, and how parts of jobs have ended, and pilots."""
         found = self._by_name(view)
-        asks = []
+        asks = list(over)
+        joined: list[Report] = []
         for each in self._wanted():
+            name = self.name_of(each)
             seen = None if each.has_started else self._seen(each, found)
-            if seen is not None and self._told.get(each.job.job_id) != seen:
-                self._told[each.job.job_id] = seen
+            if seen is not None and self._told.get(name) != seen:
+                self._told[name] = seen
                 asks.append(seen)
+                joined += self._joined(each) if seen.state == "ready" else []
         seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks))
         plain = msgspec.structs.replace(seen_all, free_from=(), asks=())
         is_new = self._told_seen is None or msgspec.structs.replace(self._told_seen, free_from=(), asks=()) != plain
-        if asks or is_new or time.monotonic() - self._told_s > TELL_S:
+        if asks or ends or is_new or time.monotonic() - self._told_s > TELL_S:
             self._told_seen, self._told_s = seen_all, time.monotonic()
-            await self._driver.told(seen_all)
-            waiting = {each.job.job_id for each in self._wanted() if not each.has_started}
-            self._told = {job_id: seen for job_id, seen in self._told.items() if job_id in waiting}
+            await self._driver.told(*ends, *joined, seen_all)
+            waiting = {self.name_of(each) for each in self._wanted() if not each.has_started}
+            self._told = {name: seen for name, seen in self._told.items() if name in waiting}
+
+    def _joined(self, asked: NodesAsked) -> list[Report]:
+        """Return that the machines are there which the nodes of a pilot are: jobs meet there before their agents do."""
+        machines = [self._driver.settings.machines[place].name for place in asked.places]
+        hosts = self._hub.hosts(self.name_of(asked), len(machines))
+        users = self._driver.site.runs.users
+        return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
+
+    def _over(self, view: BatchView) -> list[AskSeen]:
+        """Return the pilots that are over; of a job that has started the site hears when it ends."""
+        found = self._by_name(view)
+        pilots = [each for each in self._wanted() if each.has_started and each.job.job_id == PILOT]
+        ends = [(each, found.get(name, _gone(name))) for each in pilots for name in [self.name_of(each)]]
+        return [AskSeen(PILOT, each.ask, "over", None, end.reason) for each, end in ends if end.state == "ended"]
 
     def _seen(self, asked: NodesAsked, found: Mapping[str, Allocation]) -> AskSeen | None:
         """Return what has become of the nodes of a job that waits; None if nothing is known yet."""
@@ -213,7 +248,7 @@ class BatchKeeper:
             return AskSeen(job.job_id, asked.ask, "refused", None, self._refused[name])
         allocation = found.get(name)
         if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
-            return AskSeen(job.job_id, asked.ask, "ready")
+            return AskSeen(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
         if allocation is None:
             why_not = self._unsure.get(name)
             return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not)
@@ -286,7 +321,7 @@ class BatchKeeper:
             nodes=job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
             script=self._system.script(command),
-            comment=f"gridweave job {job.job_id}" + (f" of {user}" if user else ""),
+            comment=self._comment(job.job_id, user),
             account=self._settings.accounts.get(user, ""),
             options=() if wish is None else wish.batch_options,
         )
@@ -297,6 +332,16 @@ class BatchKeeper:
             self._unsure[name] = str(error)
         except InputError as error:
             self._refused[name] = str(error)
+
+    @staticmethod
+    def _comment(job_id: int, user: str) -> str:
+        """Return whose job it is, for people who look at the queue of the batch system."""
+        return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
+
+
+def _gone(name: str) -> Allocation:
+    """Return what is known of an allocation that the batch system does not know."""
+    return Allocation(name=name, number="", state="ended", reason=GONE, end="lost")
 
 
 _RANK = {"running": 0, "waiting": 1, "ended": 2}

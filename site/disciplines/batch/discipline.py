@@ -109,6 +109,18 @@ class BatchDiscipline:
 
     # -- the batch system ---------------------------------------------------------------------------------------------
 
+    @property
+    def absent(self) -> int:
+        """Return 0: a node of the site is the place of one that a job has been given."""
+        return 0
+
+    def wished(self, now_ms: int, width: int) -> None:
+        """Do nothing: the nodes of a part of a job cannot be held."""
+
+    def note(self, now_ms: int) -> str:
+        """Return nothing."""
+        return ""
+
     def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
         """Return what is to be asked for or kept: for the jobs that have started, and for the first that wait."""
         found = [NodesAsked(each.job, each.ask, True) for each in self._jobs.values() if each.end_ms is not None]

@@ -11,9 +11,28 @@ from msgspec import Meta
 from gridweave.errors import OptionError
 from gridweave.site.batch.slurm.settings import OF_USERS, SlurmSettings, check_options
 from gridweave.site.disciplines.batch.discipline import BatchDiscipline
-from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy
+from gridweave.site.disciplines.batch.pilots import PilotDiscipline
+from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy, PilotRules
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.queue import read_policy as read_queue
 from gridweave.site.launch import MachineRules
+
+
+class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How nodes are asked for ahead of work: ``pilots`` of the table ``slurm``; the site's ``nodes`` are its most.
+
+    Attributes
+    ----------
+    size, keep : int
+    hours, job_hours, idle_s : float
+        As in `PilotRules`, in the units that their names say.
+    """
+
+    size: Annotated[int, Meta(description="The nodes of a pilot at most.")] = 1
+    hours: Annotated[float, Meta(description="The longest time for which a pilot is asked for.")] = 4.0
+    job_hours: Annotated[float, Meta(description="The longest that a job in a pilot may take.")] = 1.0
+    idle_s: Annotated[float, Meta(description="An idle pilot is given back after so long.")] = 120.0
+    keep: Annotated[int, Meta(description="So many nodes are kept though nothing waits.")] = 0
 
 
 class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -41,6 +60,8 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         So often the cluster is looked at; less often while it does not answer.
     lease_s : float
         Nodes that run nothing and hear nothing of the site for so long give themselves back.
+    pilots : PilotTable, optional
+        None: Slurm decides when each job starts.
     """
 
     partition: Annotated[str, Meta(description="Of which nodes are asked for.")]
@@ -59,6 +80,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     most_asked: Annotated[int, Meta(description="Nodes are asked for on behalf of so many waiting jobs.")] = 100
     poll_s: Annotated[float, Meta(description="So often the cluster is looked at.")] = 3.0
     lease_s: Annotated[float, Meta(description="After so long without the site nodes give themselves back.")] = 600.0
+    pilots: Annotated[PilotTable | None, Meta(description="Nodes are asked for ahead of work.")] = None
 
     @property
     def settings(self) -> SlurmSettings:
@@ -74,8 +96,9 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
     """Return the policy of a site that is a Slurm cluster: the table ``slurm`` is its option."""
-    refuse_unknown(given, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when")
     table: SlurmTable | None = given.get(NAME)
+    if table is None or table.pilots is None:
+        refuse_unknown(given, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when")
     if table is None:
         raise OptionError(NAME, "is missing: a table that names at least the partition and a folder (docs/slurm.md)")
     _ = table.settings
@@ -88,16 +111,47 @@ def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
     for name, least in (("poll_s", 0.1), ("lease_s", 10.0)):
         if not least <= getattr(table, name) <= 86_400:
             raise OptionError(name, f"is {getattr(table, name):g}; from {least:g} to 86400 seconds")
-    return BatchPolicy(most_asked=table.most_asked)
+    pilots = None if table.pilots is None else read_pilots(table.pilots, nodes, given, usual)
+    return BatchPolicy(most_asked=table.most_asked, pilots=pilots)
+
+
+def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -> PilotRules:
+    """Return how a site has pilots; what starts in them goes by the options of a queue."""
+    for name, hours in (("hours", table.hours), ("job_hours", table.job_hours), ("idle_s", table.idle_s / 3600)):
+        if not 0 <= hours <= 744:
+            raise OptionError(name, f"is {getattr(table, name):g}; from 0 to 31 days")
+    if table.keep > nodes:
+        raise OptionError("keep", f"is {table.keep}; the site has {nodes} nodes at most")
+    policy = read_queue("queue", {name: value for name, value in given.items() if name != NAME}, usual)
+    return PilotRules(
+        policy=policy,
+        size=table.size,
+        length_ms=int(table.hours * 3_600_000),
+        job_ms=int(table.job_hours * 3_600_000),
+        idle_ms=int(table.idle_s * 1_000),
+        keep=table.keep,
+    )
+
+
+def make_discipline(nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> BatchDiscipline | PilotDiscipline:
+    """Return who decides: Slurm, for each job, or the site, in its pilots."""
+    made = BatchDiscipline if policy.pilots is None else PilotDiscipline
+    return made(nodes, policy, week_offset_ms)
+
+
+def is_in_control(table: SlurmTable | None) -> bool:
+    """Return whether the site can start what a grid wants started, when it wants that."""
+    return table is not None and table.pilots is not None
 
 
 ENTRY = Entry(
     name=NAME,
     about="the nodes belong to a Slurm cluster, which decides what starts when",
-    make=BatchDiscipline,
+    make=make_discipline,
     read=read_policy,
-    backfills=("easy",),
+    backfills=("easy", "none"),
     table=SlurmTable,
     table_key=NAME,
     live_only=True,
+    is_in_control=is_in_control,
 )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase, RunTimes
-from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team
+from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team, class_of
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.protocol import Eviction
@@ -163,12 +163,14 @@ class Heterogeneous:
         """Return why a job could never start here, or None."""
         speeds = self._site.speeds_of(job)
         if not any(speeds.alone) and not speeds.teams:
-            kind = f"forms of job class {job.job_class}" if self._policy.forms else f"jobs of width {job.width}"
+            kind = f"forms of job class {class_of(job)}" if self._policy.forms else f"jobs of width {job.width}"
+            kind = f"its own: {len(job.forms)}" if job.forms else kind
             return f"none of its forms fits a machine or a cluster in service here ({kind})"
         level = self._policy.levels[self._base_level(job)]
-        if level.users is not None and job.user not in level.users:
+        user = job.user_name or job.user
+        if level.users is not None and user not in level.users:
             allowed = ", ".join(map(str, level.users)) or "nobody"
-            return f"priority {job.priority:g} is of level {level.name!r}, for users {allowed}; its user is {job.user}"
+            return f"priority {job.priority:g} is of level {level.name!r}, for users {allowed}; its user is {user}"
         return None
 
     def submit(self, now_ms: int, job: Job) -> None:
@@ -270,7 +272,7 @@ class Heterogeneous:
         kinds = []
         for one in jobs:
             job = one.job
-            key = (job.job_class, job.width, job.forms, job.in_step, job.estimate_ms, job.user, one.done_ms)
+            key = (class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, job.user, one.done_ms)
             if key not in number_of:
                 number_of[key] = len(alone)
                 speeds = self._site.speeds_of(job)

@@ -87,7 +87,7 @@ ENTRY = Entry(
     read=read_policy,
     table=HeterogeneousTable,
     table_key=NAME,
-    simulated_alone=True,
+    has_forms=True,
     columns=("level", "machines", "team", "evictions"),
     metrics=metrics_of,
 )

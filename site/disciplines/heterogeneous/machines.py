@@ -11,10 +11,9 @@ from msgspec import Meta
 
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
 from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays
-from gridweave.site.job import Job, JobForm
+from gridweave.site.job import MOST_SPEED, Job, JobForm
 from gridweave.site.kernels.work import RATE_ONE
 
-MOST_SPEED = 10_000.0
 MOST_KINDS = 10_000
 """Of so many kinds of jobs a site keeps at most how fast they run where."""
 
@@ -66,7 +65,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes
     ----------
-    job_class : int, optional
+    job_class : int or str, optional
         Of the jobs; those of every class that has no form of its own, if it is not said.
     on : tuple of str
         Names or labels of classes of machines, any of which will do; all classes, if there are none.
@@ -78,7 +77,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         What each of its machines must have.
     """
 
-    job_class: int | None = None
+    job_class: int | str | None = None
     on: tuple[str, ...] = ()
     width: int | Literal["all"] = 1
     speed: Annotated[float, Meta(description="Times as fast as in the workload, on machines of speed 1.")] = 1.0
@@ -120,7 +119,7 @@ class Inventory:
         self.out = frozenset(numbers_of(out_of_service))
         self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
-        self._speeds: dict[tuple[int | None, int, tuple[JobForm, ...], bool], Speeds] = {}
+        self._speeds: dict[tuple[str | None, int, tuple[JobForm, ...], bool], Speeds] = {}
         self._arrays: dict[tuple[Team, ...], MachineArrays] = {}
 
     @property
@@ -149,12 +148,13 @@ class Inventory:
         Without any it runs on a machine alone, or, if it is wider, on so many machines of a cluster. Forms that it has
         of its own go first.
         """
-        has_own = any(form.job_class == job.job_class for form in self._forms)
-        key = (job.job_class if has_own else None, job.width, job.forms, job.in_step)
+        kind = class_of(job)
+        has_own = any(_text(form.job_class) == kind for form in self._forms)
+        key = (kind if has_own else None, job.width, job.forms, job.in_step)
         if key not in self._speeds:
             if len(self._speeds) >= MOST_KINDS:
                 self._speeds.clear()
-            of_class = [form for form in self._forms if form.job_class == key[0]]
+            of_class = [form for form in self._forms if _text(form.job_class) == key[0]]
             speeds = self.speeds_in(job.forms or of_class or [Form(width=job.width)])
             self._speeds[key] = _in_step(speeds) if job.in_step else speeds
         return self._speeds[key]
@@ -189,6 +189,15 @@ class Inventory:
         width = here if form.width == "all" else form.width
         enough = here >= (len(self._all_members[cluster]) if least is None else least)
         return width if enough and 1 <= width <= here else None
+
+
+def class_of(job: Job) -> str | None:
+    """Return the class of a job by its name, or its number as text; None if it has none."""
+    return job.class_name or _text(job.job_class)
+
+
+def _text(kind: int | str | None) -> str | None:
+    return None if kind is None else str(kind)
 
 
 def numbers_of(text: str) -> list[int]:

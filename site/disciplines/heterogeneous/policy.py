@@ -26,15 +26,15 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name : str
     priority : float
         A job is of the highest level whose priority it has or exceeds.
-    users : tuple of int, optional
-        Who may use it; everybody, if it is not said.
+    users : tuple of int or str, optional
+        Who may use it, by number or, live, by name; everybody, if it is not said.
     evicts : tuple of str
         The levels whose running jobs it may evict, all below it.
     """
 
     name: str
     priority: float
-    users: tuple[int, ...] | None = None
+    users: tuple[int | str, ...] | None = None
     evicts: tuple[str, ...] = ()
 
 

@@ -594,11 +594,12 @@ def logs(
 
     async def work(grid: Client) -> None:
         stream: Literal["out", "err"] = "err" if stderr else "out"
-        place, part = rank, None
+        where: dict[str, Any] = {"rank": rank, "follow": follow}
         if element is not None:
             ended = _element(await grid.record(job), element)
-            place, part = ended.rank, (ended.err if stderr else ended.out)
-        async for data in output(grid.transport, job, rank=place, stream=stream, follow=follow, part=part):
+            part = ended.err if stderr else ended.out
+            where = {"rank": ended.rank, "part": part, "attempt": ended.attempt or None}
+        async for data in output(grid.transport, job, stream=stream, **where):
             # Bytes as they are: output need not be text.
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()

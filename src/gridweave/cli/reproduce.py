@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_SEEDS = 1000
 
+FULL = "dfrs (100 synthetic traces, all weeks) and streit-load (10 workloads of each set)"
+"""The studies that have more than they do by default."""
+
 
 def reproduce(
     tables: Annotated[
@@ -36,9 +39,7 @@ def reproduce(
             "and 3 for others if left out.",
         ),
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="For dfrs (100 traces, all weeks) and streit-load (10 sets): hours; goes on.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help=f"For {FULL}. This takes hours; run again, it goes on.")] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")
     ] = None,

@@ -161,6 +161,13 @@ _BatchOption = Annotated[
         help="Option for the batch system of a site that passes it on (constraint=fast). Repeatable.",
     ),
 ]
+_Form = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FORM",
+        help="Form in which the job can run on machines that differ (width=4,on=x86,speed=3). Repeatable.",
+    ),
+]
 _Key = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
@@ -206,6 +213,7 @@ def submit(
     user: _User = None,
     account: _Account = None,
     batch_option: _BatchOption = None,
+    form: _Form = None,
     key: _Key = None,
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,

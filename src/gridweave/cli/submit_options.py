@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 from typing import Any, Literal, Self, cast, get_args
@@ -22,11 +22,13 @@ from gridweave.site.elements import MOST_ELEMENTS, ranges_of
 from gridweave.site.job import (
     After,
     ArrayPlace,
+    JobForm,
     JobRequest,
     Program,
     Resources,
     SignalName,
     Where,
+    forms_problem,
     why_impossible_needs,
 )
 from gridweave.site.launch import DEFAULT_GRACE_MS
@@ -173,7 +175,7 @@ RANKS: tuple[Where, ...] = ("each-node", "first-node")
 HAS = ("started", "ended", "finished", "failed")
 
 _ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
-_LISTS = ("env", "after", "batch_option")
+_LISTS = ("env", "after", "batch_option", "form")
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -211,6 +213,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     folder: str | None = None  # the folder here, if the machines know it, too
     batch_option: tuple[str, ...] = ()  # ``NAME=VALUE`` for the batch system of a site
+    form: tuple[str, ...] = ()  # ``width=4,on=sparc+x86,speed=2.5,cores=2,memory=512``
     slurm: bool = False  # whether the script is one of Slurm, and looks for its variables
 
     @classmethod
@@ -248,7 +251,7 @@ def requests(
     remarks: list[str],
 ) -> list[JobRequest]:
     """Return the jobs that are to be handed in, one or all of an array, and remark what the user should know."""
-    nodes = options.nodes if options.nodes is not None else options.tasks or 1
+    nodes, forms = _shape(options)
     request = JobRequest(
         program=_program(options, work, nodes, remarks),
         nodes=nodes,
@@ -261,6 +264,7 @@ def requests(
         hold=bool(options.hold),
         after=after,
         batch_options=options.batch_option,
+        forms=forms,
         resources=_resources(options),
     )
     if options.array is None:
@@ -269,10 +273,7 @@ def requests(
         return [request]
     indexes, at_once = parse_array(options.array)
     if options.slurm:
-        static = ("COUNT", len(indexes)), ("MIN", min(indexes)), ("MAX", max(indexes))
-        environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static}
-        program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
-        request = msgspec.structs.replace(request, program=program)
+        request = _of_slurm_array(request, indexes)
     if per_job:
         parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
         places = [ArrayPlace(name=array_name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
@@ -308,6 +309,24 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
     )
 
 
+def _of_slurm_array(request: JobRequest, indexes: Sequence[int]) -> JobRequest:
+    """Return a job with the variables that scripts of Slurm look for in arrays."""
+    static = ("COUNT", len(indexes)), ("MIN", min(indexes)), ("MAX", max(indexes))
+    environment = {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in static}
+    program = msgspec.structs.replace(request.program, environment=request.program.environment | environment)
+    return msgspec.structs.replace(request, program=program)
+
+
+def _shape(options: SubmitOptions) -> tuple[int, tuple[JobForm, ...]]:
+    """Return how many nodes a job asks for, and in which forms it can run."""
+    forms = tuple(parse_form(text) for text in options.form)
+    usual = max((form.width for form in forms), default=options.tasks or 1)
+    nodes = options.nodes if options.nodes is not None else usual
+    if problem := forms_problem(nodes, forms):
+        raise OptionError("--form", problem)
+    return nodes, forms
+
+
 def _resources(options: SubmitOptions) -> Resources | None:
     """Return what each task of a job needs of a node, if anything is said of that."""
     if options.cpu_need is None and options.memory_need is None:
@@ -332,6 +351,32 @@ def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
         raise OptionError("--checkpoint-signal", f"{text!r}: {seconds!r} is no number of seconds; {right}")
     grace_ms = int(seconds) * 1000 if is_given else DEFAULT_GRACE_MS
     return {"checkpoint_signal": signal_named("--checkpoint-signal", name), "grace_ms": grace_ms}
+
+
+_FORM = {"width": int, "speed": float, "cores": int, "memory": int}
+
+
+def parse_form(text: str) -> JobForm:
+    """Return a form of a job, as it is written on the command line.
+
+    Examples
+    --------
+    >>> parse_form("width=4,on=sparc+x86,speed=2.5") == JobForm(width=4, on=("sparc", "x86"), speed=2.5)
+    True
+    """
+    found: dict[str, Any] = {}
+    right = "write for example width=4,on=sparc+x86,speed=2.5,cores=2,memory=512 (MB), each at most once"
+    for part in text.split(","):
+        name, is_given, value = (piece.strip() for piece in part.partition("="))
+        if not is_given or name in found or name not in (*_FORM, "on"):
+            raise OptionError("--form", f"{text!r}: {part.strip()!r} is not understood; {right}")
+        try:
+            found[name] = tuple(value.split("+")) if name == "on" else _FORM[name](value)
+        except ValueError:
+            raise OptionError("--form", f"{text!r}: {value!r} is no {name}; {right}") from None
+    if "memory" in found:
+        found["memory_mb"] = found.pop("memory")
+    return JobForm(**found)
 
 
 def signal_named(option: str, text: str) -> SignalName:

@@ -36,7 +36,7 @@ from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.service.state import GATEWAY, LocalGridState, LocalProcess
-from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobRequest, Program
+from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program
 from gridweave.site.launch import Call
 
 pytestmark = pytest.mark.asyncio
@@ -90,6 +90,13 @@ async def test_a_job_is_handed_in_as_it_was_said(gateway: Served, grid: Client) 
     assert (job.id, job.state) == (1, "held")
     (body,) = gateway.heard("/v1/jobs")
     assert [one["key"] for one in body["jobs"]] == [job.key]
+
+
+async def test_forms_reach_the_gateway(grid: Client) -> None:
+    """The job asks for as many nodes as its widest form has, if it says no more."""
+    forms = [JobForm(width=4, on=("x86",), speed=3.0), JobForm()]
+    request = (await (await grid.submit(["true"], forms=forms)).record()).request
+    assert (request.nodes, request.forms) == (4, tuple(forms))
 
 
 async def test_the_login_name_is_filled_in(grid: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ async def _use(grid: Client) -> None:
         await grid.map("math:sqrt", [-1], limit="1m")
     assert caught.value.exit_code == 1
     assert "Traceback" in caught.value.stderr_tail
+
+    first, raised, last = await grid.map("math:sqrt", [4, -1, 16], limit="1m", pack=3, return_exceptions=True)
+    assert (first, str(raised).partition(": ")[2], last) == (2.0, "item 1: ValueError: math domain error", 4.0)
+    ignored, killed, behind = await grid.map(
+        "signal:raise_signal", [signal.SIGCHLD, signal.SIGKILL, 0], limit="1m", pack=3, return_exceptions=True
+    )
+    assert (ignored, killed) == (None, behind), "what a dying process had done is kept"
+    assert "rank 0 was ended by SIGKILL" in str(killed)
 
 
 @pytest.mark.asyncio

@@ -12,7 +12,8 @@ from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.reading import grid_of_text
 from gridweave.grid.service.cluster import plan_of
 from gridweave.site.batch.service.actor import BatchSiteActor
-from gridweave.site.disciplines.batch.policy import BatchPolicy
+from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.policy import SitePolicy
 from gridweave.site.service.host import packed
 from shared_jobs import random_workload
 
@@ -58,6 +59,19 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     assert pickle.loads(packed(BatchSiteActor, (), {"batch": batch}))[2]["batch"] == batch
 
 
+PILOTS = SITE.replace("[sites.slurm]", 'order = "sjf"\n[sites.slurm]\npilots = { hours = 2, job_hours = 0.5 }')
+
+
+def test_with_pilots_a_grid_has_full_control() -> None:
+    """The site decides what starts in them, by the order that it was given."""
+    read = grid_of_text(PILOTS, "GRID.toml", "")
+    plan = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s")
+    (site,) = plan.sites
+    rules = PilotRules(policy=SitePolicy(order="sjf"), length_ms=7_200_000, job_ms=1_800_000)
+    assert site.policy == BatchPolicy(pilots=rules)
+    assert site.policy.label == "slurm pilots, sjf easy"
+
+
 @pytest.mark.parametrize(("text", "said"), [
     (SITE, "which decides what starts when; give control = 'limited' or 'none' in [grid]"),
     (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is the name of none"),
@@ -70,6 +84,11 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     (SITE + "most_asked = 0\n" + LIMITED, "most_asked: is 0; at least 1"),
     (SITE.partition("[sites.slurm]")[0] + LIMITED, "slurm: is missing: a table that names at least the partition"),
     (SITE.replace("[sites.slurm]", 'order = "sjf"\n[sites.slurm]') + LIMITED, "order: 'sjf' is not for a site"),
+    (PILOTS.replace("{ hours = 2,", "{ hours = 0.5,"), "hours: is too little; at least twice job_hours"),
+    (PILOTS.replace("{ hours = 2,", "{ hours = 1000,"), "hours: is 1000; from 0 to 31 days"),
+    (PILOTS.replace("{ hours = 2,", "{ keep = 61,"), "keep: is 61; the site has 60 nodes at most"),
+    (PILOTS.replace('"sjf"', '"best"'), "order: 'best' is not known"),
+    (PILOTS.replace('order = "sjf"', 'backfill = "conservative"'), "backfill: is one that makes a plan"),
     (SITE + "[sites.launcher]\nkind = 'user'\nsocket = '/s'\n" + LIMITED, "give 'self'"),
     (SITE.replace('"slurm"', '"queue"') + LIMITED, "slurm: is for the discipline slurm, and this site has 'queue'"),
 ])  # fmt: skip

@@ -377,6 +377,28 @@ def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_output_of_each_element_is_that_of_the_attempt_in_which_it_ended(tmp_path: Path) -> None:
+    """A packed array that runs again has the elements that had ended in one attempt, and the others in the next."""
+    line = f"""
+    echo $GRIDWEAVE_ARRAY_INDEX at start $GRIDWEAVE_ATTEMPT
+    [ $GRIDWEAVE_ARRAY_INDEX$GRIDWEAVE_ATTEMPT = 31 ] && touch {tmp_path}/third && exec sleep 600
+    exit 0
+    """
+    async with LocalGrid(tmp_path / "grid") as grid:
+        array = ArrayPlace(name="array", index=1, elements=((1, 6),))
+        (job_id,) = await submit(grid.backend, shell(line, array=array))
+        await until(lambda: asyncio.to_thread((tmp_path / "third").exists))
+        assert await grid.backend.wish("requeue", [job_id], origin=ANNA) == [job_id]
+        record = await in_state(grid.backend, job_id, "ended")
+        assert (record.outcome, record.interrupted) == ("finished", (3,))
+        assert [(one.index, one.attempt) for one in record.elements] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+        for one in record.elements:
+            part = await grid.backend.output(job_id, one.rank, "out", *one.out, attempt=one.attempt)
+            assert part is not None
+            assert part.data.decode() == f"{one.index} at start {one.attempt}\n"
+
+
+@pytest.mark.asyncio
 async def test_a_requeued_job_goes_on_from_what_it_has_saved(tmp_path: Path) -> None:
     """All its ranks on both sites save at its signal and end; then it starts once more, finds that, and finishes."""
     line = """

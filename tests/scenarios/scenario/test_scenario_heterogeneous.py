@@ -45,14 +45,23 @@ def test_a_site_of_machines_that_differ_plays_the_jobs_of_a_scenario(tmp_path: P
     assert set(result.columns) == {"level", "machines", "team", "evictions"}
 
 
+def test_a_grid_over_machines_that_differ_is_played_in_the_world(tmp_path: Path) -> None:
+    """There jobs of the grid are as fast as the machines that they are given."""
+    built = build_scenario(written(tmp_path, mode="sharing"))
+    assert built.needs_world
+    result = run_built(built)
+    ran_ms = result.end_ms - result.start_ms
+    assert (ran_ms < result.workload.run_ms).any()
+    assert (ran_ms <= result.workload.run_ms).all()
+
+
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"mode": "sharing"}, "is 'heterogeneous', which there is only in scenarios with mode = 'local'"),
         ({"nodes": "4-8"}, "cluster 'b' names machine 8; the site has machines 0 to 7"),
     ],
 )
 def test_what_cannot_be_is_told(tmp_path: Path, wrong: dict[str, str], problem: str) -> None:
-    """A grid over such a site, or a cluster of machines that are not there, in one line."""
+    """A cluster of machines that are not there, in one line."""
     with pytest.raises(ScenarioError, match=problem):
         build_scenario(written(tmp_path, **wrong))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from batch_site import NODES, BatchSite
 from gridweave.errors import UnavailableError
-from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.actor import BatchSiteActor
-from gridweave.site.batch.service.ended import output_of
-from gridweave.site.batch.service.folder import SharedFolder
-from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper
 from gridweave.site.batch.slurm.commands import Slurm
-from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest
 from gridweave.site.desk_messages import SiteInfo
 from gridweave.site.disciplines.batch.policy import BatchPolicy
@@ -34,8 +29,6 @@ from slurm_cluster import SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 
-NODES = 4
-
 NO_ANNA = "it maps 'anna' to no account; have its operator add one"
 
 
@@ -46,112 +39,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield found
 
 
-class DeafSlurm(Slurm):
-    """A cluster whose answers are lost, some of them: it has heard, and nobody knows."""
-
-    lost = 0
-
-    async def submit(self, request: AllocationRequest) -> str:
-        """Submit, and lose the answer if that is due."""
-        number = await super().submit(request)
-        if self.lost:
-            self.lost -= 1
-            raise UnavailableError("sbatch has not answered for 30 s")
-        return number
-
-
 class NoCalls:
     """Nobody else is there."""
 
     async def call(self, actor: str, _method: str, *_arguments: object, timeout_s: float = 0) -> Any:
         """Fail as a call that nobody answers."""
         raise UnavailableError(f"actor {actor} does not answer within {timeout_s} s")
-
-
-class BatchSite:
-    """A site on a cluster, in this event loop, that can be killed and started anew."""
-
-    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
-        slurm = SlurmSettings(partition="main", conf=str(cluster.conf))
-        self.plan = BatchPlan(slurm=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
-        self.slurm = DeafSlurm(slurm, folder / "shared")
-        self.driver: BatchSiteDriver
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def start(self) -> None:
-        """Start it from its journal."""
-        machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(25_000 + 4 * k, 25_004 + 4 * k)) for k in range(NODES))
-        settings = SiteSettings(name="two", number=0, machines=machines, policy=BatchPolicy())
-        folder = SharedFolder(Path(self.plan.folder))
-
-        async def to_grid(_peer: str, _data: bytes) -> None:
-            raise UnavailableError("there is no grid")
-
-        async def to_machine(machine: str, data: bytes) -> None:
-            with contextlib.suppress(UnavailableError):
-                self.hub.order(machine, data)
-
-        self.driver = BatchSiteDriver(
-            settings, self.folder / "journal", Clock(), to_grid=to_grid, to_machine=to_machine
-        )
-        self.hub, keeper = make_keeper(self.driver, folder, self.plan, self.slurm)
-        await self.hub.open("127.0.0.1")
-        works = (self.driver.run(), self.driver.repeat_orders(), keeper.run())
-        self.tasks = [asyncio.ensure_future(work) for work in works]
-
-    async def kill(self) -> None:
-        """End it as if its process had been killed: nothing more is written, said or heard."""
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        self.tasks = []
-        await self.hub.close()
-        await self.driver.close()
-
-    async def submit(self, *argv: str, nodes: int = 1, limit_ms: int = 60_000, key: str = "", **program: object) -> int:
-        """Hand in a job of an own user, and return its number."""
-        made = Program(argv=argv, **program)  # type: ignore[arg-type]
-        request = JobRequest(program=made, nodes=nodes, limit_ms=limit_ms, user="anna")
-        (answer,) = await self.driver.submit([(key or f"{argv}{nodes}{self.driver.clock.now_ms()}", request)])
-        assert isinstance(answer, Accepted), answer
-        return answer.job_id
-
-    def record(self, job_id: int) -> JobRecord:
-        """Return what is known of a job."""
-        records = self.driver.site.book.records
-        return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
-
-    async def over(self, job_id: int) -> JobRecord:
-        """Return what is known of a job as soon as it is over."""
-        await self.until(lambda: self.record(job_id).state in OVER, f"the end of job {job_id}")
-        return self.record(job_id)
-
-    async def until(self, holds: Callable[[], bool], what: str, within_s: float = 120) -> None:
-        """Wait until something holds."""
-        try:
-            async with asyncio.timeout(within_s):
-                while not holds():
-                    for task in self.tasks:
-                        if task.done():
-                            task.result()
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            queue = self.cluster.run("squeue", "-a", "-t", "all")
-            raise AssertionError(f"{what}: not within {within_s:.0f} s\n{queue}") from None
-
-    def running(self, job_id: int) -> Callable[[], bool]:
-        """Return what tells whether a job runs."""
-        return lambda: self.record(job_id).state == "running"
-
-    def output(self, record: JobRecord, rank: int = 0) -> str:
-        """Return what a rank has written."""
-        shared = SharedFolder(Path(self.plan.folder))
-        return output_of(shared, record.job_id, record.attempt, rank, "out", 0, 1 << 16).data.decode()
-
-    def queue(self) -> list[str]:
-        """Return the names of the jobs in Slurm that have not ended."""
-        return self.cluster.run("squeue", "-h", "-a", "-o", "%j").split()
 
 
 @pytest_asyncio.fixture

@@ -16,8 +16,10 @@ from gridweave.site.messages import (
     JobFinished,
     JobSubmitted,
     Quoted,
+    Refused,
     RefuseJob,
     RequestQuote,
+    ReserveNodes,
     Started,
     StartJob,
     ToGrid,
@@ -106,6 +108,11 @@ def test_the_contract_with_the_grid() -> None:
     quotes = core.handle(1, RequestQuote(quote_id=1, width=1, length_ms=500), RequestQuote(2, 3, 500))
     answers = [told.answer for told in quotes if isinstance(told, ToGrid)]
     assert [(each.free, each.start_ms) for each in answers if isinstance(each, Quoted)] == [(1, 1), (1, 1_000)]
+    assert not any(each.takes_parts for each in answers if isinstance(each, Quoted))
+    (told,) = core.handle(1, ReserveNodes(9, 1, 1, 500, 1_000))
+    assert isinstance(told, ToGrid)
+    assert isinstance(told.answer, Refused)
+    assert told.answer.reason.endswith("nodes cannot be held there without pilots")
     for job_id in (7, 8):
         said = core.handle(2, EnqueueJob(Job(job_id=job_id, width=2, estimate_ms=1_000), 1, 10_000))
         assert ToGrid(Enqueued(job_id, 1)) in said

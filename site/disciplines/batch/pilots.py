@@ -1,0 +1,449 @@
+"""A site that asks its batch system for nodes ahead of work, and runs its jobs in them (docs/slurm.md, "Pilots").
+
+A pilot is some nodes that a batch system gives for a time. The nodes of the site are places: each is out of service
+until a node of a pilot takes it, and again when the pilot takes no more jobs. On those in service the site's own queue
+decides, as on nodes of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from gridweave.site.allocation import NodePool, bits_of, intervals_of
+from gridweave.site.batch.outlook import earliest_start
+from gridweave.site.disciplines.batch.policy import BatchPolicy
+from gridweave.site.disciplines.protocol import PILOT, NodesAsked
+from gridweave.site.disciplines.queue import ArrayDiscipline
+from gridweave.site.explain import SiteReason, nodes_text
+from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.messages import AskSeen, BatchSeen
+from gridweave.site.state import CoreState, with_parts
+from gridweave.site.times import rough_span_text, when_text
+
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10_000, 600_000
+"""When a pilot came to nothing, another is asked for after so long; twice as long each time in a row."""
+
+D = TypeVar("D")
+
+
+class Pilot(msgspec.Struct):
+    """Nodes that were asked for ahead of work."""
+
+    number: int  # which no other pilot of the site ever has
+    places: tuple[int, ...]
+    length_ms: int
+    until_ms: int | None = None  # when all its jobs must have ended; None while its nodes are not there
+    last_start_ms: int = 0  # no job starts in it later
+    start_ms: int | None = None  # when its nodes are expected, as the batch system says
+    reason: str = ""  # why they are not there yet
+
+    @property
+    def bits(self) -> int:
+        """Its places as the bits of a number."""
+        return sum(1 << place for place in self.places)
+
+    def takes_jobs(self, now_ms: int) -> bool:
+        """Return whether a job may start in it."""
+        return self.until_ms is not None and now_ms <= self.last_start_ms
+
+
+class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag="PilotDiscipline 1"):
+    """The pilots, which places are in service, which nodes each job has, and the state of the queue."""
+
+    queue: D
+    pilots: list[Pilot]
+    in_service: NodeIntervals
+    nodes_of: dict[int, NodeIntervals]
+    free_since_ms: dict[int, int]
+    asks: int
+    lost: int
+    not_before_ms: int
+    why_lost: str
+    wished: tuple[int, int]
+    now_ms: int
+    seen: BatchSeen | None
+
+
+class PilotDiscipline:
+    """The jobs of a site that runs them in pilots.
+
+    Parameters
+    ----------
+    nodes : int
+        The most nodes that pilots have at one time.
+    policy : BatchPolicy
+        With rules for pilots.
+    week_offset_ms : int
+        As for `ArrayDiscipline`.
+    """
+
+    def __init__(self, nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> None:
+        assert policy.pilots is not None, "a site without pilots"
+        self._nodes, self._rules, self._margin_ms = nodes, policy.pilots, policy.margin_ms
+        self._queue = ArrayDiscipline(nodes, policy.pilots.policy, week_offset_ms)
+        self._queue.resize(-nodes)
+        self._pool = NodePool(nodes)
+        self._pool.take(nodes)
+        # Places as the bits of a number (allocation.py): those in service, and those of each job.
+        self._in_service = 0
+        self._nodes_of: dict[int, int] = {}
+        self._free_since_ms: dict[int, int] = {}
+        self._pilots: dict[int, Pilot] = {}
+        self._asks = self._lost = self._not_before_ms = 0
+        self._why_lost = ""
+        self._wished = 0, -1  # nodes that the grid has looked for, and until when that counts
+        self._now_ms = 0
+        self._seen: BatchSeen | None = None
+
+    def aside(self) -> Self:
+        """Return what can be asked anything; asking changes nothing here."""
+        twin = copy.copy(self)
+        twin._queue = self._queue.aside()
+        return twin
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        # A part of a job on several sites is reserved ahead of its start, for which there is the margin.
+        if job.estimate_ms > self._job_ms + self._margin_ms // 2:
+            longest, asked = rough_span_text(self._job_ms), rough_span_text(job.estimate_ms)
+            return f"its pilots take jobs of up to {longest}, and the job may take {asked}; give it a lower limit"
+        return self._queue.why_never(job)
+
+    @property
+    def _longest_ms(self) -> int:
+        """The longest time for which a pilot is asked for."""
+        longest_ms = None if self._seen is None else self._seen.longest_ms
+        if longest_ms is None:
+            return self._rules.length_ms
+        return max(1, min(self._rules.length_ms, longest_ms - self._margin_ms))
+
+    @property
+    def _job_ms(self) -> int:
+        """The longest that a job may take; half of what the partition gives, if that is less."""
+        return min(self._rules.job_ms, self._longest_ms // 2)
+
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Take in a job."""
+        self._queue.submit(now_ms, job)
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        self._queue.ended(now_ms, job_id)
+        bits = self._nodes_of.pop(job_id)
+        self._pool.give_back(bits)
+        self._free_since_ms.update(dict.fromkeys(_places(bits), now_ms))
+
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Expect a running job to end at another instant."""
+        self._queue.expect_end(now_ms, job_id, end_ms)
+
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Take out a waiting job."""
+        self._queue.withdraw(now_ms, job_id)
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nothing: no pilot is sure to be there then."""
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Do nothing: there is no reservation."""
+
+    # -- the batch system ---------------------------------------------------------------------------------------------
+
+    @property
+    def absent(self) -> int:
+        """Places that are out of service."""
+        return self._nodes - self._in_service.bit_count()
+
+    def wished(self, now_ms: int, width: int) -> None:
+        """Have nodes for a part of a job that only several sites together are wide enough for."""
+        self._wished = min(width, self._nodes), now_ms + self._rules.idle_ms
+
+    def note(self, now_ms: int) -> str:
+        """Say how many nodes wait for the rest, and what that has cost."""
+        there = self._in_service.bit_count()
+        said = f"{there} of the {self._nodes} nodes of the site {_are(there)} there"
+        coming = sum(len(pilot.places) for pilot in self._pilots.values() if pilot.until_ms is None)
+        if coming:
+            said = f"{said}, {coming} {_are(coming)} asked for"
+        return f"{said}; {self._idle_text(now_ms)}" if there else said
+
+    def _idle_text(self, now_ms: int) -> str:
+        node_ms = sum(now_ms - since_ms for since_ms in self._free_since_ms.values())
+        return f"{len(self._free_since_ms)} of them free, which has cost {node_ms / 1000:.0f} node-seconds"
+
+    def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
+        """Return the pilots that are to be asked for, and those that are there."""
+        return [
+            NodesAsked(
+                Job(job_id=PILOT, width=len(pilot.places), estimate_ms=pilot.length_ms),
+                pilot.number,
+                pilot.until_ms is not None,
+                pilot.places,
+            )
+            for pilot in self._pilots.values()
+        ]
+
+    def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
+        """Take in how the batch system is, and what has become of the pilots; no job is refused for that."""
+        self._seen = msgspec.structs.replace(seen, asks=())
+        for ask in seen.asks:
+            pilot = self._pilots.get(ask.ask)
+            if pilot is None:
+                continue
+            if ask.state == "waiting":
+                pilot.start_ms, pilot.reason = ask.start_ms, ask.reason
+            elif ask.state != "ready":
+                self._came_to_nothing(now_ms, pilot, ask)
+            elif pilot.until_ms is None:
+                began_ms = now_ms if ask.start_ms is None else min(ask.start_ms, now_ms)
+                pilot.start_ms, pilot.until_ms = began_ms, began_ms + pilot.length_ms
+                pilot.last_start_ms = max(now_ms, pilot.until_ms - self._job_ms)
+                self._lost = 0
+        return []
+
+    def _came_to_nothing(self, now_ms: int, pilot: Pilot, ask: AskSeen) -> None:
+        del self._pilots[pilot.number]
+        pause_ms = min(FIRST_PAUSE_MS * 2 ** min(self._lost, 16), LONGEST_PAUSE_MS)
+        self._not_before_ms, self._lost, self._why_lost = now_ms + pause_ms, self._lost + 1, ask.reason
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start what may start in the pilots that are there, and settle which of them there should be."""
+        self._now_ms = now_ms
+        self._serve(now_ms)
+        started = self._queue.run_pass(now_ms)
+        for job in started:
+            _, bits = self._pool.take(job.width)
+            self._nodes_of[job.job_id] = bits
+            for place in _places(bits):
+                del self._free_since_ms[place]
+        if self._give_back(now_ms):
+            self._serve(now_ms)
+        self._ask(now_ms)
+        return started
+
+    def _serve(self, now_ms: int) -> None:
+        """Have the places in service whose pilots take jobs; of the others those in use leave when they are free."""
+        wanted = self._wanted(now_ms)
+        leaving = self._free_places & ~wanted
+        coming = wanted & ~self._in_service
+        if not coming and not leaving:
+            return
+        self._pool.hold(leaving)
+        self._pool.give_back(coming)
+        self._in_service = (self._in_service & ~leaving) | coming
+        self._queue.resize(coming.bit_count() - leaving.bit_count())
+        for place in _places(leaving):
+            del self._free_since_ms[place]
+        self._free_since_ms.update(dict.fromkeys(_places(coming), now_ms))
+
+    def _wanted(self, now_ms: int) -> int:
+        """Return the places whose pilots take jobs, as bits."""
+        return sum(pilot.bits for pilot in self._pilots.values() if pilot.takes_jobs(now_ms))
+
+    @property
+    def _free_places(self) -> int:
+        """The places in service that no job has, as bits."""
+        busy = 0
+        for bits in self._nodes_of.values():
+            busy |= bits
+        return self._in_service & ~busy
+
+    def _give_back(self, now_ms: int) -> bool:
+        """Let go of pilots that take no more jobs and run none, and of idle ones that nothing waits for."""
+        spare = self._wanted(now_ms).bit_count() - self._needed(now_ms)
+        given_back = []
+        for pilot in self._pilots.values():
+            if not pilot.takes_jobs(now_ms):
+                is_over = pilot.until_ms is not None and not pilot.bits & self._in_service
+            else:
+                idle_ms = self._idle_at(pilot)
+                is_over = idle_ms is not None and idle_ms <= now_ms and len(pilot.places) <= spare
+                spare -= len(pilot.places) * is_over
+            if is_over:
+                given_back.append(pilot.number)
+        for number in given_back:
+            del self._pilots[number]
+        return bool(given_back)
+
+    def _idle_at(self, pilot: Pilot) -> int | None:
+        """Return when a pilot has been idle for as long as it may; None if a job is in it, or its nodes are not there.
+
+        Only a place that is free has an instant since when it is.
+        """
+        since_ms = [self._free_since_ms.get(place) for place in pilot.places]
+        return None if None in since_ms else max(each or 0 for each in since_ms) + self._rules.idle_ms
+
+    def _needed(self, now_ms: int) -> int:
+        """Return how many nodes there should be: those in use, and one for each that a waiting job needs."""
+        waiting = sum(job.width for job, _ in self._queue.waiting())
+        wished, until_ms = self._wished
+        in_use = (self._wanted(now_ms) & self._in_service & ~self._free_places).bit_count()
+        return min(self._nodes, max(in_use + waiting, self._rules.keep, wished if now_ms < until_ms else 0))
+
+    def _ask(self, now_ms: int) -> None:
+        """Ask for as many pilots as are missing, or ask no more for those that are not needed."""
+        coming = [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
+        missing = self._needed(now_ms) - self._wanted(now_ms).bit_count() - sum(len(pilot.places) for pilot in coming)
+        for pilot in reversed(coming):
+            if missing + len(pilot.places) <= 0:
+                missing += len(pilot.places)
+                del self._pilots[pilot.number]
+        if missing <= 0 or now_ms < self._not_before_ms:
+            return
+        taken = self._in_service | sum(pilot.bits for pilot in self._pilots.values())
+        places = [place for place in range(self._nodes) if not taken >> place & 1][:missing]
+        length_ms = self._length_ms()
+        for first in range(0, len(places), self._rules.size):
+            self._asks += 1
+            of_pilot = tuple(places[first : first + self._rules.size])
+            self._pilots[self._asks] = Pilot(self._asks, of_pilot, length_ms)
+
+    def _length_ms(self) -> int:
+        """Return for how long a pilot is asked: the work that waits over all nodes, and the longest job behind it."""
+        work_ms = sum(job.width * job.estimate_ms for job, _ in self._queue.waiting()) // self._nodes
+        return min(self._longest_ms, self._job_ms + max(work_ms, self._job_ms))
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    @property
+    def threads_per_node(self) -> int:
+        """Return 1: nodes are given out whole."""
+        return 1
+
+    @property
+    def free(self) -> int:
+        """Nodes that are there, and that no job has."""
+        return self._pool.free
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes of a running job."""
+        return intervals_of(self._nodes_of[job_id]), ()
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return None: no node is shared."""
+        return None
+
+    # -- what is asked of it ------------------------------------------------------------------------------------------
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length could have at once."""
+        return 0 if length_ms > self._job_ms else self._queue.startable(now_ms, length_ms)
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, as far as can be seen; None: never, or nothing is seen."""
+        if width > self._nodes or length_ms > self._job_ms:
+            return None
+        there = self._in_service.bit_count()
+        if width <= there and all(job.width <= there for job, _ in self._queue.waiting()):
+            return self._queue.earliest_start_ms(now_ms, width, length_ms)
+        if self._seen is None:
+            return None
+        coming = [pilot.start_ms for pilot in self._pilots.values() if pilot.until_ms is None and pilot.start_ms]
+        start_ms = earliest_start(self._seen.free_from, now_ms, max(1, width - there), self._length_ms())
+        return None if start_ms is None else max([start_ms, *coming])
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when a pilot takes no more jobs, has been idle for too long, or may be asked for again."""
+        found = [self._queue.next_wakeup_ms(), self._wished[1], self._not_before_ms]
+        for pilot in self._pilots.values():
+            found += [self._idle_at(pilot), pilot.last_start_ms + 1]
+        # What was due at the last pass was seen to then.
+        return min((instant for instant in found if instant is not None and instant > self._now_ms), default=None)
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job."""
+        return self._queue.next_end_ms()
+
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs, by their end by estimate."""
+        return self._queue.running()
+
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue, the first with its shadow time if its nodes are there."""
+        for job, start_ms in self._queue.waiting():
+            yield job, None if start_ms == NEVER_MS else start_ms
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start, and why not earlier: for the others, or for pilots that are to come."""
+        said = self._queue.explain(now_ms, job_id)
+        width = next(job.width for job, _ in self._queue.waiting() if job.job_id == job_id)
+        lacks = width > self._in_service.bit_count()
+        if lacks:
+            said = SiteReason(ahead=said.ahead, reason=f"it needs {nodes_text(width)} in pilots")
+        coming = [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
+        reasons = [said.reason]
+        if lacks or coming:
+            reasons.append(self.note(now_ms))
+        if self._seen is not None and self._seen.problem:
+            reasons.append(self._seen.problem)
+        elif coming:
+            reasons.append(f"the last: {coming[-1].reason or 'the batch system is being asked for it'}")
+        elif now_ms < self._not_before_ms:
+            again = when_text(self._not_before_ms, now_ms)
+            reasons.append(f"a pilot came to nothing: {self._why_lost}; another is asked for {again}")
+        starts = [pilot.start_ms for pilot in coming]
+        if lacks and starts and None not in starts:
+            said = msgspec.structs.replace(said, start_ms=max(start for start in starts if start is not None))
+        return msgspec.structs.replace(said, reason="; ".join(reasons))
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state, which has that of the queue."""
+        return with_parts(PilotDisciplineState, self._queue)
+
+    def state(self) -> PilotDisciplineState[Any]:
+        """Return what is known of the jobs, the pilots and the batch system."""
+        return PilotDisciplineState(
+            queue=self._queue.state(),
+            pilots=list(self._pilots.values()),
+            in_service=intervals_of(self._in_service),
+            nodes_of={job_id: intervals_of(bits) for job_id, bits in self._nodes_of.items()},
+            free_since_ms=self._free_since_ms,
+            asks=self._asks,
+            lost=self._lost,
+            not_before_ms=self._not_before_ms,
+            why_lost=self._why_lost,
+            wished=self._wished,
+            now_ms=self._now_ms,
+            seen=self._seen,
+        )
+
+    def restore(self, state: PilotDisciplineState[Any]) -> None:
+        """Take in what was known."""
+        self._queue.restore(state.queue)
+        self._pilots = {pilot.number: pilot for pilot in state.pilots}
+        self._in_service = bits_of(state.in_service)
+        self._nodes_of = {job_id: bits_of(nodes) for job_id, nodes in state.nodes_of.items()}
+        self._free_since_ms, self._seen = state.free_since_ms, state.seen
+        self._asks, self._lost, self._not_before_ms = state.asks, state.lost, state.not_before_ms
+        self._why_lost, self._wished, self._now_ms = state.why_lost, state.wished, state.now_ms
+        self._pool.give_back(self._free_places)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        self._queue.check_invariants()
+        self._pool.check_invariants()
+        free = set(_places(self._free_places))
+        assert self._pool.free == len(free), "free nodes and places in service do not add up"
+        assert free == set(self._free_since_ms), "it is not known since when a node is free"
+        places = [place for pilot in self._pilots.values() for place in pilot.places]
+        assert len(places) == len(set(places)) <= self._nodes, "two pilots have one place"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _places(bits: int) -> list[int]:
+    """Return places that are the bits of a number."""
+    return [place for low, high in intervals_of(bits) for place in range(low, high)]

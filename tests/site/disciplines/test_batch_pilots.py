@@ -1,0 +1,233 @@
+"""A site that runs its jobs in pilots: what it asks for, what starts in them, and when they go back."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from gridweave.errors import OptionError
+from gridweave.site.contract import ContractCore
+from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.disciplines.protocol import PILOT
+from gridweave.site.job import Job
+from gridweave.site.messages import (
+    AskSeen,
+    BatchSeen,
+    CommitNodes,
+    Event,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    Quoted,
+    Refused,
+    RefuseJob,
+    ReleaseNodes,
+    RequestQuote,
+    Reserved,
+    ReserveNodes,
+    SiteChanged,
+    Started,
+    StartJob,
+    ToGrid,
+)
+from gridweave.site.policy import SitePolicy
+
+MINUTE = 60_000
+RULES = PilotRules(length_ms=60 * MINUTE, job_ms=10 * MINUTE, idle_ms=2 * MINUTE)
+
+
+def job(number: int, width: int = 1, estimate_ms: int = MINUTE) -> JobSubmitted:
+    """Return that a job is submitted."""
+    return JobSubmitted(Job(job_id=number, width=width, estimate_ms=estimate_ms))
+
+
+def seen(*pilots: int, state: str = "ready", longest_ms: int | None = None, reason: str = "") -> BatchSeen:
+    """Return that this has become of pilots, at a cluster of which all is free."""
+    asks = tuple(AskSeen(PILOT, number, state, None, reason) for number in pilots)  # type: ignore[arg-type]
+    return BatchSeen(8, longest_ms, ((0, 8),), asks)
+
+
+def asked(core: SiteCore, now_ms: int = 0) -> list[tuple[int, int, bool]]:
+    """Return which pilots should have been asked for: the number, the nodes, and whether they are there."""
+    assert core.asks is not None
+    core.check_invariants()
+    return [(each.ask, each.job.width, each.has_started) for each in core.asks.nodes_asked(now_ms)]
+
+
+def site(**rules: object) -> SiteCore:
+    """Return a site of at most four nodes in pilots."""
+    return SiteCore(4, BatchPolicy(pilots=msgspec.structs.replace(RULES, **rules)))
+
+
+def test_pilots_come_for_what_waits_and_go_when_they_are_idle() -> None:
+    """As many nodes as the waiting jobs need, and no more than the site may have; idle ones go back."""
+    core = site()
+    assert asked(core) == []
+    core.handle(0, *(job(number) for number in range(1, 7)))
+    assert asked(core) == [(number, 1, False) for number in (1, 2, 3, 4)]
+    assert core.handle(10, seen(2)) == [StartJob(1, ((1, 2),))]
+    assert core.handle(20, seen(1, 3)) == [StartJob(2, ((0, 1),)), StartJob(3, ((2, 3),))]
+    # Two jobs more wait than the pilot that is still to come has nodes; one withdrawn, and another, make it needless.
+    assert core.handle(30, JobFinished(1)) == [StartJob(4, ((1, 2),))]
+    core.handle(40, JobCancelled(5), JobCancelled(6))
+    assert asked(core) == [(1, 1, True), (2, 1, True), (3, 1, True)]
+    core.handle(50, JobFinished(2), JobFinished(3), JobFinished(4))
+    assert core.next_wakeup_ms() == 50 + 2 * MINUTE
+    core.handle(50 + 2 * MINUTE)
+    assert asked(core) == []
+    assert core.free == 0
+
+
+def test_some_nodes_are_kept_though_nothing_waits() -> None:
+    """As many as the operator has said; a new pilot comes before the old one has ended."""
+    core = site(keep=2, size=2)
+    core.handle(0)
+    assert asked(core) == [(1, 2, False)]
+    core.handle(5, seen(1))
+    core.handle(5 + 10 * MINUTE)
+    assert asked(core) == [(1, 2, True)]
+    # Asked for twice the longest job: then it has taken jobs for as long as one may take, and there is none.
+    core.handle(6 + 10 * MINUTE)
+    assert asked(core) == [(2, 2, False)]
+
+
+def test_a_pilot_takes_no_job_that_could_outlive_it() -> None:
+    """It stops taking jobs in time for the longest, and goes when the last has ended."""
+    core = site()
+    core.handle(0, job(1), job(2, estimate_ms=10 * MINUTE))
+    core.handle(0, seen(1))
+    assert asked(core) == [(1, 1, True), (2, 1, False)]
+    last_ms = 10 * MINUTE
+    core.handle(last_ms, JobFinished(1))
+    assert [running.job.job_id for running in core.running()] == [2]
+    core.handle(last_ms + 1, job(3))
+    core.handle(last_ms + 5, JobFinished(2))
+    assert asked(core) == [(3, 1, False)], "the old pilot is given back, and another asked for"
+    (refused,) = core.handle(last_ms + 6, job(4, estimate_ms=12 * MINUTE))
+    assert isinstance(refused, RefuseJob)
+    assert refused.reason == "its pilots take jobs of up to 10m, and the job may take 12m; give it a lower limit"
+
+
+def test_how_long_a_pilot_is_asked_for() -> None:
+    """The work that waits over all nodes and one job behind it, up to what the operator and the partition give."""
+    core = site()
+    core.handle(0, *(job(number, estimate_ms=10 * MINUTE) for number in range(1, 9)))
+    lengths = [each.job.estimate_ms for each in core.asks.nodes_asked(0)] if core.asks is not None else []
+    assert lengths == [30 * MINUTE] * 4
+    core = site()
+    core.handle(0, seen(longest_ms=18 * MINUTE))
+    (refused,) = core.handle(0, job(1, estimate_ms=10 * MINUTE))
+    assert isinstance(refused, RefuseJob)
+    assert "of up to 8m" in refused.reason
+
+
+def test_a_wide_job_waits_for_its_last_node_and_says_what_that_costs() -> None:
+    """Those that are there stay; `explain` counts them and their idle time, and says why the last is not there."""
+    core = site()
+    core.handle(0, job(1, width=3))
+    core.handle(0, seen(1, 2))
+    core.handle(1_000, seen(3, state="waiting", reason="as 17 there: no nodes are free (Resources)"))
+    assert asked(core, 5 * MINUTE) == [(1, 1, True), (2, 1, True), (3, 1, False)]
+    said = core.explain(30_000, 1).reason
+    assert said == (
+        "it needs 3 nodes in pilots; 2 of the 4 nodes of the site are there, 1 is asked for; 2 of them free, "
+        "which has cost 60 node-seconds; the last: as 17 there: no nodes are free (Resources)"
+    )
+    core.handle(5 * MINUTE)
+    assert core.handle(5 * MINUTE, seen(3)) == [StartJob(1, ((0, 3),))]
+
+
+def test_a_pilot_that_is_lost_is_asked_for_again_after_a_pause() -> None:
+    """The pause doubles; what ran there is told as lost at the same instant, and starts on nothing that is gone."""
+    core = site()
+    core.handle(0, job(1), job(2))
+    core.handle(0, seen(1))
+    assert core.handle(10, JobFinished(1), seen(1, state="over", reason="a node failed"), job(1)) == []
+    assert asked(core) == [(2, 1, False)]
+    core.handle(20, seen(2, state="refused", reason="no such account"))
+    assert asked(core) == []
+    assert core.explain(20, 2).reason.endswith("a pilot came to nothing: no such account; another is asked for in 20s")
+    assert core.next_wakeup_ms() == 20_020
+    core.handle(20_020)
+    assert asked(core) == [(3, 1, False), (4, 1, False)]
+
+
+def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
+    """The grid's look for nodes brings them; reserved, committed and started, or released and given back."""
+    core = ContractCore(4, BatchPolicy(pilots=RULES))
+    core.handle(0, seen())
+    (told,) = (each.answer for each in core.handle(0, RequestQuote(1, 6, MINUTE)) if isinstance(each, ToGrid))
+    assert isinstance(told, Quoted)
+    assert (told.free, told.takes_parts) == (0, True)
+    said = core.handle(0, seen(1, 2, 3, 4))
+    assert ToGrid(SiteChanged(0, 4)) in said
+    said = core.handle(1_000, RequestQuote(2, 6, MINUTE))
+    (told,) = (each.answer for each in said if isinstance(each, ToGrid))
+    assert isinstance(told, Quoted)
+    assert told.free == 4
+    assert told.reason.endswith("4 of the 4 nodes of the site are there; 4 of them free, which has cost 4 node-seconds")
+    assert ToGrid(Reserved(7, 1)) in core.handle(1_000, ReserveNodes(7, 1, 3, MINUTE, 3_000))
+    assert ToGrid(Reserved(8, 1)) in core.handle(1_000, ReserveNodes(8, 1, 1, MINUTE, 3_000))
+    core.handle(1_100, CommitNodes(7, 1), ReleaseNodes(8, 1))
+    said = core.handle(3_000)
+    assert said == [StartJob(7, ((0, 3),)), ToGrid(Started(7, 1, 3_000))]
+    core.check_invariants()
+    (refused,) = (
+        each.answer for each in core.handle(3_100, ReserveNodes(9, 1, 2, MINUTE, 4_000)) if isinstance(each, ToGrid)
+    )
+    assert isinstance(refused, Refused)
+    core.handle(4 * MINUTE)
+    assert core.site.asks is not None
+    assert [each.places for each in core.site.asks.nodes_asked(0)] == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_whatever_comes(seed: int) -> None:
+    """Random jobs, pilots that come, fail and end, and a state that is written down and read again in between."""
+    rng = np.random.default_rng(seed)
+    policy = BatchPolicy(pilots=msgspec.structs.replace(RULES, size=int(rng.integers(1, 4)), keep=seed % 2))
+    core, now_ms, number = SiteCore(6, policy), 0, 0
+    running: dict[int, tuple[int, int]] = {}
+    waiting: set[int] = set()
+    for _ in range(400):
+        now_ms += int(rng.integers(0, MINUTE))
+        events: list[Event] = [JobFinished(job_id) for job_id in running if rng.random() < 0.3]
+        assert core.asks is not None
+        coming = [each.ask for each in core.asks.nodes_asked(now_ms) if not each.has_started and rng.random() < 0.5]
+        gone = [each.ask for each in core.asks.nodes_asked(now_ms) if rng.random() < 0.03]
+        events += [seen(*coming), seen(*gone, state="over", reason="gone")]
+        if rng.random() < 0.6:
+            number += 1
+            waiting.add(number)
+            events.append(job(number, int(rng.integers(1, 7)), int(rng.integers(1, 10 * MINUTE))))
+        for event in events:
+            if isinstance(event, JobFinished):
+                del running[event.job_id]
+        for command in core.handle(now_ms, *events):
+            if isinstance(command, StartJob):
+                waiting.remove(command.job_id)
+                running[command.job_id] = command.nodes[0]
+        core.check_invariants()
+        if rng.random() < 0.1:
+            kept = msgspec.msgpack.decode(msgspec.msgpack.encode(core.state()), type=core.state_type)
+            core = SiteCore(6, policy)
+            core.restore(kept)
+            core.check_invariants()
+        wakeup_ms = core.next_wakeup_ms()
+        assert wakeup_ms is None or wakeup_ms > now_ms
+    assert waiting == {each.job_id for each, _ in core.waiting()}
+    assert number - len(waiting) - len(running) > 100
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"size": 0}, "size: is 0; at least 1 node"),
+    ({"length_ms": 15 * MINUTE}, "hours: is too little; at least twice job_hours"),
+    ({"policy": SitePolicy(backfill="conservative")}, "backfill: is one that makes a plan"),
+    ({"keep": -1}, "keep: is below 0"),
+])  # fmt: skip
+def test_rules_that_make_no_sense(wrong: dict[str, object], said: str) -> None:
+    """One line each."""
+    with pytest.raises(OptionError, match=said):
+        msgspec.structs.replace(RULES, **wrong)
