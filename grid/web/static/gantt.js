@@ -163,7 +163,7 @@ function paint(context, view, colours, found) {
       for (let y = top; y < end; y += 1) {
         const row = y * across;
         if (kind === STRIPED) for (let x = left; x < right; x += 1) pixels[row + x] = (x + y) % 8 < 2 ? tone : shade;
-        else pixels.fill(pixel, row + left, row + right);
+        else for (let x = row + left; x < row + right; x += 1) pixels[x] = pixel; // most are a pixel or two wide
       }
     }
   }
