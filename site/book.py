@@ -266,7 +266,7 @@ class JobBook:
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:
         """Enter how a job has ended."""
         request = record.request
-        self.note_end(record.job_id, request, outcome, reason, record.start_ms, request.nodes, record.used)
+        self.note_end(record.job_id, request, outcome, reason, record.start_ms, _nodes_of(record), record.used)
         record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
         self._keep(record)
 
@@ -327,7 +327,12 @@ def _used_s(record: JobRecord, end_ms: int | None) -> int:
     """Return the node-seconds that a job has used in the attempt that ended then."""
     if record.start_ms is None or end_ms is None:
         return 0
-    return node_s_of(record.request.nodes, max(0, end_ms - record.start_ms))
+    return node_s_of(_nodes_of(record), max(0, end_ms - record.start_ms))
+
+
+def _nodes_of(record: JobRecord) -> int:
+    """Return how many nodes a job has, or had: in one of its forms they may be fewer than it asked for."""
+    return sum(nodes for _, nodes in record.places) or record.request.nodes
 
 
 def _by_whom(origin: str) -> str:

@@ -16,12 +16,17 @@ from gridweave.errors import GridweaveError, OptionError, UnavailableError
 from gridweave.scenarios.traces.mupsie import write_mupsie
 
 
+def written(folder: Path, jobs: int) -> Path:
+    """Return a file of so many jobs."""
+    path = folder / "jobs.mupsie"
+    write_mupsie(to_workload(random_jobs(np.random.default_rng(5), jobs, 8, load=1.3, tick=1000), nodes=8), path)
+    return path
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Return a file of sixty jobs."""
-    path = tmp_path / "jobs.mupsie"
-    write_mupsie(to_workload(random_jobs(np.random.default_rng(5), 60, 8, load=1.3, tick=1000), nodes=8), path)
-    return path
+    return written(tmp_path, jobs=60)
 
 
 def run(*arguments: object) -> str:
@@ -46,9 +51,10 @@ def test_what_is_lost_by_size_is_printed_and_written(trace: Path, tmp_path: Path
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"optimum.csv", "gap.csv", "gap.png"}
 
 
-def test_a_run_of_dynp_tells_what_it_lost(trace: Path) -> None:
+def test_a_run_of_dynp_tells_what_it_lost(tmp_path: Path) -> None:
     """The loss against the best plans stands below the metrics, and in what is written for machines."""
-    options = ("simulate", trace, "--discipline", "dynp", "--optimum-every", 10)
+    few = written(tmp_path, jobs=24)
+    options = ("simulate", few, "--discipline", "dynp", "--optimum-every", 8)
     assert "dynp advanced: the best policy loses" in run(*options)
     (found,) = json.loads(run(*options, "--json"))
     assert found["optimum"]["instants"] > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from gridweave.grid.service.state import HEAD, LocalGridState, node_of, read_grid_state, state_folder
 from gridweave.site.machine.processes import process_stat
 from up_world import FILE, PATIENCE_S, World
+from waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -179,8 +181,7 @@ def test_what_is_killed_comes_back_by_itself(world: World) -> None:
         killed = process_of(world, part)
         assert killed is not None, part
         os.kill(killed, signal.SIGKILL)
-        while not is_back(world, part, killed):
-            pass
+        until(functools.partial(is_back, world, part, killed), patience_s=600.0)
         assert run_job("true", nodes=4)[0] == "finished", part
         assert len(story.read_text().split()) == 1, f"{part}: the job that ran was begun again"
     before = asyncio.run(end(job_id))

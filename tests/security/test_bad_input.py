@@ -13,6 +13,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import gridweave.grid.gateway.issuer
 from fake_backend import FakeBackend
 from gateway_parts import serving
 from gridweave.grid.gateway.settings import IssuerSettings
@@ -73,8 +74,12 @@ def test_a_scope_that_is_none_is_told_by_token_create(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_issuer_that_cannot_be_reached_is_told_to_its_users(tmp_path: Path) -> None:
+async def test_an_issuer_that_cannot_be_reached_is_told_to_its_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The line says that it is the issuer, and where; tokens of the gateway go on to work."""
+    # The command would wait until the gateway asks the issuer again; for an hour it does not.
+    monkeypatch.setattr(gridweave.grid.gateway.issuer, "_PAUSE_S", 3600.0)
     url = f"http://127.0.0.1:{unused_port()}"
     issuer = IssuerSettings(url=url, audience="gridweave")
     token = jwt.encode({"iss": url, "sub": "anna"}, ec.generate_private_key(ec.SECP256R1()), algorithm="ES256")

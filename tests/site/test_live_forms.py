@@ -8,7 +8,7 @@ import pytest
 
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
-from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Program
+from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Program, RecordUsage
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     Machine,
@@ -66,7 +66,8 @@ def test_a_job_starts_in_the_form_that_ends_first_on_the_agent_of_its_machines()
     # They would end at 30 s there, and at 40 s behind the first.
     assert starts(commands) == [("m0", OWN + 1, (0, 1, 2, 3), 4, 30_000)]
     north.handle(2, RunStarted("m1", OWN, 1), RunStarted("m0", OWN + 1, 1))
-    north.handle(9_000, RunEnded("m1", OWN, 1, "finished"))
+    commands = north.handle(9_000, RunEnded("m1", OWN, 1, "finished"))
+    assert [(each.width, each.run_ms) for each in commands if isinstance(each, RecordUsage)] == [(2, 9_000)]
     assert north.book.records[OWN].outcome == "finished"
     north.check_invariants()
 

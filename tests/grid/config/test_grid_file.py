@@ -145,6 +145,38 @@ def test_a_live_grid_may_tune_its_queue() -> None:
         plan(SITES + '[grid]\ntuning = { policies = "x" }\n')
 
 
+MIXED = """
+[[sites]]
+name = "x"
+nodes = 6
+machines = 2
+discipline = "heterogeneous"
+
+[sites.heterogeneous]
+classes = [{ name = "old", count = 3 }, { name = "new", count = 3, speed = 2.0, labels = ["x86"] }]
+clusters = [{ name = "b", nodes = "3-5" }]
+forms = [{ job_class = "cfd", width = 3, on = ["x86"] }]
+levels = [{ name = "high", priority = 10, users = ["anna"], evicts = ["low"] }, { name = "low", priority = 0 }]
+"""
+
+
+def test_a_live_site_may_have_machines_that_differ() -> None:
+    """Classes, clusters, forms of classes by name, and who may use a level come to the plan; all wrong is told."""
+    policy = plan(MIXED).sites[0].policy
+    assert policy.label == "heterogeneous pjs 2 levels evicting (restart)"
+    assert (policy.forms[0].job_class, policy.levels[0].users) == ("cfd", ("anna",))
+    wrong = (
+        MIXED.replace("3-5", "3-7").replace('on = ["x86"]', 'on = ["gpu"]').replace("priority = 0 }", "priority = 20 }")
+    )
+    (said,) = problems(wrong)
+    for problem in (
+        "GRID.toml:8: sites.heterogeneous: cluster 'b' names machine 6; the site has machines 0 to 5",
+        "form 1 (job class cfd) runs on 'gpu', which is no class and no label; one of new, old, x86",
+        "levels go from the highest down",
+    ):
+        assert problem in said
+
+
 def test_a_live_site_may_give_jobs_parts_of_its_nodes() -> None:
     """Its machines are told that control groups have to hold what jobs get; those of another site are not."""
     made = plan(SITES.replace("nodes = 2", 'nodes = 2\ndiscipline = "fractional"\nfractional = { penalty_s = 0 }'))

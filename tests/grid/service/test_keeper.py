@@ -34,6 +34,7 @@ from gridweave.grid.service.state import (
 )
 from gridweave.grid.service.status import look
 from gridweave.site.machine.processes import boot_id
+from waiting import until
 
 NAME = "test"
 
@@ -141,8 +142,7 @@ def test_a_real_one_sees_an_end_at_once_and_is_ended_before_the_rest(
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     # Its GRID.toml says nothing of use, so that what it brings back is nothing.
-    while (kept := read_kept(NAME)) is None or not kept.problem:
-        assert keeper.is_alive
+    kept = until(lambda: (kept := read_kept(NAME)) and kept.problem and kept)
     assert "sites" in kept.problem
     state = read_grid_state(NAME)
     assert state is not None
@@ -159,8 +159,7 @@ def test_one_that_nobody_has_written_down_ends(tmp_path: Path) -> None:
     write_state(a_state(tmp_path))
     with start_keeper(a_state(tmp_path), folder) as keeper:
         pass
-    while keeper.is_alive:
-        pass
+    until(lambda: not keeper.is_alive)
 
 
 def test_it_is_small() -> None:
