@@ -28,6 +28,7 @@ from gridweave.site.disciplines.protocol import (
     MovesJobs,
     MovesStarts,
     Policy,
+    TellsAtEnd,
     TellsSwitches,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
@@ -146,6 +147,11 @@ class SiteCore:
     def switches(self) -> TellsSwitches | None:
         """The discipline, where it switches from one of its policies to another."""
         return self._discipline if isinstance(self._discipline, TellsSwitches) else None
+
+    @property
+    def own_at_end(self) -> object:
+        """What the discipline tells of a run that is over; None if nothing."""
+        return self._discipline.own_at_end() if isinstance(self._discipline, TellsAtEnd) else None
 
     @property
     def asks(self) -> AsksBatchSystem | None:

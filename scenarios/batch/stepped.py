@@ -272,9 +272,9 @@ class _SteppedSite:
         return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals, self._own())
 
     def _own(self) -> object:
-        """Return what the discipline tells besides, where it switches between policies."""
+        """Return what the discipline tells besides, where it switches between policies, or has learned."""
         if self.core.switches is None:
-            return None
+            return self.core.own_at_end
         (policies, *_) = self._columns.values()
         return self.core.switches.own(self._switches, np.where(self._start_ms == NEVER, -1, policies).astype(np.int64))
 

@@ -24,7 +24,7 @@ from gridweave.scenarios.results.metrics import (
     SharedMetrics,
     compute_shared,
 )
-from gridweave.scenarios.results.uses import NetworkUse, SharesNodes, SiteUse, Switches, WorldUse
+from gridweave.scenarios.results.uses import HasTexts, NetworkUse, SharesNodes, SiteUse, Switches, WorldUse
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.reservations import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
@@ -618,6 +618,8 @@ class SimulationResult(MadeAnew):
             files["switches.csv"] = functools.partial(_write_switches, self.own)
             if plots and self.ran.any():
                 files["policies.png"] = functools.partial(self._save_plot, "policies")
+        if isinstance(self.own, HasTexts):
+            files |= {name: functools.partial(_write_text, text) for name, text in self.own.texts().items()}
         return files
 
     def _save_plot(self, kind: str, path: Path) -> None:
@@ -637,6 +639,10 @@ def _write_switches(switches: Switches, path: Path) -> None:
         writer.writerow(("when_ms", "policy"))
         names = (switches.policies[number] for number in switches.switched_to.tolist())
         writer.writerows(zip(switches.switched_ms.tolist(), names, strict=True))
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _plain(value: float | str) -> float | str | None:

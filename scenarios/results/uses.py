@@ -43,6 +43,14 @@ class Switches(Protocol):
     switched_to: IntArray
 
 
+@runtime_checkable
+class HasTexts(Protocol):
+    """What a discipline tells of a run that makes files of its own."""
+
+    def texts(self) -> dict[str, str]:
+        """Return the files by their names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteUse:
     """What became of one site.

@@ -226,6 +226,14 @@ class TellsSwitches(Protocol):
         """
 
 
+@runtime_checkable
+class TellsAtEnd(Protocol):
+    """What a simulation asks besides of a discipline that tells of a run, once that is over, what it has learned."""
+
+    def own_at_end(self) -> object:
+        """Return what a simulation tells as ``result.own``."""
+
+
 class Played(NamedTuple):
     """What a simulation of one site came to, for the metrics of its discipline.
 

@@ -15,7 +15,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase, RunTimes
+from gridweave.site.disciplines.heterogeneous.experience import (
+    ExperienceDatabase,
+    KnownTimes,
+    LearnedTimes,
+    RunTimes,
+)
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team, class_of
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
@@ -154,6 +159,7 @@ class Heterogeneous:
         self._waiting: dict[int, WaitingJob] = {}
         self._runs: dict[int, JobOnMachines] = {}
         self.experience = ExperienceDatabase()
+        self.experience.restore([known.times() for known in policy.experience])
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
         self._evictions: list[Eviction] = []
         self._rates: list[tuple[int, int]] = []
@@ -442,6 +448,10 @@ class Heterogeneous:
     def totals(self) -> Mapping[str, float]:
         """Return what has been counted so far, by name."""
         return self._totals.copy()
+
+    def own_at_end(self) -> LearnedTimes:
+        """Return what has been learned of run times."""
+        return LearnedTimes(tuple(map(KnownTimes.of, self.experience.rows())))
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
+from gridweave.site.disciplines.heterogeneous.experience import KnownTimes
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
@@ -29,6 +30,7 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     Attributes
     ----------
     classes, clusters, forms, algorithm, profit, predict, levels, evicted, raise_after, least_gain_ms, out_of_service
+    experience
         As in `gridweave.site.disciplines.heterogeneous.policy.HeterogeneousPolicy`.
     """
 
@@ -43,6 +45,7 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     raise_after: int | None = None
     least_gain_ms: int = 0
     out_of_service: str = ""
+    experience: tuple[KnownTimes, ...] = ()
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> HeterogeneousPolicy:

@@ -9,6 +9,7 @@ work done at speed 1; then the estimate.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import NamedTuple
 
@@ -48,6 +49,78 @@ class RunTimes(msgspec.Struct, kw_only=True):
     def variance(self) -> float:
         """Of the times, in ms²; 0 of a single one."""
         return self.squares / (self.count - 1) if self.count > 1 else 0.0
+
+
+class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Times of one kind as an operator reads and writes them: one of ``[[experience]]``.
+
+    Attributes
+    ----------
+    job_class, user : int, optional
+        Of the jobs; one of the two.
+    resource : str
+        A class of machines, or a team as ``NAME x WIDTH``; left out for work at speed 1 anywhere.
+    runs : int
+        From how many runs the rest is.
+    mean_ms, deviation_ms : float
+        Their mean, and their standard deviation.
+    """
+
+    job_class: int | None = None
+    user: int | None = None
+    resource: str = ""
+    runs: int
+    mean_ms: float
+    deviation_ms: float = 0.0
+
+    @classmethod
+    def of(cls, times: RunTimes) -> KnownTimes:
+        """Return times as they are read and written."""
+        return cls(
+            job_class=times.job_class,
+            user=times.user,
+            resource=times.resource,
+            runs=times.count,
+            mean_ms=times.mean_ms,
+            deviation_ms=math.sqrt(times.variance),
+        )
+
+    def times(self) -> RunTimes:
+        """Return them as they are learned on."""
+        return RunTimes(
+            job_class=self.job_class,
+            user=self.user,
+            resource=self.resource,
+            count=self.runs,
+            mean_ms=self.mean_ms,
+            squares=self.deviation_ms**2 * max(0, self.runs - 1),
+        )
+
+    def problem(self) -> str | None:
+        """Return what is wrong with them, in one line, or None."""
+        whose = f"job class {self.job_class}" if self.user is None else f"user {self.user}"
+        if (self.job_class is None) == (self.user is None):
+            return "experience is of a job_class or of a user; give one of the two"
+        if self.user is not None and self.resource:
+            return f"experience of {whose} names the resource {self.resource!r}; only that of a job class has one"
+        if self.runs < 1 or not 0 < self.mean_ms < math.inf or not 0 <= self.deviation_ms < math.inf:
+            return f"experience of {whose} needs runs of at least 1, a mean_ms above 0 and a deviation_ms of at least 0"
+        return None
+
+
+class LearnedTimes(NamedTuple):
+    """What a site has learned in a simulation, for the next to begin with."""
+
+    known: tuple[KnownTimes, ...]
+
+    def texts(self) -> dict[str, str]:
+        """Return the file ``experience.toml``, which ``--option @FILE`` reads."""
+        return {"experience.toml": "\n".join(map(_toml, self.known))}
+
+
+def _toml(known: KnownTimes) -> str:
+    values = {name: value for name, value in msgspec.to_builtins(known).items() if value is not None}
+    return "".join(["[[experience]]\n", *(f"{name} = {json.dumps(value)}\n" for name, value in values.items())])
 
 
 class Prediction(NamedTuple):

@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from gridweave.errors import OptionError
+from gridweave.site.disciplines.heterogeneous.experience import KnownTimes
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.levels.rights import EVERYBODY, Level, level_problems, option_problems
@@ -43,6 +44,8 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Nobody is evicted if the job in question would end less than so much sooner.
     out_of_service : str
         Machines that are not there, as ``3,17-20``.
+    experience : tuple of KnownTimes
+        What the site knows of run times before it has seen any.
 
     Raises
     ------
@@ -63,6 +66,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     raise_after: int | None = None
     least_gain_ms: int = 0
     out_of_service: str = ""
+    experience: tuple[KnownTimes, ...] = ()
 
     def __post_init__(self) -> None:
         chosen = {"algorithm": ALGORITHMS, "profit": PROFITS, "predict": PREDICTIONS}
@@ -73,6 +77,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         ]
         problems += machine_problems(self.nodes, self.classes, self.clusters, self.forms, self.out_of_service)
         problems += level_problems(self.levels)
+        problems += [problem for known in self.experience if (problem := known.problem()) is not None]
         problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms)
         if problems:
             raise OptionError(NAME, "; ".join(problems))

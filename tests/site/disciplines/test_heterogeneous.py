@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from gridweave.cli.options import own_options
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.dictionary import read_policy
+from gridweave.site.disciplines.dictionary import entry_named, read_policy
 from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
-from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase
+from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase, KnownTimes
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
@@ -282,3 +285,35 @@ def test_a_job_that_runs_nowhere_or_may_not_have_its_priority_is_refused() -> No
     wide = Job(job_id=3, width=5, estimate_ms=10)
     never = "none of its forms fits a machine or a cluster in service here (jobs of width 5)"
     assert core.handle(0, JobSubmitted(wide)) == [RefuseJob(3, never)]
+
+
+def test_a_simulation_begins_with_what_an_earlier_one_has_learned(tmp_path: Path) -> None:
+    """The file of a result is an option of the next; there each job is expected to run as its class did before."""
+    policy, workload = changed(FAST_AND_SLOW, evicted="restart"), random_workload(4)
+    first = simulate(workload, policy.nodes, policy)
+    first.write(tmp_path, plots=False)
+    (table,) = own_options(entry_named("heterogeneous"), [f"@{tmp_path / 'experience.toml'}"])
+    known = table["heterogeneous"].experience
+    assert known == first.own.known
+    assert {"fast", "slow", "four x 4"} <= {one.resource for one in known}
+    core = SiteCore(6, changed(policy, experience=known))
+    core.handle(0, JobSubmitted(job(1, 1_000, job_class=2)))
+    (slow,) = [one for one in known if (one.job_class, one.resource) == (2, "slow")]
+    core.handle(1, JobSubmitted(job(2, 1_000, job_class=2)), JobSubmitted(job(3, 1_000, job_class=2)))
+    assert core.explain(1, 3).start_ms == math.ceil(slow.mean_ms)
+    again = simulate(workload, policy.nodes, changed(policy, experience=known))
+    assert sum(one.runs for one in again.own.known) == 2 * sum(one.runs for one in known)
+
+
+@pytest.mark.parametrize(
+    ("known", "problem"),
+    [
+        (KnownTimes(runs=1, mean_ms=5), "experience is of a job_class or of a user; give one of the two"),
+        (KnownTimes(user=7, resource="fast", runs=1, mean_ms=5), "experience of user 7 names the resource 'fast'"),
+        (KnownTimes(job_class=1, runs=0, mean_ms=5), "experience of job class 1 needs runs of at least 1"),
+    ],
+)
+def test_experience_that_makes_no_sense_is_refused(known: KnownTimes, problem: str) -> None:
+    """With what would be right."""
+    with pytest.raises(OptionError, match=problem):
+        changed(FAST_AND_SLOW, experience=(known,))
