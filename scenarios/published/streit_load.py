@@ -153,9 +153,10 @@ class LoadRuns:
         )
 
     def figures(self, trace: str, factor: float, way: Way) -> Figures:
-        """Return the figures of a set, averaged as in the thesis."""
+        """Return the figures of a set, averaged as in the thesis; the parts of the time are plain averages."""
         found = [self._results[self._setting(trace, factor, seed, way)] for seed in self.seeds]
-        return Figures(*(trimmed_mean(values) for values in zip(*found, strict=True)))
+        sldwa, util_pct, *parts_pct = zip(*found, strict=True)
+        return Figures(trimmed_mean(sldwa), trimmed_mean(util_pct), *(float(np.mean(part)) for part in parts_pct))
 
     def _setting(self, trace: str, factor: float, seed: int, way: Way) -> LoadSetting:
         return LoadSetting(trace, factor, seed, self._jobs, *way)
