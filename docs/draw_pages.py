@@ -1,4 +1,4 @@
-"""Draw the picture of the pages in the README, with Chromium and the extras of the tests: `python docs/draw_pages.py`."""
+"""Draw the picture of the pages in the README, with Chromium: `python docs/draw_pages.py`."""
 
 from __future__ import annotations
 
