@@ -22,6 +22,7 @@ from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414
 from gridweave.site.desk_messages import JobPage as JobPage  # noqa: PLC0414
 from gridweave.site.desk_messages import JobProgress as JobProgress  # noqa: PLC0414
 from gridweave.site.desk_messages import JobQuery as JobQuery  # noqa: PLC0414
+from gridweave.site.desk_messages import KeptNodes as KeptNodes  # noqa: PLC0414
 from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414

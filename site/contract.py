@@ -6,8 +6,8 @@ with their leases, delegated jobs, late ends, and what the owner lets the grid h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -325,6 +325,14 @@ class ContractCore:
         self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
         self._share.restore(state.share)
         self._own_running, self._own_jobs = state.own_running, state.own_jobs
+
+    def kept_nodes(self) -> Iterator[tuple[Literal["reservation", "lease"], int, int, int, int]]:
+        """Yield the nodes that nothing else may have: kind, number of reservation or job, how many, start and end."""
+        for each in self.site.reservations():
+            yield "reservation", each.reservation_id, each.width, each.start_ms, each.start_ms + each.length_ms
+        for job_id, part in self._parts.items():
+            if part.shared and part.state in (RESERVED, COMMITTED):
+                yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""

@@ -30,6 +30,8 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Only jobs in one of these states; empty: all.
     outcome : tuple of str
         Only jobs that have ended so.
+    follows : int, optional
+        Only jobs that are to wait for this one; of those that have ended the last ones alone.
     since_ms, until_ms : int, optional
         Only jobs that were there at some time between these instants: not over before the first, and submitted before
         the second.
@@ -44,6 +46,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     site: str | None = None
     state: tuple[State, ...] = ()
     outcome: tuple[JobOutcome, ...] = ()
+    follows: JobId | None = None
     since_ms: Instant | None = None
     until_ms: Instant | None = None
     below: JobId | None = None
@@ -140,6 +143,26 @@ class JobProgress(msgspec.Struct, frozen=True):
     worked_ms: int
 
 
+class KeptNodes(msgspec.Struct, frozen=True):
+    """Nodes of a site that nothing else may have in a span of time.
+
+    Attributes
+    ----------
+    kind : str
+        ``reservation``: asked for in advance; ``lease``: kept for a job on several sites until its agreed start.
+    number : int
+        Of the reservation, or of the job; 0 for who may not know of the job.
+    start_ms, end_ms : int
+        From when the reservation, or the job, has them; and until when, at most.
+    """
+
+    kind: Literal["reservation", "lease"]
+    number: int
+    nodes: int
+    start_ms: int
+    end_ms: int
+
+
 class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a site is.
 
@@ -163,6 +186,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Of the jobs that run there, if limits count work.
     uplink : LinkStatus, optional
         How it reaches the grid, by its own word, if it does so over HTTP.
+    kept : tuple of KeptNodes
+        Its reservations, and what it keeps under leases.
     users : str
         Whose jobs it takes, in words; told to operators alone.
     """
@@ -181,6 +206,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     busy: tuple[BusyNodes, ...] = ()
     progress: tuple[JobProgress, ...] = ()
     uplink: LinkStatus | None = None
+    kept: tuple[KeptNodes, ...] = ()
     users: str = ""
 
 
@@ -246,8 +272,9 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_ms: int
     submit_ms: int
     state: State = "waiting"
-    # When it starts, and why not sooner, if that was asked for and is known.
+    # When it starts, where, and why not sooner, if that was asked for and is known.
     start_ms: int | None = None
+    places: tuple[tuple[str, int], ...] = ()
     reason: str = ""
 
 

@@ -21,6 +21,7 @@ from gridweave.grid.api import (
     JobPage,
     JobProgress,
     JobQuery,
+    KeptNodes,
     KnownNetwork,
     NetworkLink,
     NetworkNode,
@@ -68,6 +69,7 @@ class FakeBackend(Backend):
         self.written: dict[tuple[int, int, str], bytes] = {}
         self.draining: dict[str, bool] = {"north": False, "south": False}
         self.progress: dict[str, list[JobProgress]] = {}
+        self.kept: dict[str, list[KeptNodes]] = {}
         self.nodes = {"north": 4, "south": 8}
         self.is_away = False
         self.open_gate = asyncio.Event()
@@ -307,6 +309,7 @@ class FakeBackend(Backend):
             users=TAKES,
             progress=tuple(self.progress.get(name, ())),
             busy=tuple(busy),
+            kept=tuple(self.kept.get(name, ())),
         )
 
     async def drain(self, site: str, draining: bool) -> None:
@@ -333,6 +336,9 @@ class FakeBackend(Backend):
                     limit_ms=record.request.limit_ms,
                     submit_ms=record.submit_ms,
                     start_ms=self.now_ms + 600_000 if explain else None,
+                    places=(("north" if record.request.nodes <= 4 else "south", record.request.nodes),)
+                    if explain
+                    else (),
                     reason="no node is free" if explain else "",
                 )
                 for record in waiting[:limit]
@@ -382,6 +388,7 @@ def _fits(record: JobRecord, query: JobQuery) -> bool:
         and (query.site is None or query.site in dict(record.places))
         and (not query.state or record.state in query.state)
         and (not query.outcome or record.outcome in query.outcome)
+        and (query.follows is None or any(after.job_id == query.follows for after in request.after))
         and (query.since_ms is None or record.end_ms is None or record.end_ms >= query.since_ms)
         and (query.until_ms is None or record.submit_ms < query.until_ms)
     )

@@ -26,7 +26,9 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
-from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
@@ -149,7 +151,7 @@ class LiveWorld:
             )
             policy: Policy = SitePolicy(backfill=str(rng.choice(["easy", "conservative", "none"])))
             if evicts:
-                policy = evicting(sum(shape))
+                policy = LevelsPolicy(levels=LEVELS) if number == 1 else evicting(sum(shape))
             owner = OwnerPolicy(
                 grid_share=1.0 if sum(shape) == 1 or not is_drawn else float(rng.choice([1.0, 0.7])),
                 own_users_first=bool(draw() < 0.3),
@@ -604,17 +606,20 @@ async def _harmless(work: Awaitable[Any]) -> None:
         await work
 
 
+LEVELS = (
+    Level(name="high", priority=2, evicts=("medium", "low")),
+    Level(name="medium", priority=1, evicts=("low",)),
+    Level(name="low", priority=0),
+)
+
+
 def evicting(nodes: int) -> HeterogeneousPolicy:
     """Return a site on which jobs of each level evict those of the lowest."""
     return HeterogeneousPolicy(
         nodes=nodes,
         classes=(MachineClass(name="plain", count=nodes),),
         clusters=(Cluster(name="all", nodes=f"0-{nodes - 1}"),) if nodes > 1 else (),
-        levels=(
-            Level(name="high", priority=2, evicts=("medium", "low")),
-            Level(name="medium", priority=1, evicts=("low",)),
-            Level(name="low", priority=0),
-        ),
+        levels=LEVELS,
     )
 
 

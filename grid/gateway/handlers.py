@@ -69,7 +69,9 @@ async def sites(call: GatewayCall) -> Sites:
 
 async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
     """Return sites that do not tell which jobs of others run there."""
-    own = set(await _own(call, [busy.job_id for site in sites for busy in site.busy]))
+    told = [busy.job_id for site in sites for busy in site.busy]
+    told += [kept.number for site in sites for kept in site.kept if kept.kind == "lease"]
+    own = set(await _own(call, told))
     known = own.__contains__
     return [
         msgspec.structs.replace(
@@ -77,6 +79,10 @@ async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[Site
             users="",
             busy=tuple(busy if known(busy.job_id) else BusyNodes(0, busy.nodes) for busy in site.busy),
             paused=tuple(filter(known, site.paused)),
+            kept=tuple(
+                kept if kept.kind == "reservation" or known(kept.number) else msgspec.structs.replace(kept, number=0)
+                for kept in site.kept
+            ),
             progress=tuple(each for each in site.progress if known(each.job_id)),
         )
         for site in sites

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Literal, TypeVar
 
 import msgspec
@@ -96,10 +96,9 @@ class Watcher:
         self._news.set()
 
     def pass_over(self, last: int) -> None:
-        """Note that there was nothing for it up to an event."""
-        if not self._chunks and self.given == self.taken:
-            self.taken = max(last, self.taken)
-        self.given = max(last, self.given)
+        """Note that it was given all that is for it up to an event; nothing changes if it has still to take some."""
+        if not self._chunks:
+            self.given = self.taken = max(last, self.given)
 
     def stop(self, reason: Literal["slow", "revoked", "stopping"]) -> None:
         """End it; what waits is thrown away."""
@@ -141,7 +140,8 @@ class EventHub:
         self._usable = usable
         self._backlog = backlog
         self._check_s = check_s
-        self._watchers: set[Watcher] = set()
+        # By what they want: most events are for few of them, and the others cost nothing then.
+        self._watchers: dict[Filter, set[Watcher]] = {}
         self._recent: deque[JobEvent] = deque()
         self._recent_after = 0
         self._begun = asyncio.Event()
@@ -164,7 +164,7 @@ class EventHub:
     async def stop(self) -> None:
         """Tell all who watch that it ends, and ask no more."""
         self.is_stopping = True
-        for watcher in list(self._watchers):
+        for watcher in self._all():
             watcher.stop("stopping")
         for task in self._tasks:
             task.cancel()
@@ -173,11 +173,14 @@ class EventHub:
     @property
     def watchers(self) -> int:
         """How many watch."""
-        return len(self._watchers)
+        return sum(len(some) for some in self._watchers.values())
+
+    def _all(self) -> list[Watcher]:
+        return [watcher for some in self._watchers.values() for watcher in some]
 
     def revoked(self, token_id: str) -> None:
         """End the streams of a token that was revoked."""
-        for watcher in list(self._watchers):
+        for watcher in self._all():
             if watcher.token_id == token_id:
                 watcher.stop("revoked")
 
@@ -240,23 +243,29 @@ class EventHub:
         self._keep(events)
         for listener in self.listeners:
             listener(events)
-        chunks: dict[tuple[Filter, int], Chunk] = {}
         of_users: dict[str, list[JobEvent]] = {}
         for seen in events:
             of_users.setdefault(seen.user, []).append(seen)
-        for watcher in list(self._watchers):
+        for wanted, watchers in self._watchers.items():
+            some = events if wanted.user is None else of_users.get(wanted.user, [])
+            found = [seen for seen in some if wanted.takes(seen)]
+            if found:
+                self._tell(watchers, found, batch.last, usable)
+
+    def _tell(
+        self, watchers: Iterable[Watcher], events: list[JobEvent], last: int, usable: frozenset[str] | None
+    ) -> None:
+        """Tell all who want these events of them, but for what somebody has heard of before."""
+        chunks: dict[int, Chunk] = {}
+        for watcher in watchers:
             if usable is not None and watcher.token_id not in usable:
                 watcher.stop("revoked")
                 continue
-            key = (watcher.wanted, max(watcher.given, before))
-            if key not in chunks:
-                wanted = watcher.wanted
-                some = events if wanted.user is None else of_users.get(wanted.user, [])
-                chunks[key] = Chunk([seen for seen in some if seen.number > key[1] and wanted.takes(seen)])
-            if chunks[key].events:
-                watcher.put(chunks[key], batch.last, self._backlog)
-            else:
-                watcher.pass_over(batch.last)
+            heard = max(watcher.given, events[0].number - 1)
+            if heard not in chunks:
+                chunks[heard] = Chunk([seen for seen in events if seen.number > heard])
+            if chunks[heard].events:
+                watcher.put(chunks[heard], last, self._backlog)
 
     def _keep(self, events: list[JobEvent]) -> None:
         self._recent.extend(events)
@@ -276,7 +285,7 @@ class EventHub:
             if not self._watchers:
                 continue
             usable = await self._await_usable()
-            for watcher in list(self._watchers):
+            for watcher in self._all():
                 if usable is not None and watcher.token_id not in usable:
                     watcher.stop("revoked")
 
@@ -304,12 +313,19 @@ class EventHub:
                     yield StreamEnd(reason=watcher.ended_by, after=watcher.taken)
                     return
                 if found is None:
+                    watcher.pass_over(self.last)
                     yield watcher.taken
                     continue
                 yield found[0]
                 watcher.taken = found[1]
         finally:
-            self._watchers.discard(watcher)
+            self._forget(watcher)
+
+    def _forget(self, watcher: Watcher) -> None:
+        some = self._watchers.get(watcher.wanted, set())
+        some.discard(watcher)
+        if not some:
+            self._watchers.pop(watcher.wanted, None)
 
     async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
         """Yield what a watcher has not seen, and up to which event that is all; then it is told with the others."""
@@ -335,7 +351,7 @@ class EventHub:
         if self.is_stopping:
             watcher.stop("stopping")
         if watcher.ended_by is None:
-            self._watchers.add(watcher)
+            self._watchers.setdefault(watcher.wanted, set()).add(watcher)
             self._watched.set()
             yield Chunk(missed), watcher.given
 

@@ -197,6 +197,9 @@ class LiveBackend:
         if query.site is not None:
             await self._site(query.site)  # there is one of this name
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
+        if query.follows is not None:
+            # Jobs wait for those of the same desk.
+            actor = await self._desk_of(query.follows) or actor
         return await self._ask(actor, "jobs", JobPage, query)
 
     async def story(self, job_id: int) -> list[StoryEntry]:

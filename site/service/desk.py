@@ -23,6 +23,7 @@ from gridweave.site.desk_messages import (
     JobPage,
     JobProgress,
     JobQuery,
+    KeptNodes,
     LinkStatus,
     MachineInfo,
     Queue,
@@ -139,7 +140,7 @@ class Desk(Generic[D]):
         """Return the jobs that are asked for, the newest first."""
         await self.driver.durable()
         found = self._known(wanted)
-        if not wanted.state or not set(wanted.state).isdisjoint(OVER):
+        if wanted.follows is None and (not wanted.state or not set(wanted.state).isdisjoint(OVER)):
             more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
             for record in await asyncio.to_thread(self._journal.find_ended, more):
                 found.setdefault(record.job_id, record)
@@ -217,6 +218,7 @@ def is_asked_for(record: JobRecord, wanted: JobQuery) -> bool:
         and (wanted.name is None or request.name == wanted.name)
         and (wanted.array is None or array == wanted.array)
         and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
+        and (wanted.follows is None or any(after.job_id == wanted.follows for after in request.after))
         and (wanted.since_ms is None or record.end_ms is None or record.end_ms >= wanted.since_ms)
         and (wanted.until_ms is None or record.submit_ms < wanted.until_ms)
     )
@@ -233,6 +235,7 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
         submit_ms=record.submit_ms,
         state=record.state,
         start_ms=None if forecast is None else forecast.start_ms,
+        places=record.places if forecast is None else forecast.places or record.places,
         reason="" if forecast is None else forecast.reason,
     )
 
@@ -286,6 +289,7 @@ class SiteDesk(Desk[SiteDriver]):
             busy=tuple(BusyNodes(*each) for each in core.occupied()),
             progress=tuple(JobProgress(*told) for told in core.progress(self.driver.clock.now_ms())),
             uplink=None if self._uplink is None else self._uplink(),
+            kept=tuple(KeptNodes(*each) for each in site.core.kept_nodes()),
             users=site.runs.users.words,
         )
 

@@ -94,6 +94,17 @@ def test_a_single_fragment_starts_when_it_is_granted() -> None:
     assert core.part_state(1) is None
 
 
+def test_what_is_kept_for_others_is_told() -> None:
+    """Reservations, and nodes under a lease until their job starts, are told with their spans."""
+    core = site(discipline="planning")
+    told(core, 0, ReservationRequested(7, 1000, 500, 2), ReserveNodes(1, 1, 3, 100, start_ms=200))
+    assert list(core.kept_nodes()) == [("reservation", 7, 2, 1000, 1500), ("lease", 1, 3, 200, 300)]
+    told(core, 150, CommitNodes(1, 1))
+    assert len(list(core.kept_nodes())) == 2
+    told(core, 200)
+    assert [kept[0] for kept in core.kept_nodes()] == ["reservation"]
+
+
 def test_what_does_not_fit_now_is_refused() -> None:
     """A hold is granted at once or refused with a reason; it never waits, and never overtakes a promise."""
     core = site()

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
-from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import DescribeJob, JobRequest, Noted, Program, SignalName, WishKind
 from gridweave.site.launch import Outcome
 from gridweave.site.live import LiveSite
@@ -95,6 +97,23 @@ def test_the_evicted_has_time_and_the_machine_is_left_before_another_begins() ->
     north.handle(70_001, RunStarted("m0", OWN, 2))
     north.handle(90_000, RunEnded("m0", OWN, 2, "finished"))
     assert (low.state, low.outcome, low.starts) == ("ended", "finished", 2)
+    north.check_invariants()
+
+
+def test_a_queue_with_levels_does_so_too() -> None:
+    """Whatever the discipline, the nodes are left first, and what was evicted starts again behind."""
+    agents = (Machine(name="m0", nodes=1, ports=(2000, 2003)),)
+    north = LiveSite(SiteSettings(name="north", number=0, machines=agents, policy=LevelsPolicy(levels=LEVELS)))
+    north.handle(0, submitted("low", checkpoint_signal="USR1"))
+    north.handle(5, RunStarted("m0", OWN, 1))
+    commands = north.handle(20_000, submitted("high", 2, 50))
+    assert [(each.job_id, each.saves) for each in commands if isinstance(each, EndRun)] == [(OWN, True)]
+    assert starts(commands) == []
+    commands = north.handle(27_000, RunEnded("m0", OWN, 1, "cancelled"))
+    north.check_invariants()
+    assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
+    north.handle(27_001, RunStarted("m0", OWN + 1, 1))
+    assert starts(north.handle(40_000, RunEnded("m0", OWN + 1, 1, "finished"))) == [("m0", OWN, 2, 80_000)]
     north.check_invariants()
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
-from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Program, RecordUsage
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (

@@ -6,6 +6,10 @@
 const GAP = 26; // above each site, for its name
 const AXIS = 28;
 const LEAST_WIDTH = 0.6;
+const STRIPED = 24; // of 25 kinds of rectangles: twelve colours, the same pale, and stripes
+
+/** Nodes that are reserved, or kept under a lease: as a job without a user, drawn with stripes. */
+export const KEPT = ["reservation", "lease"];
 
 /** The colours of the sheet, as a canvas wants them. */
 export function coloursOfSheet() {
@@ -38,7 +42,8 @@ export class Schedule {
     this.first = Int32Array.from(rects, (rect) => rect.first);
     this.nodes = Int32Array.from(rects, (rect) => rect.nodes);
     this.job = Int32Array.from(rects, (rect) => rect.job);
-    this.tone = Uint8Array.from(rects, (rect) => (started[rect.job][0] * 7) % 12);
+    this.tone = Uint8Array.from(rects, (rect) =>
+      KEPT.includes(started[rect.job][3]) ? STRIPED : (started[rect.job][0] * 7) % 12);
     // The latest end of all up to each rectangle: those before the first that reaches into view need no look.
     this.reach = new Float64Array(this.n);
     let latest = -Infinity;
@@ -148,14 +153,18 @@ function paint(context, view, colours, found) {
     pixels.fill(shade, top * across, end * across);
   });
   for (const [kind, rectangles] of found.entries()) {
-    const tone = pixelOf(context, colours.tones[kind % 12]);
+    const tone = pixelOf(context, kind === STRIPED ? colours.faint : colours.tones[kind % 12]);
     const pixel = kind < 12 ? tone : mixed(tone, shade); // what is only expected is pale
     for (const at of rectangles) {
       box(view, at);
       const [left, right] = [Math.max(0, Math.floor(BOX[0] * ratio)), Math.min(across, Math.ceil((BOX[0] + BOX[2]) * ratio))];
       const top = Math.max(0, Math.floor(BOX[1] * ratio));
       const end = Math.min(down, Math.max(top + 1, Math.floor((BOX[1] + BOX[3]) * ratio)));
-      for (let y = top; y < end; y += 1) for (let x = left + y * across; x < right + y * across; x += 1) pixels[x] = pixel;
+      for (let y = top; y < end; y += 1) {
+        const row = y * across;
+        if (kind === STRIPED) for (let x = left; x < right; x += 1) pixels[row + x] = (x + y) % 8 < 2 ? tone : shade;
+        else for (let x = row + left; x < row + right; x += 1) pixels[x] = pixel; // most are a pixel or two wide
+      }
     }
   }
   context.putImageData(image, 0, 0);
@@ -178,12 +187,12 @@ function nameSites(context, view, colours) {
   view.schedule.sites.forEach((site, index) => context.fillText(`${site.name} · ${site.nodes} nodes`, 8, view.tops[index] - GAP / 2));
 }
 
-/** Which rectangles are seen, in 24 lists: by colour, those that are only expected apart. */
+/** Which rectangles are seen, in 25 lists: by colour, those that are only expected apart, and those with stripes. */
 function inView(view, now) {
   const { schedule } = view;
   const scale = view.width / (view.to - view.from);
   const [first, last] = schedule.between(view.from, view.to);
-  const found = Array.from({ length: 24 }, () => []);
+  const found = Array.from({ length: STRIPED + 1 }, () => []);
   // Of what is narrower than a pixel, one in a row of pixels is enough: up to where each row is filled.
   const filled = schedule.sites.map((site) => new Float64Array(site.nodes).fill(-1));
   for (let at = first; at < last; at += 1) {
@@ -192,7 +201,8 @@ function inView(view, now) {
     const right = (schedule.end[at] - view.from) * scale;
     if (right <= filled[site][node] + LEAST_WIDTH) continue;
     filled[site][node] = right;
-    found[schedule.tone[at] + (schedule.start[at] > now ? 12 : 0)].push(at);
+    const tone = schedule.tone[at];
+    found[tone + (tone < 12 && schedule.start[at] > now ? 12 : 0)].push(at);
   }
   return found;
 }
@@ -218,7 +228,7 @@ function decorate(context, view, colours, found, chosen) {
     box(view, at);
     const [left, top, wide, tall] = BOX;
     if (schedule.job[at] === chosen) outline(context, left, top, wide, tall, colours);
-    if (wide > 40 && tall > 11) label(context, schedule.jobs[schedule.job[at]], left, top, wide, tall);
+    if (wide > 40 && tall > 11) label(context, schedule.jobs[schedule.job[at]], left, top, wide, tall, colours);
   }
   if (chosen >= 0) joinParts(context, view, colours, chosen);
 }
@@ -229,10 +239,16 @@ function outline(context, left, top, wide, tall, colours) {
   context.strokeRect(left, top, wide, tall);
 }
 
-function label(context, job, left, top, wide, tall) {
-  context.fillStyle = "#000";
+function label(context, job, left, top, wide, tall, colours) {
+  const isKept = KEPT.includes(job[3]);
   context.font = "11px system-ui, sans-serif";
-  context.fillText(String(job[0]), Math.max(left, 0) + 4, top + tall / 2, wide - 8);
+  const [text, at] = [isKept ? `${job[3]} ${job[0] || ""}` : String(job[0]), Math.max(left, 0) + 4];
+  if (isKept) {
+    context.fillStyle = colours.shade;
+    context.fillRect(at - 3, top + tall / 2 - 7, Math.min(wide - 8, context.measureText(text).width) + 6, 14);
+  }
+  context.fillStyle = isKept ? colours.ink : "#000";
+  context.fillText(text, at, top + tall / 2, wide - 8);
 }
 
 /** Join the parts of a job on several sites by a line. */

@@ -295,8 +295,9 @@ class Heterogeneous:
         limit_ms = _limit_ms(one, rate)
         if self._policy.predict == "estimate":
             return limit_ms
-        expected = math.ceil(self.experience.predict(one.job, resource, rate).mean_ms - one.done_ms * RATE_ONE / rate)
-        return min(max(1, expected), limit_ms)
+        predicted = self.experience.predict(one.job, resource, rate)
+        run_ms = predicted.mean_ms + self._policy.deviations * predicted.deviation_ms
+        return min(max(1, math.ceil(run_ms - one.done_ms * RATE_ONE / rate)), limit_ms)
 
     def _start(self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None) -> Job:
         speeds = self._site.speeds_of(one.job)

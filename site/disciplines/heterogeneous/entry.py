@@ -30,7 +30,7 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     Attributes
     ----------
     classes, clusters, forms, algorithm, profit, predict, levels, evicted, raise_after, least_gain_ms, out_of_service
-    experience
+    experience, deviations
         As in `gridweave.site.disciplines.heterogeneous.policy.HeterogeneousPolicy`.
     """
 
@@ -46,6 +46,7 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     least_gain_ms: int = 0
     out_of_service: str = ""
     experience: tuple[KnownTimes, ...] = ()
+    deviations: float = 0.0
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> HeterogeneousPolicy:

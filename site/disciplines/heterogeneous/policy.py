@@ -17,6 +17,8 @@ NAME = "heterogeneous"
 
 PREDICTIONS = ("experience", "estimate")
 
+MOST_DEVIATIONS = 10.0
+
 
 class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a site with the discipline heterogeneous schedules.
@@ -46,6 +48,8 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Machines that are not there, as ``3,17-20``.
     experience : tuple of KnownTimes
         What the site knows of run times before it has seen any.
+    deviations : float
+        How many standard deviations more than the mean a run is expected to take.
 
     Raises
     ------
@@ -67,6 +71,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     least_gain_ms: int = 0
     out_of_service: str = ""
     experience: tuple[KnownTimes, ...] = ()
+    deviations: float = 0.0
 
     def __post_init__(self) -> None:
         chosen = {"algorithm": ALGORITHMS, "profit": PROFITS, "predict": PREDICTIONS}
@@ -79,6 +84,8 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         problems += level_problems(self.levels)
         problems += [problem for known in self.experience if (problem := known.problem()) is not None]
         problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms)
+        if not 0 <= self.deviations <= MOST_DEVIATIONS:
+            problems.append(f"deviations is {self.deviations:g}; a number from 0 to {MOST_DEVIATIONS:g}")
         if problems:
             raise OptionError(NAME, "; ".join(problems))
 
@@ -90,4 +97,6 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f"{len(self.levels)} levels")
         if any(level.evicts for level in self.levels):
             parts.append(f"evicting ({self.evicted})")
+        if self.deviations:
+            parts.append(f"mean+{self.deviations:g}sd")
         return " ".join(parts)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gridweave.errors import InputError
-from gridweave.grid.api import WhatIf
+from gridweave.grid.api import JobQuery, WhatIf
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.job import JobRequest, Program
+from gridweave.site.job import After, JobRequest, Program
 from local_grid import LocalGrid
 
 HOUR_MS = 3_600_000
@@ -68,6 +69,10 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         assert running is not None
         assert running.state == "running"
         assert running.reason.startswith("it runs on south (2), for ")
+        behind = msgspec.structs.replace(sleeper(1, 1), after=(After(job_id=waits, has="started"),))
+        (follower,) = await submit(grid, behind)
+        assert [record.job_id for record in (await grid.backend.jobs(JobQuery(follows=waits))).jobs] == [follower]
+        assert (await grid.backend.queue(10, explain=True)).jobs[0].places == (("north", 3),)
         assert await grid.backend.wish("cancel", [runs, waits, first, second], origin="a test")
 
 

@@ -12,7 +12,8 @@ import pytest
 from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
-from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.messages import LiveSiteEvent, SiteMessage

@@ -14,6 +14,7 @@ from playwright.async_api import expect
 from browser import Window, browsing, needs_browser
 from fake_backend import FakeBackend
 from gateway_parts import Served, make_tokens, serving
+from gridweave.grid.api import KeptNodes
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
@@ -192,6 +193,53 @@ async def test_the_schedule_tells_and_opens_jobs(served: Served, backend: FakeBa
     await page.mouse.down()
     await page.mouse.up()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Job")
+
+
+@pytest.mark.asyncio
+async def test_reservations_and_leases_are_on_the_schedule(
+    served: Served, backend: FakeBackend, window: Window
+) -> None:
+    """What nothing else may have is there with its span; a lease opens its job, a reservation nothing."""
+    backend.now_ms = 1_800_000_000_000
+    await fill(served, backend)
+    spans = backend.now_ms + 60_000, backend.now_ms + 600_000
+    backend.kept = {"south": [KeptNodes("reservation", 7, 3, *spans), KeptNodes("lease", 3, 2, *spans)]}
+    await window.go(f"{served.url}/#/schedule")
+    page = window.page
+    await page.get_by_label("From").select_option("all")
+    await page.get_by_text("As a table").click()
+    rows = page.get_by_role("region", name="The schedule").get_by_role("row")
+    await expect(rows.filter(has_text="Reservation 7")).to_contain_text("south (3)")
+    await expect(rows.filter(has_text="Kept until the agreed start of job 3")).to_contain_text("south (2)")
+    await expect(page.locator("canvas")).to_have_attribute("data-drawn", "6")
+
+
+@pytest.mark.asyncio
+async def test_jobs_before_and_behind_a_job_are_a_graph(served: Served, window: Window) -> None:
+    """What a job waits for stands before it, what waits for it behind it, with what must have happened."""
+    await served.submit(job())
+    await served.submit(job(after=[{"job_id": 1, "has": "finished"}]))
+    await served.submit(job(after=[{"job_id": 2, "has": "started"}]), job(after=[{"job_id": 2, "has": "ended"}]))
+    await window.go(f"{served.url}/#/job/2")
+    graph = window.page.locator(".graph")
+    await expect(graph.get_by_role("listitem")).to_have_count(3)
+    told = " ".join((await graph.inner_text()).split())
+    assert told.startswith(
+        "It waits for 1 to have finished → job 2, ○ waiting → Wait for it 3 to have started: ○ waiting"
+    )
+
+
+@pytest.mark.asyncio
+async def test_the_queue_is_filtered_by_site(served: Served, window: Window) -> None:
+    """The jobs that are expected to start at a site are shown alone, at the places that they have in the queue."""
+    await served.submit(job(nodes=2), job(nodes=8), job(nodes=1))
+    await window.go(f"{served.url}/#/queue")
+    page = window.page
+    await expect(page.get_by_role("row")).to_have_count(4)
+    await page.get_by_label("Site").select_option("south")
+    await expect(page.get_by_role("row")).to_have_count(2)
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("south (8)")
+    await expect(page.get_by_role("row").nth(1).get_by_role("cell").first).to_have_text("2")
 
 
 @pytest.mark.asyncio

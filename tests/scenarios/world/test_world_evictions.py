@@ -11,7 +11,8 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.works import Works
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
-from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy, Level
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.messages import EvictJob
 from gridweave.site.policy import SitePolicy
 from troubled_worlds import play_troubled

@@ -317,3 +317,21 @@ def test_experience_that_makes_no_sense_is_refused(known: KnownTimes, problem: s
     """With what would be right."""
     with pytest.raises(OptionError, match=problem):
         changed(FAST_AND_SLOW, experience=(known,))
+
+
+@pytest.mark.parametrize(("deviations", "node"), [(0.0, 0), (1.0, 1)])
+def test_a_careful_site_takes_the_machine_on_which_run_times_differ_less(deviations: float, node: int) -> None:
+    """By the mean the first machine is better, by mean and one standard deviation the second."""
+    policy = HeterogeneousPolicy(
+        nodes=2,
+        classes=(MachineClass(name="fickle", count=1), MachineClass(name="steady", count=1)),
+        experience=(
+            KnownTimes(job_class=1, resource="fickle", runs=9, mean_ms=10_000, deviation_ms=9_000),
+            KnownTimes(job_class=1, resource="steady", runs=9, mean_ms=12_000, deviation_ms=100),
+        ),
+        deviations=deviations,
+    )
+    (start,) = SiteCore(2, policy).handle(0, JobSubmitted(job(1, 1_000, job_class=1)))
+    assert start == StartJob(1, ((node, node + 1),))
+    with pytest.raises(OptionError, match="deviations is -1; a number from 0 to 10"):
+        changed(policy, deviations=-1.0)

@@ -87,14 +87,29 @@ function Usage({ record }) {
   </section>`;
 }
 
-/** What it waits for, and the array that it is part of. */
-function Related({ record }) {
+const SHOWN = 12;
+
+/** Jobs on one side of a graph: each with how it is, or what it must have done. */
+function Side({ label, jobs }) {
+  if (!jobs.length) return null;
+  return html`<div><h3>${label}</h3><ul>${jobs.slice(0, SHOWN).map(([id, text]) => html`
+    <li><${JobLink} id=${id} /> ${text}</li>`)}</ul>
+    ${jobs.length > SHOWN && html`<p><small>and ${jobs.length - SHOWN} more</small></p>`}</div>`;
+}
+
+/** What it waits for, what waits for it, and the array that it is part of. */
+function Related({ record, followers }) {
   const { after, array } = record.request;
-  if (!after.length && !array) return null;
+  if (!after.length && !array && !followers.length) return null;
+  const arrow = html`<span class="arrow" aria-hidden="true">→</span>`;
+  const has = (job) => job.request.after.find((each) => each.job_id === record.job_id)?.has;
   return html`<section class="card"><h2>Related jobs</h2>
-    ${after.length > 0 && html`<ol class="graph" aria-label="Waits for">${after.map((each) => html`
-      <li><${JobLink} id=${each.job_id} /> <span aria-hidden="true">→</span> must have ${each.has}</li>`)}
-      <li class="self">this job</li></ol>`}
+    ${(after.length > 0 || followers.length > 0) && html`<div class="graph">
+      <${Side} label="It waits for" jobs=${after.map((each) => [each.job_id, `to have ${each.has}`])} />
+      ${after.length > 0 && arrow}<div class="self">job ${record.job_id}, <${State} state=${stateOf(record)} /></div>
+      ${followers.length > 0 && arrow}
+      <${Side} label="Wait for it" jobs=${followers.map((job) =>
+        [job.job_id, html`to have ${has(job)}: <${State} state=${stateOf(job)} />`])} /></div>`}
     ${array && html`<p>Index ${array.index} of the array <a href="#/jobs?array=${encodeURIComponent(array.name)}" dir="auto">${array.name}</a>${
       record.elements.length ? `; ${count(record.elements.length, "element")} ended` : ""}.</p>`}
   </section>`;
@@ -103,13 +118,14 @@ function Related({ record }) {
 export function JobPage({ at }) {
   const id = at.target;
   const load = async (signal) => {
-    const [record, story] = await Promise.all([
-      get(`/v1/jobs/${id}`, {}, { signal }),
+    const record = await get(`/v1/jobs/${id}`, {}, { signal });
+    const [story, followers] = await Promise.all([
       get(`/v1/jobs/${id}/story`, {}, { signal }),
+      get("/v1/jobs", { follows: record.job_id, limit: 200 }, { signal }),
     ]);
     const forecast = OVER.includes(record.state) || record.state === "running" ? null
       : await get(`/v1/jobs/${id}/forecast`, {}, { signal });
-    return { record, story: story.entries, forecast };
+    return { record, story: story.entries, followers: followers.jobs.reverse(), forecast };
   };
   const { data, problem, reload } = useFresh(load, [id], {
     every: 5000,
@@ -118,7 +134,7 @@ export function JobPage({ at }) {
   });
   const now = useNow();
   if (!data) return html`<h1>Job ${id}</h1><${Trouble} problem=${problem} />`;
-  const { record, story, forecast } = data;
+  const { record, story, followers, forecast } = data;
   return html`<h1>Job ${record.job_id} <small class="name" dir="auto">${title(record)}</small></h1>
     <${Trouble} problem=${problem} />
     <p><${State} state=${stateOf(record)} /> ${record.reason && html`<span class="reason" dir="auto">${record.reason}</span>`}</p>
@@ -129,6 +145,6 @@ export function JobPage({ at }) {
     ${["waiting", "held"].includes(record.state) && html`<${WhatIf} record=${record} forecast=${forecast} />`}
     ${record.starts > 0 && html`<${Output} record=${record} />`}
     ${OVER.includes(record.state) && html`<${Usage} record=${record} />`}
-    <${Related} record=${record} />
+    <${Related} record=${record} followers=${followers} />
     <${Timeline} story=${story} now=${now} />`;
 }

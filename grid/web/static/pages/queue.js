@@ -1,29 +1,34 @@
 // What waits, in the order of the queue: when each job starts, and why not sooner.
 
 import { get } from "../api.js";
-import { count, span } from "../text.js";
+import { count, places, span } from "../text.js";
 import { Empty, html, JobLink, State, Table, Time, Trouble, useFresh, useNow, useState } from "../ui.js";
 
 export function QueuePage({ who }) {
   const [user, only] = useState("");
+  const [site, at] = useState("");
   const load = (signal) => get("/v1/queue", { limit: 500, explain: true }, { signal });
   const { data, problem } = useFresh(load, [], { every: 5000, gap: 2000 });
   const now = useNow();
   if (!data) return html`<h1>Queue</h1><${Trouble} problem=${problem} />`;
-  const jobs = data.jobs.filter((job) => !user || job.user === user);
+  const jobs = data.jobs.filter((job) => (!user || job.user === user) && (!site || job.places.some(([name]) => name === site)));
+  const sites = [...new Set(data.jobs.flatMap((job) => job.places.map(([name]) => name)))].sort();
   const users = [...new Set(data.jobs.map((job) => job.user))].sort();
   return html`<h1>Queue</h1><${Trouble} problem=${problem} />
     <p>${count(data.waiting, "job")} waiting, ${data.held} held, ${data.starting + data.running} running,
-      ${data.ending} ending.</p>
+      ${" "}${data.ending} ending.</p>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
       <label>User <select value=${user} onChange=${(event) => only(event.target.value)}>
         <option value="">everybody</option>${users.map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
+      <label>Site <select value=${site} onChange=${(event) => at(event.target.value)}>
+        <option value="">any, or not known yet</option>${sites.map((name) => html`<option value=${name}>${name}</option>`)}
+      </select></label>
     </form>
-    ${jobs.length === 0 ? html`<${Empty}>Nothing waits.<//>` : html`
-    <${Table} label="Jobs that wait" columns=${["Place", "Job", "User", "Nodes", "Limit", "Waits", "Starts", "Why not now"]}>
-      ${jobs.map((job, place) => html`<tr key=${job.job_id}>
-        <td class="number">${place + 1}</td>
+    ${jobs.length === 0 ? html`<${Empty}>${data.jobs.length ? "Nothing that is like that waits." : "Nothing waits."}<//>` : html`
+    <${Table} label="Jobs that wait" columns=${["Place", "Job", "User", "Nodes", "Limit", "Waits", "Starts", "Where", "Why not now"]}>
+      ${jobs.map((job) => html`<tr key=${job.job_id}>
+        <td class="number">${data.jobs.indexOf(job) + 1}</td>
         <td>${who.scopes.includes("operate") || job.user === who.user
           ? html`<${JobLink} id=${job.job_id} />` : job.job_id}</td>
         <td class="name">${job.user}</td>
@@ -33,6 +38,7 @@ export function QueuePage({ who }) {
         <td>${job.start_ms === null
           ? html`<${State} state=${job.state} />`
           : html`<${Time} ms=${job.start_ms} now=${now} /> <small>in ${span(Math.max(0, job.start_ms - now))}</small>`}</td>
+        <td>${places(job.places)}</td>
         <td class="why">${job.reason}</td>
       </tr>`)}
     <//>`}

@@ -1,7 +1,7 @@
 // The schedule over all sites: what ran, runs, and is expected to run; zoom and pan, point to hear, click to open.
 
 import { get } from "../api.js";
-import { coloursOfSheet, draw, Schedule, View } from "../gantt.js";
+import { coloursOfSheet, draw, KEPT, Schedule, View } from "../gantt.js";
 import { count, places, span, when } from "../text.js";
 import { html, JobLink, State, Table, Time, Trouble, useEffect, useFresh, useNow, useRef, useState } from "../ui.js";
 
@@ -24,14 +24,22 @@ async function load(since, signal) {
     for (const job of part.jobs) if (job[5] !== null) jobs.set(job[0], job);
     below = part.below;
   } while (below && jobs.size < MOST_JOBS);
-  return new Schedule(sites.map((site) => [site.name, site.nodes]), [...jobs.values()]);
+  const kept = sites.flatMap((site) => site.kept.map(({ kind, number, nodes, start_ms: start, end_ms: end }) =>
+    [number, "", "", kind, start, start, end, [[site.name, nodes]]]));
+  return new Schedule(sites.map((site) => [site.name, site.nodes]), [...jobs.values(), ...kept]);
+}
+
+/** What a rectangle is: a job, or nodes that nothing else may have. */
+function called([id, , , state]) {
+  if (state === "reservation") return `Reservation ${id}`;
+  return state === "lease" ? `Kept until the agreed start of ${id ? `job ${id}` : "a job of somebody else"}` : `Job ${id}`;
 }
 
 function Tip({ job, x, y, now }) {
-  const [id, user, name, state, , start, end, where] = job;
+  const [, user, name, state, , start, end, where] = job;
   return html`<div class="tip" style=${{ left: `${x + 12}px`, top: `${y + 12}px` }}>
-    <strong>Job ${id}</strong> ${name && html`<span dir="auto">${name}</span>`}<br />
-    ${user && html`<span dir="auto">${user}</span>, `}${start > now ? "expected" : state}<br />
+    <strong>${called(job)}</strong> ${name && html`<span dir="auto">${name}</span>`}<br />
+    ${user && html`<span dir="auto">${user}</span>, `}${KEPT.includes(state) ? "" : html`${start > now ? "expected" : state}<br />`}
     ${places(where)}<br />${when(start)} to ${when(end)}, ${span(end - start)}</div>`;
 }
 
@@ -132,7 +140,8 @@ function Gantt({ schedule, now, open }) {
     drag.current = null;
     if (!clicked) return;
     const at = look.current.view.at(event.offsetX, event.offsetY);
-    if (at >= 0) open(look.current.view.schedule.jobs[look.current.view.schedule.job[at]][0]);
+    const job = at < 0 ? null : look.current.view.schedule.jobs[look.current.view.schedule.job[at]];
+    if (job && job[0] && job[3] !== "reservation") open(job[0]);
   }
   function key(event) {
     const done = { ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), "+": () => zoom(0.7), "=": () => zoom(0.7),
@@ -155,8 +164,8 @@ function InWords({ schedule, now }) {
   const last = schedule.jobs.slice(-200).reverse();
   return html`<details><summary>As a table (the last ${last.length})</summary>
     <${Table} label="The schedule" columns=${["Job", "State", "Where", "From", "To"]}>
-      ${last.map((job) => html`<tr key=${job[0]}><td><${JobLink} id=${job[0]} /></td>
-        <td><${State} state=${job[3]} />${job[5] > now ? " (expected)" : ""}</td><td>${places(job[7])}</td>
+      ${last.map((job) => html`<tr key=${job[3] + job[0]}><td>${KEPT.includes(job[3]) ? called(job) : html`<${JobLink} id=${job[0]} />`}</td>
+        <td>${KEPT.includes(job[3]) ? job[3] : html`<${State} state=${job[3]} />${job[5] > now ? " (expected)" : ""}`}</td><td>${places(job[7])}</td>
         <td><${Time} ms=${job[5]} /></td><td><${Time} ms=${job[6]} /></td></tr>`)}
     <//></details>`;
 }
@@ -170,7 +179,7 @@ export function SchedulePage() {
     <form class="filters"><label>From <select value=${String(back)}
         onChange=${(event) => look(event.target.value === "null" ? null : Number(event.target.value))}>
       ${SPANS.map(([text, ms]) => html`<option value=${String(ms)}>${text}</option>`)}</select></label>
-      <span class="hint">Wheel zooms, dragging moves, a click opens a job. Pale: expected. A job stands on the lowest
+      <span class="hint">Wheel zooms, dragging moves, a click opens a job. Pale: expected. Striped: reserved, or kept under a lease. A job stands on the lowest
         nodes that were free, which need not be those that it had.</span></form>
     ${data && html`<${Gantt} schedule=${data} now=${now} open=${(id) => { location.hash = `#/job/${id}`; }} />
       <${InWords} schedule=${data} now=${now} />`}`;

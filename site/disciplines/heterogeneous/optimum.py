@@ -1,0 +1,110 @@
+"""The best mapping of a few jobs to machines that differ, by CP-SAT: how far the algorithms are from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
+from gridweave.site.disciplines.optimal.intervals import cp_model_of
+from gridweave.site.kernels.state import NEVER_MS
+
+
+class BestMapping(NamedTuple):
+    """How good a mapping can be.
+
+    Attributes
+    ----------
+    total_ms : int
+        The sum of the expected execution and delay times, from instant 0, of the best mapping that was found.
+    bound_ms : int
+        No mapping has less; the same if it was proven to be the best.
+    start_ms : tuple of int
+        Of each job; `NEVER_MS` if it can run nowhere.
+    """
+
+    total_ms: int
+    bound_ms: int
+    start_ms: tuple[int, ...]
+
+
+class _Way(NamedTuple):
+    """A way in which a job may run: how long, on how many of which machines."""
+
+    length_ms: int
+    width: int
+    machines: list[int]
+
+
+def best_mapping(
+    machines: MachineArrays,
+    ready_ms: npt.ArrayLike,
+    kind: npt.ArrayLike,
+    alone_ms: npt.ArrayLike,
+    team_ms: npt.ArrayLike,
+    *,
+    limit_s: float = 10.0,
+) -> BestMapping:
+    """Return the best mapping of some jobs, or the best that is found in a time.
+
+    Parameters
+    ----------
+    machines, ready_ms, kind, alone_ms, team_ms
+        As for `gridweave.site.disciplines.heterogeneous.mapping.map_to`.
+    limit_s : float
+        For how long it is searched, in the solver's own seconds, which do not depend on the computer.
+
+    Raises
+    ------
+    UnavailableError
+        If OR-Tools is not installed.
+    """
+    cp_model = cp_model_of()
+    ready, kinds = np.asarray(ready_ms, np.int64).tolist(), np.asarray(kind, np.int64).tolist()
+    ways = [_ways(machines, np.asarray(alone_ms)[one], np.asarray(team_ms)[one]) for one in kinds]
+    # One after the other, each as slow as it may be, all have ended by then.
+    last_ms = max(ready, default=0) + sum(max((way.length_ms for way in of_job), default=0) for of_job in ways)
+    model = cp_model.CpModel()
+    on_machine: dict[int, list[Any]] = defaultdict(list)
+    starts, ends = [], []
+    for of_job in ways:
+        start = model.new_int_var(0, last_ms, "")
+        starts.append(start if of_job else None)
+        chosen = [model.new_bool_var("") for _ in of_job]
+        if of_job:
+            model.add_exactly_one(chosen)
+        for way, is_chosen in zip(of_job, chosen, strict=True):
+            used = [model.new_bool_var("") for _ in way.machines]
+            model.add(sum(used) == way.width * is_chosen)
+            for machine, uses in zip(way.machines, used, strict=True):
+                model.add(start >= ready[machine]).only_enforce_if(uses)
+                interval = model.new_optional_fixed_size_interval_var(start, way.length_ms, uses, "")
+                on_machine[machine].append(interval)
+        ends += [start + sum(way.length_ms * one for way, one in zip(of_job, chosen, strict=True))] if of_job else []
+    for intervals in on_machine.values():
+        model.add_no_overlap(intervals)
+    model.minimize(sum(ends))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers, solver.parameters.max_deterministic_time = 1, limit_s
+    found = solver.solve(model)
+    assert found in (cp_model.OPTIMAL, cp_model.FEASIBLE), "one job after the other is a mapping"
+    start_ms = tuple(int(NEVER_MS) if start is None else solver.value(start) for start in starts)
+    return BestMapping(round(solver.objective_value), round(solver.best_objective_bound), start_ms)
+
+
+def _ways(machines: MachineArrays, alone_ms: npt.NDArray[Any], team_ms: npt.NDArray[Any]) -> list[_Way]:
+    """Return the ways in which jobs of a kind may run; a team may consist of any machines of its cluster."""
+    found = [
+        _Way(int(length_ms), 1, machines.by_class[machines.first[number] : machines.first[number + 1]].tolist())
+        for number, length_ms in enumerate(alone_ms.tolist())
+        if length_ms != NEVER_MS
+    ]
+    for number, length_ms in enumerate(team_ms.tolist()):
+        cluster, width = int(machines.team_cluster[number]), int(machines.team_width[number])
+        members = machines.members[machines.cluster_first[cluster] : machines.cluster_first[cluster + 1]].tolist()
+        if length_ms != NEVER_MS:
+            found.append(_Way(int(length_ms), width, members))
+    return [way for way in found if len(way.machines) >= way.width]
