@@ -77,7 +77,7 @@ export function Links({ network, sites }) {
     </svg>
     <p class="hint">Thicker: more bandwidth. Dashed: down. At each site: busy of all nodes.</p>
     <details open=${links.length <= 12}><summary>As a table</summary>
-      <${Table} label="Links" columns=${["Between", "", "Bandwidth", "Latency", "Jobs across"]}>
+      <${Table} label="Links" columns=${["Between", "State", "Bandwidth", "Latency", "Jobs across"]}>
         ${links.map((link) => html`<tr><td class="name">${link.one} and ${link.other}</td><td>${condition(link)}</td>
           <td class="number">${speed(link.bandwidth_bps)}</td><td class="number">${delay(link.latency_ms)}${link.measured ? " (measured)" : ""}</td>
           <td class="number">${link.jobs}</td></tr>`)}

@@ -81,7 +81,7 @@ function Play({ play }) {
   const names = [...new Set([...play.now.sites, ...play.then.sites].map((site) => site.site))];
   const of = (outlook, name) => outlook.sites.find((site) => site.site === name);
   return html`<section class="card"><h2>${title}</h2>
-    <${Table} label=${title} columns=${["", "Now", "Then"]}>
+    <${Table} label=${title} columns=${["What", "Now", "Then"]}>
       ${ROWS.map(([label, tell]) => html`<tr><th scope="row">${label}</th><td class="number">${tell(play.now)}</td>
         <td class="number">${tell(play.then)}</td></tr>`)}
     <//>
