@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -195,6 +196,21 @@ class _WholeCacheImpl(CompileResultCacheImpl):
     _locator_classes: list[Any] = [_ByName, *CompileResultCacheImpl._locator_classes]  # noqa: RUF012 - as numba declares it
 
 
+class _Index(IndexDataCacheFile):
+    """What a kernel was compiled to, by its arguments.
+
+    Numba numbers the files. Of two processes that add to an index at once, both would take the next number, and the
+    one's code could stand under the other's arguments. Here each file has a name that no other has.
+    """
+
+    def save(self, key: object, data: object) -> None:
+        kept = self._load_index()
+        if key not in kept:
+            kept[key] = f"{self._index_name}.{uuid.uuid4().hex}.nbc"
+            self._save_index(kept)
+        self._save_data(kept[key], data)
+
+
 class _PromptCache(FunctionCache):
     """Load what was compiled before without what only a compilation needs.
 
@@ -226,15 +242,13 @@ class _PromptCache(FunctionCache):
             self.flush()
             super().save_overload(sig, data)
 
-    def _index_for(self, arguments: tuple[Any, ...]) -> IndexDataCacheFile:
+    def _index_for(self, arguments: tuple[Any, ...]) -> _Index:
         """Return the index for arguments of these classes of named tuples."""
         tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
         classes = [kind.instance_class for kind in tuples]
         names = " ".join(f"{one.__module__}.{one.__qualname__}" for one in classes)
         apart = f"-{hashlib.sha256(names.encode()).hexdigest()[:16]}" if names else ""
-        return IndexDataCacheFile(
-            self._cache_path, f"{self._impl.filename_base}{apart}", self._impl.locator.get_source_stamp()
-        )
+        return _Index(self._cache_path, f"{self._impl.filename_base}{apart}", self._impl.locator.get_source_stamp())
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return *super()._index_key(sig, codegen), _foreign_sources(self._py_func, sig)
