@@ -365,6 +365,10 @@ def _finder(name: str) -> Callable[..., Any]:
         def call(own: Any, *arguments: Any) -> Any:
             return method(own, *arguments)
 
+        # In compiled code functions of one name and of arguments of the same types are told apart by a number that
+        # each process gives anew: of parts that two processes have compiled, one could call the other's method.
+        kind = own.instance_class
+        call.__qualname__ = f"{kind.__module__}.{kind.__qualname__}.{name}"
         return call if isinstance(method, _Method) else None
 
     return find
