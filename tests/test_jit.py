@@ -9,7 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import numba
 import numpy as np
@@ -17,7 +17,8 @@ import pytest
 
 import gridweave
 from gridweave.grid.kernels.overhead import stretched_ms
-from gridweave.jit import _KEPT_S, _STATES_KEPT, _ByName, _prune, _stamp, _use, prepared
+from gridweave.jit import _KEPT_S, _STATES_KEPT, _ByName, _finder, _prune, _stamp, _use, prepared
+from gridweave.site.kernels.dispatch import PlanRules, QueueRules
 
 
 def test_code_that_was_found_before_is_not_taken_for_arrays_of_another_layout() -> None:
@@ -263,3 +264,12 @@ def test_a_kernel_says_that_its_folder_is_in_use(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert folder != old
     assert (folder / "used").stat().st_mtime > time.time() - DAY_S
+
+
+def test_methods_have_symbols_of_their_own() -> None:
+    """Two methods whose arguments are of the same types are told apart by more than a number that a process gives."""
+    of_rules = SimpleNamespace(instance_class=QueueRules)
+    of_plan = SimpleNamespace(instance_class=PlanRules)
+    names = [_finder(name)(kind).__qualname__ for kind in (of_rules, of_plan) for name in ("submitted", "run_pass")]
+    assert names[0] == "gridweave.site.kernels.dispatch.QueueRules.submitted"
+    assert len(set(names)) == len(names)
