@@ -28,6 +28,7 @@ BODIES: dict[str, Any] = {
     "/v1/quote": a_job(),
     "/v1/tokens": {"user": "carl", "scopes": ["read"]},
     "/v1/tokens/short": {"scopes": ["submit"]},
+    "/v1/what-if": {"drain": ["north"]},
 }
 
 
