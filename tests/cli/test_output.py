@@ -52,7 +52,7 @@ def test_the_last_column_is_wrapped_on_a_narrow_terminal(
     words = [f"word{number}" for number in range(30)]
     for is_terminal in (True, False):
         monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
-        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((60, 16)))
+        monkeypatch.setattr("shutil.get_terminal_size", lambda fallback=(80, 24): os.terminal_size((60, 16)))
         print_table([["17", " ".join(words)]], headings=("job", "why"), wrap=True, right=(0,))
         lines = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out).splitlines()
         assert (max(map(len, lines)) <= 60) == is_terminal
