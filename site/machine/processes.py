@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,8 +22,9 @@ TOKEN_VARIABLE = "GRIDWEAVE_PIECE"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-_STOP_ROUNDS = 1000
-"""How often processes are looked for that still move: a stop takes a moment, and a process may fork before it."""
+_STOP_S, _STOP_LOOK_S = 1.0, 0.0005
+"""For how long processes are looked for that still move, and how often: one stops when it next has a processor, and may
+fork before it; one that waits for a disk may take its time."""
 
 
 class ProcessStat(NamedTuple):
@@ -172,12 +174,13 @@ def signal_descendants(number: int, *, spare: Iterable[int] = ()) -> int:
 
 def stop_descendants() -> None:
     """Stop all that stems from this process, also what is forked while it is being stopped."""
-    for _ in range(_STOP_ROUNDS):
-        moving = [stat for stat in descendants(os.getpid()) if stat.state not in "ZXTt"]
-        if not moving:
+    until = time.monotonic() + _STOP_S
+    while moving := [stat for stat in descendants(os.getpid()) if stat.state not in "ZXTt"]:
+        if time.monotonic() > until:
             return
         for stat in moving:
             send_signal(stat, signal.SIGSTOP, wake=False)
+        time.sleep(_STOP_LOOK_S)
 
 
 def continue_descendants() -> None:
