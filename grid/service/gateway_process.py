@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -36,6 +37,7 @@ from gridweave.grid.service.state import (
     TOKENS,
     LocalGridState,
     LocalProcess,
+    listens_at,
     make_private,
     write_private,
 )
@@ -211,8 +213,9 @@ def url_of(settings: GatewaySettings) -> str:
 
 def wait_until_ready(url: str, process: LocalProcess, logs: Path) -> None:
     """Wait until a gateway answers for the grid behind it; UnavailableError if it ends before, or takes too long."""
-    until = time.monotonic() + READY_S
-    while not answers(url):
+    until, port = time.monotonic() + READY_S, urlsplit(url).port or 0
+    # Whoever else listens there may answer anything with 200, as servers of metrics do.
+    while not (answers(url) and listens_at(process.pid, port)):
         if not process.is_alive:
             raise UnavailableError(f"the gateway has ended: {last_words(logs / LOG)}")
         if time.monotonic() > until:

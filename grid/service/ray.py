@@ -528,9 +528,16 @@ def remove_temp(temp: str) -> None:
         shutil.rmtree(temp, ignore_errors=True)
 
 
+_PORTS = range(8_800, 10_000)
+"""Neither those that Ray gives its workers (from 10,002), nor what the kernel gives to whoever asks for any port: Ray's
+processes take dozens of these while whoever is to listen at one is being started."""
+
+
 def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     """Return a port at which nothing listens: the one that is wanted, if that is free."""
-    for port in dict.fromkeys((wanted, 0)):
+    # Processes that look at one time begin at different ones.
+    first = os.getpid() % len(_PORTS)
+    for port in (*([wanted] if wanted else []), *_PORTS[first:], *_PORTS[:first], 0):
         with socket.socket() as one, contextlib.suppress(OSError, OverflowError):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind((host, port))

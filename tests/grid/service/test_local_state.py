@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -181,6 +182,9 @@ def test_ports_and_secrets(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "ray-token").stat().st_mode) == 0o600
     port = free_port()
     assert free_port(wanted=port) == port
+    assert port in range(8_800, 10_000), "no port that the kernel, or Ray, gives away meanwhile"
+    with socket.create_server(("127.0.0.1", port)):
+        assert free_port(wanted=port) not in (0, port)
 
 
 def test_who_looks_up_an_actor_loads_no_core() -> None:
