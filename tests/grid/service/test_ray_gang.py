@@ -78,8 +78,9 @@ def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: P
     assert len(spans) == 8
     for one, other in itertools.product(spans, spans):
         if one.partition("-")[0] < other.partition("-")[0]:
-            # To pause all processes of a job, and to let those of the other go on, takes a moment at each turn.
-            assert overlap_s(spans[one], spans[other]) < 0.1 * 2.0, (one, other)
+            # A process stops when it next has a processor: eight of them and other tests share two. Without pauses the
+            # two jobs would count together all of their 2 s; that nothing runs while paused has a test of its own.
+            assert overlap_s(spans[one], spans[other]) < 0.4 * 2.0, (one, other)
     for job_id, pieces in states.items():
         paused_ms = min(state.paused_ms for state in pieces if state is not None)
         assert len(pieces) == 2
