@@ -143,13 +143,14 @@ def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:
             if error.option == "order" or changed not in order:
-                report.add((*place, *_table_with(error.option), error.option), error.problem)
+                report.add((*place, *_table_with(known, error.option), error.option), error.problem)
 
 
-def _table_with(option: str) -> list[str]:
-    """Return the key of the table of a discipline in which an option stands, if it stands in one."""
-    entries = DISCIPLINES.values()
-    return [one.table_key for one in entries if one.table is not None and option in one.table.__struct_fields__][:1]
+def _table_with(discipline: str, option: str) -> list[str]:
+    """Return the key of the table of a discipline, if an option stands in it and is not that table itself."""
+    entry = DISCIPLINES[discipline]
+    stands = entry.table is not None and option in entry.table.__struct_fields__ and option != entry.table_key
+    return [entry.table_key] if stands else []
 
 
 def check_fragments(table: PolicyTable, report: FileReport) -> None:

@@ -177,6 +177,14 @@ def test_a_live_site_may_have_machines_that_differ() -> None:
         assert problem in said
 
 
+def test_what_is_wrong_is_named_in_the_table_of_its_own_discipline() -> None:
+    """Several disciplines have levels: the table of none but the site's is named."""
+    levels = 'levels = [{ name = "low", priority = 0 }, { name = "high", priority = 1 }]'
+    text = SITES.replace("nodes = 2", f'nodes = 2\ndiscipline = "levels"\nlevels = {{ {levels} }}')
+    (said,) = problems(text)
+    assert "sites.levels: level 'high' has the priority 1, and 'low' before it 0" in said
+
+
 def test_a_live_site_may_give_jobs_parts_of_its_nodes() -> None:
     """Its machines are told that control groups have to hold what jobs get; those of another site are not."""
     made = plan(SITES.replace("nodes = 2", 'nodes = 2\ndiscipline = "fractional"\nfractional = { penalty_s = 0 }'))
