@@ -26,7 +26,9 @@ from gridweave.site.desk_messages import KeptNodes as KeptNodes  # noqa: PLC0414
 from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
+from gridweave.site.desk_messages import SiteExperience as SiteExperience  # noqa: PLC0414
 from gridweave.site.desk_messages import SiteInfo as SiteInfo  # noqa: PLC0414
+from gridweave.site.disciplines.known_times import KnownTimes as KnownTimes  # noqa: PLC0414
 from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
@@ -156,6 +158,18 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: Literal["slow", "revoked", "stopping"]
     after: int
+
+
+class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a site is to know of how long jobs take.
+
+    Attributes
+    ----------
+    times : list of KnownTimes
+        In place of those of the same class or user and the same resource; those of 0 runs are forgotten.
+    """
+
+    times: Annotated[list[KnownTimes], Meta(min_length=1, max_length=MOST_LISTED)]
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):

@@ -253,6 +253,7 @@ class SyncClient(_Twin[Client]):
     scheduling = _awaited(Client.scheduling)
     quote = _awaited(Client.quote)
     what_if = _awaited(Client.what_if)
+    experience = _awaited(Client.experience)
     drain = _awaited(Client.drain)
     resume = _awaited(Client.resume)
     whoami = _awaited(Client.whoami)

@@ -12,10 +12,12 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
+    KnownTimes,
     OutputPart,
     PlannedStarts,
     Queue,
     Scheduling,
+    SiteExperience,
     SiteInfo,
     StoryEntry,
     WhatIf,
@@ -92,6 +94,9 @@ class Backend(Protocol):
 
     async def drain(self, site: str, draining: bool) -> None:
         """Have a site take nothing new of the grid, or take it again."""
+
+    async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
+        """Return how long jobs take, as far as a site knows, after some changes of that."""
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""

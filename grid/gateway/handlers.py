@@ -15,6 +15,7 @@ from gridweave.grid.api import (
     MOST_LISTED,
     BusyNodes,
     Done,
+    ExperienceChanges,
     Forecast,
     Health,
     Instant,
@@ -23,6 +24,7 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
+    KnownTimes,
     MadeToken,
     NewToken,
     PlannedStarts,
@@ -33,6 +35,7 @@ from gridweave.grid.api import (
     Scheduling,
     ShortToken,
     SignalJobs,
+    SiteExperience,
     SiteInfo,
     Sites,
     Story,
@@ -43,7 +46,7 @@ from gridweave.grid.api import (
 )
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
 from gridweave.site.job import JobRecord, WishKind
@@ -105,6 +108,31 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
     except InputError as error:
         raise RefusalError("unknown-site", str(error)) from None
     return Done()
+
+
+async def experience(call: GatewayCall) -> SiteExperience:
+    """Show how long jobs take, as far as a site knows."""
+    return await _experience(call, ())
+
+
+async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExperience:
+    """Have a site know better how long jobs take; what it knows then is answered."""
+    for number, times in enumerate(body.times):
+        # Those that are forgotten need no times.
+        whole = times if times.runs else msgspec.structs.replace(times, runs=1, mean_ms=1.0, deviation_ms=0.0)
+        if problem := whole.problem():
+            raise refused_field(f"times[{number}]", problem)
+    found = await _experience(call, tuple(body.times))
+    if not found.learns:
+        raise RefusalError("invalid-request", f"site {found.site} learns no run times; its discipline does not")
+    return found
+
+
+async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> SiteExperience:
+    try:
+        return await call.backend.experience(call.target, changes)
+    except InputError as error:
+        raise RefusalError("unknown-site", str(error)) from None
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
