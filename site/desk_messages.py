@@ -180,7 +180,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     policy : str
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
     paused : tuple of int
-        Jobs that run there and stand still until their time slice comes.
+        Jobs that run there and stand still: until their time slice comes, or those have ended that were to go first.
     busy : tuple of BusyNodes
         What runs on which nodes.
     progress : tuple of JobProgress

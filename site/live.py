@@ -179,7 +179,8 @@ class LiveSite:
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
         if found is None and record is not None:
-            return record_forecast(record, now_ms, self.book.why_kept(job_id, now_ms))
+            why = self.core.site.why_paused(now_ms, job_id) or self.book.why_kept(job_id, now_ms)
+            return record_forecast(record, now_ms, why)
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
@@ -346,6 +347,8 @@ class LiveSite:
                     # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
                     speed = rate / RATE_ONE if self._gives_parts else 1.0
                     self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
+                    if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
+                        self.book.note(job_id, "evicted", f"at {self.settings.name}: {why}")
                 case MoveJob():
                     self._move(command)
                 case EvictJob():

@@ -190,6 +190,12 @@ class Eviction(NamedTuple):
 class EvictsJobs(Protocol):
     """What `SiteCore` asks besides of a discipline that takes running jobs off their nodes, to run again later."""
 
+    def is_paused(self, job_id: int) -> bool:
+        """Return whether a running job stands still on its nodes, as others have them."""
+
+    def why_paused(self, now_ms: int, job_id: int) -> str:
+        """Return for which job one stands still that does, since when, and until when."""
+
     def take_evictions(self) -> list[Eviction]:
         """Return the jobs that the last pass has put back into the queue, in the order in which it did."""
 
@@ -341,6 +347,9 @@ class Entry:
     slices_time : bool
         Whether a running job may stand still while others have its nodes. Such a site takes no part of a job on several
         sites: that would wait for itself.
+    may_pause : callable
+        Takes a policy; returns whether a job may stand still while those that evicted it have its nodes. Others of its
+        jobs are on nodes that nobody else has, so it takes parts of jobs on several sites, and these are not paused.
     columns : tuple of str
         What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
         discipline is one that `KeepsFigures`.
@@ -372,6 +381,7 @@ class Entry:
     needs: tuple[str, ...] = ()
     keeps_reservations: bool = False
     slices_time: bool = False
+    may_pause: Callable[[Any], bool] = lambda _policy: False
     columns: tuple[str, ...] = ()
     remarks: Callable[[Any, int], Sequence[str]] | None = None
     metrics: Callable[[Played], Mapping[str, float]] | None = None

@@ -16,7 +16,7 @@ from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.figures import times_by_level
-from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, Level
+from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
 
 
@@ -41,7 +41,7 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     profit: Annotated[str, _one_of(tuple(PROFITS), "What a job gains on a team, for pjs.")] = "end"
     predict: Annotated[str, _one_of(PREDICTIONS, "By what run times are expected.")] = "experience"
     levels: tuple[Level, ...] = ()
-    evicted: Annotated[str, _one_of(EVICTED, "What becomes of an evicted job.")] = "restart"
+    evicted: Annotated[str, _one_of((*EVICTED, PAUSE), "What becomes of an evicted job.")] = "restart"
     raise_after: int | None = None
     least_gain_ms: int = 0
     out_of_service: str = ""
@@ -84,6 +84,7 @@ ENTRY = Entry(
     table=HeterogeneousTable,
     table_key=NAME,
     has_forms=True,
+    may_pause=lambda policy: policy.evicted == PAUSE,
     columns=("level", "machines", "team", "evictions"),
     metrics=metrics_of,
 )

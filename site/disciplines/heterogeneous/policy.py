@@ -38,8 +38,9 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     levels : tuple of Level
         From the highest down; the lowest has all jobs below it as well.
     evicted : str
-        What becomes of an evicted job: it begins again from zero (``restart``), or goes on from where it was
-        (``checkpoint``).
+        What becomes of an evicted job: it begins again from zero (``restart``), goes on from where it was
+        (``checkpoint``), or stands still on its machines beside the job that takes them, if its memory fits
+        (``pause``).
     raise_after : int, optional
         After so many evictions a job is of the next higher level, after as many more of the one above that.
     least_gain_ms : int
@@ -83,7 +84,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         problems += machine_problems(self.nodes, self.classes, self.clusters, self.forms, self.out_of_service)
         problems += level_problems(self.levels)
         problems += [problem for known in self.experience if (problem := known.problem()) is not None]
-        problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms)
+        problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms, pauses=True)
         if not 0 <= self.deviations <= MOST_DEVIATIONS:
             problems.append(f"deviations is {self.deviations:g}; a number from 0 to {MOST_DEVIATIONS:g}")
         if problems:

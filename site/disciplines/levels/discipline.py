@@ -104,6 +104,14 @@ class Levels(ArrayDiscipline):
         of, its = self._level(self._slots.of[by]), self._level(slot, evictions=int(self.table.times[slot]) - 1)
         return by, f"job {by} of level {names[of]!r} takes nodes of level {names[its]!r}"
 
+    def is_paused(self, job_id: int) -> bool:
+        """Return False: an evicted job leaves its nodes."""
+        return False
+
+    def why_paused(self, now_ms: int, job_id: int) -> str:
+        """Return nothing: no job stands still."""
+        return ""
+
     def take_evictions(self) -> list[Eviction]:
         """Return the jobs that the last pass has evicted, in that order."""
         told, self._evicted = self._evicted, []

@@ -20,6 +20,7 @@ from gridweave.site.desk_messages import SiteNames
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.known_times import KnownTimes
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
@@ -311,6 +312,33 @@ async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> No
         assert not (await backend.experience("north")).learns
         with pytest.raises(InputError, match="there is no site 'nowhere'"):
             await backend.experience("nowhere")
+
+
+@pytest.mark.asyncio
+async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp_path: Path) -> None:
+    """Its process is stopped while the other runs, is not started again, and ends well."""
+    grid, go = LocalGrid(tmp_path), tmp_path / "go"
+    levels = (Level(name="high", priority=2, evicts=("low",)), Level(name="low", priority=0))
+    one = HeterogeneousPolicy(
+        nodes=2, classes=(MachineClass(name="old", count=2),), out_of_service="1", levels=levels, evicted="pause"
+    )
+    grid.settings[1] = msgspec.structs.replace(grid.settings[1], policy=one)
+    async with grid:
+        backend = grid.backend
+        lines = {name: f"while [ ! -e {go}-{name} ]; do sleep 0.05; done" for name in ("low", "high")}
+        (low,) = await submit(backend, shell(lines["low"]), site="south")
+        assert (await in_state(backend, low, "running")).starts == 1
+        (high,) = await submit(backend, shell(lines["high"], priority=2), site="south")
+        await in_state(backend, high, "running")
+        assert (await backend.sites())[1].paused == (low,)
+        Path(f"{go}-low").touch()
+        Path(f"{go}-high").touch()
+        above, below = await in_state(backend, high, "ended"), await in_state(backend, low, "ended")
+        assert (above.outcome, below.outcome, below.starts, below.attempt) == ("finished", "finished", 1, 1)
+        assert above.end_ms is not None
+        assert below.end_ms is not None
+        # It could have ended before, had it not stood still.
+        assert below.end_ms >= above.end_ms
 
 
 @pytest.mark.asyncio
