@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
@@ -17,6 +18,7 @@ from browser import Window, browsing, needs_browser
 from fake_backend import FakeBackend
 from gateway_parts import Served, make_tokens, serving
 from gridweave.grid.api import KeptNodes
+from gridweave.site.launch import UsageCurve, UsagePoint
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
@@ -286,6 +288,25 @@ async def test_a_wrong_clock_is_told_and_the_grids_counts(served: Served, backen
     await expect(page.locator(".clock")).to_contain_text("behind the grid’s")
     waited = page.locator(".facts div").filter(has_text="Waited")
     await expect(waited).to_have_text(re.compile(r"Waited[\d.]+ (ms|s)|Waited\d+ min"))
+
+
+@pytest.mark.asyncio
+async def test_what_a_job_uses_over_time_is_drawn(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Processors and memory of all machines together, as a picture with words and as a table."""
+    (job_id,) = await served.submit(job(nodes=2))
+    backend.start(job_id, (("north", 1), ("south", 1)))
+    for rank, memory in enumerate((1 << 20, 2 << 20)):
+        points = tuple(UsagePoint(second * 1000, 2.0 * second, memory) for second in range(1, 5))
+        curve = UsageCurve(site="", first_rank=rank, last_rank=rank, size=2, start_ms=0, points=points)
+        backend.write(job_id, msgspec.json.encode(curve), rank=rank, stream="usage")
+    await window.go(f"{served.url}/#/job/{job_id}")
+    said = "at most 4 processors, at the end 4 processors, over 4.0 s"
+    await expect(window.page.get_by_role("img", name=f"Processors busy: {said}")).to_be_visible()
+    await expect(window.page.get_by_role("img", name="Memory: at most 3.0 MB")).to_be_visible()
+    await window.page.locator("figure.chart ~ details summary").click()
+    table = window.page.get_by_role("region", name="Use over time")
+    await expect(table.get_by_role("row")).to_have_count(5)
+    await expect(table.get_by_role("row").nth(1)).to_contain_text("4.00")
 
 
 @pytest.mark.asyncio
