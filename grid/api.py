@@ -143,7 +143,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[StoryEntry]
 
 
-class JobUsage(msgspec.Struct, frozen=True, kw_only=True):
+class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):
     """What a job uses over time, in its last attempt.
 
     Attributes

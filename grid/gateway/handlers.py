@@ -22,7 +22,6 @@ from gridweave.grid.api import (
     JobIds,
     JobPage,
     JobQuery,
-    JobUsage,
     KnownNetwork,
     MadeToken,
     NewToken,
@@ -39,6 +38,7 @@ from gridweave.grid.api import (
     Story,
     TokenInfo,
     Tokens,
+    UsageOverTime,
     WhatIf,
     WhatIfAnswer,
 )
@@ -233,7 +233,7 @@ async def story(call: GatewayCall) -> Story:
     return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
 
 
-async def usage(call: GatewayCall) -> JobUsage:
+async def usage(call: GatewayCall) -> UsageOverTime:
     """Tell what a job uses over time, machine by machine, as long as its output is kept there."""
     record = await call.own_job()
     pieces: list[UsageCurve] = []
@@ -250,7 +250,7 @@ async def usage(call: GatewayCall) -> JobUsage:
             break
         pieces.append(piece)
         rank, size = max(rank, piece.last_rank) + 1, piece.size
-    return JobUsage(job_id=record.job_id, pieces=pieces, is_whole=rank >= size)
+    return UsageOverTime(job_id=record.job_id, pieces=pieces, is_whole=rank >= size)
 
 
 async def forecast(call: GatewayCall) -> Forecast:

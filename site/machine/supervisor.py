@@ -59,7 +59,7 @@ from gridweave.site.machine.output import RankOutput
 from gridweave.site.machine.processes import TOKEN_VARIABLE, boot_id, process_stat, signal_pipe
 from gridweave.site.machine.rank import GO, HANDLED, READY, RankStart
 from gridweave.site.machine.starter import LauncherStarter, OwnStarter, Starter
-from gridweave.site.machine.usage import Curve, Meter
+from gridweave.site.machine.usage import BoundedCurve, Meter
 
 CLOSED = -1
 """In place of a pipe that has ended."""
@@ -220,7 +220,7 @@ class Supervisor:
         self.user_folder = user_folder(folder, launcher=launch.launcher)
         self.processes: list[RankProcess] = []
         self.meter = Meter(os.getpid())
-        self.curve = Curve()
+        self.curve = BoundedCurve()
         self.selector = selectors.DefaultSelector()
         self.gate: tuple[int, int] | None = None
 

@@ -99,7 +99,7 @@ class _Live:
         self.written_bytes += written_bytes
 
 
-class Curve:
+class BoundedCurve:
     """What was seen of a piece over time, in a bounded number of points.
 
     When they are full, each two become one, and from then on twice as many looks are. Processor time is counted from
@@ -107,7 +107,7 @@ class Curve:
 
     Examples
     --------
-    >>> curve = Curve(most=4)
+    >>> curve = BoundedCurve(most=4)
     >>> for second in range(1, 8):
     ...     curve.add(1000 * second, float(second), 70 - 10 * second)
     >>> [(point.at_ms, point.cpu_s, point.memory_bytes) for point in curve.points]

@@ -44,6 +44,9 @@ async def fill(served: Served, backend: FakeBackend, **headers: Any) -> None:
     backend.end(1, "failed")
     backend.start(2)
     backend.write(2, b"step 1\n")
+    points = (UsagePoint(backend.now_ms + 1000, 0.5, 1 << 20), UsagePoint(backend.now_ms + 3000, 1.5, 2 << 20))
+    curve = UsageCurve(site="north", first_rank=0, last_rank=0, size=1, start_ms=backend.now_ms, points=points)
+    backend.write(2, msgspec.json.encode(curve), stream="usage")
 
 
 @pytest.fixture
