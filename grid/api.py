@@ -33,6 +33,7 @@ from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRequest, SignalName
+from gridweave.site.launch import UsageCurve
 
 Scope = Literal["read", "submit", "cancel", "operate"]
 """What a token may do: see the sites, the queue and its user's jobs; hand in jobs; cancel, hold and release its user's
@@ -142,6 +143,22 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
     job_id: int
     entries: list[StoryEntry]
+
+
+class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job uses over time, in its last attempt.
+
+    Attributes
+    ----------
+    pieces : list of UsageCurve
+        For each machine, in the order of the ranks there; none if nothing is kept of it any more.
+    is_whole : bool
+        Whether that is all of the job: false if it is on more machines than are told of, or one does not answer.
+    """
+
+    job_id: int
+    pieces: list[UsageCurve]
+    is_whole: bool
 
 
 class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):

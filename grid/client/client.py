@@ -600,6 +600,10 @@ class Client:
         """Return all that has happened to a job."""
         return await self.transport.call("GET", f"/v1/jobs/{job_id}/story", api.Story)
 
+    async def usage(self, job_id: int) -> api.UsageOverTime:
+        """Return what a job uses over time, machine by machine, as long as its output is kept there."""
+        return await self.transport.call("GET", f"/v1/jobs/{job_id}/usage", api.UsageOverTime)
+
     async def events(
         self,
         *,

@@ -247,6 +247,7 @@ class SyncClient(_Twin[Client]):
     release = _awaited(Client.release)
     explain = _awaited(Client.explain)
     story = _awaited(Client.story)
+    usage = _awaited(Client.usage)
     events = _each(Client.events)
     sites = _awaited(Client.sites)
     queue = _awaited(Client.queue)

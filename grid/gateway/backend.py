@@ -87,7 +87,10 @@ class Backend(Protocol):
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
     ) -> OutputPart | None:
-        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job."""
+        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job.
+
+        The stream ``usage`` is what the piece of the rank used over time: a `UsageCurve` as JSON.
+        """
 
     async def sites(self) -> list[SiteInfo]:
         """Return how the sites are, also of one that does not answer."""

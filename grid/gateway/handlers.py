@@ -41,6 +41,7 @@ from gridweave.grid.api import (
     Story,
     TokenInfo,
     Tokens,
+    UsageOverTime,
     WhatIf,
     WhatIfAnswer,
 )
@@ -50,11 +51,17 @@ from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
 from gridweave.site.job import JobRecord, WishKind
+from gridweave.site.launch import UsageCurve
 from gridweave.version import __version__
 
 METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 
 _LOOK_S = 5.0
+
+MOST_PIECES = 32
+"""Of so many machines of a job it is told what it uses over time."""
+
+_MOST_CURVE_BYTES = 1 << 16
 
 
 class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -252,6 +259,26 @@ async def story(call: GatewayCall) -> Story:
     """Tell all that happened to a job."""
     record = await call.own_job()
     return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
+
+
+async def usage(call: GatewayCall) -> UsageOverTime:
+    """Tell what a job uses over time, machine by machine, as long as its output is kept there."""
+    record = await call.own_job()
+    pieces: list[UsageCurve] = []
+    rank, size = 0, 1
+    while rank < size and len(pieces) < MOST_PIECES:
+        try:
+            part = await call.backend.output(record.job_id, rank, "usage", 0, _MOST_CURVE_BYTES)
+            piece = msgspec.json.decode(b"" if part is None else part.data, type=UsageCurve)
+        except UnavailableError:
+            if not pieces:
+                raise
+            break
+        except (msgspec.MsgspecError, RecursionError, InputError):  # there is none, or its user has written over it
+            break
+        pieces.append(piece)
+        rank, size = max(rank, piece.last_rank) + 1, piece.size
+    return UsageOverTime(job_id=record.job_id, pieces=pieces, is_whole=rank >= size)
 
 
 async def forecast(call: GatewayCall) -> Forecast:

@@ -98,6 +98,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("GET /v1/jobs/{id}", handlers.show_job, problems=_JOB),
     route("GET /v1/jobs/{id}/story", handlers.story, problems=_JOB),
     route("GET /v1/jobs/{id}/forecast", handlers.forecast, problems=_JOB),
+    route("GET /v1/jobs/{id}/usage", handlers.usage, problems=_JOB),
     route(
         "GET /v1/jobs/{id}/output",
         streams.output,
