@@ -30,6 +30,7 @@ from gridweave.site.messages import (
     EnqueueJob,
     Event,
     EvictJob,
+    ExperienceEdited,
     FragmentsMet,
     JobCancelled,
     JobFinished,
@@ -375,7 +376,7 @@ class ContractCore:
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
                 return self._asked_by_own_user(event)
-            case BatchSeen():
+            case BatchSeen() | ExperienceEdited():
                 return (event,)
             case RequestQuote(width=width) if self.site.asks is not None and width > self.nodes:
                 self.site.asks.wished(self._now_ms, width)

@@ -25,6 +25,7 @@ from gridweave.site.disciplines.protocol import (
     Eviction,
     EvictsJobs,
     KeepsFigures,
+    LearnsTimes,
     MovesJobs,
     MovesStarts,
     Policy,
@@ -41,6 +42,7 @@ from gridweave.site.messages import (
     Command,
     Event,
     EvictJob,
+    ExperienceEdited,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -154,6 +156,11 @@ class SiteCore:
         return self._discipline.own_at_end() if isinstance(self._discipline, TellsAtEnd) else None
 
     @property
+    def learns(self) -> LearnsTimes | None:
+        """The discipline, where it learns how long jobs take."""
+        return self._discipline if isinstance(self._discipline, LearnsTimes) else None
+
+    @property
     def asks(self) -> AsksBatchSystem | None:
         """The discipline, where a batch system is asked for the nodes of each job."""
         return self._asks
@@ -229,6 +236,10 @@ class SiteCore:
             return self._reserve(event)
         if isinstance(event, BatchSeen):
             return self._batch_seen(event)
+        if isinstance(event, ExperienceEdited):
+            if self.learns is not None:
+                self.learns.edit_times(event.times)
+            return []
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
     def _batch_seen(self, event: BatchSeen) -> list[Command]:

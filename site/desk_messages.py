@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals, State
 
 MOST_LISTED = 1_000
@@ -208,6 +209,22 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     uplink: LinkStatus | None = None
     kept: tuple[KeptNodes, ...] = ()
     users: str = ""
+
+
+class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site knows of how long jobs take.
+
+    Attributes
+    ----------
+    learns : bool
+        Whether it learns that at all: its discipline does, or does not.
+    times : list of KnownTimes
+        By class, user and resource.
+    """
+
+    site: str
+    learns: bool
+    times: list[KnownTimes] = []
 
 
 class SiteNames(msgspec.Struct, frozen=True):

@@ -93,6 +93,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         How many jobs stand before it in the queue.
     reason : str
         Why it waits, in one line.
+    cause : str
+        The same without numbers, if the grid queue knows it; what differs in numbers alone is one cause.
     split : SplitReason, optional
         None where nothing is split.
     queues : tuple of str
@@ -108,6 +110,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     length_ms: int = 0
     ahead: int = 0
     reason: str = ""
+    cause: str = ""
     sites: tuple[SiteReason, ...] = ()
     split: SplitReason | None = None
     queues: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gridweave.site.allocation import NO_PORT, Port
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.elements import of_attempt
@@ -64,7 +65,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import NO_PORT, Port, Run, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.runs import Run, Runs, RunsState, SiteSettings, make_run
 from gridweave.site.state import CoreState, with_parts
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.elements import Element
 from gridweave.site.eligibility import Past
 from gridweave.site.job import (
@@ -117,7 +118,21 @@ class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
     problem: str = ""  # why it does not answer; empty if it does
 
 
-Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | BatchSeen
+class ExperienceEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited", gc=False):
+    """An operator knows better how long jobs take."""
+
+    times: tuple[KnownTimes, ...]  # in place of those of the same kind; those of 0 runs are forgotten
+
+
+Event = (
+    JobSubmitted
+    | JobFinished
+    | JobCancelled
+    | ReservationRequested
+    | ReservationCancelled
+    | BatchSeen
+    | ExperienceEdited
+)
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
@@ -599,6 +614,7 @@ LiveSiteEvent = (
     | MachineForgotten
     | MaximaSet
     | BatchSeen
+    | ExperienceEdited
 )
 """What a live site is told."""
 

@@ -264,17 +264,9 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):
         return None
-    transformed = _sending(draft, transformed)
-    if table.resources is not None:
-        rng = rng_of(scenario, STREAM_RESOURCES)
-        file = beside(draft.folder, table.resources)
-        transformed = with_resources(transformed, table.resources, file, rng, report)
-    if table.needs is not None:
-        try:
-            transformed = with_needs(transformed, table.needs, rng_of(scenario, STREAM_RESOURCES))
-        except InputError as error:
-            report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
-            return None
+    transformed = _needing(draft, _sending(draft, transformed))
+    if transformed is None:
+        return None
     remarks += _about_sharing(scenario)
     to_grid = np.zeros(len(transformed), np.bool_)
     if policy.mode != "local":
@@ -283,6 +275,21 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     if not fits.all() and not _left_out(transformed, fits, why, table.drop_wide, report, remarks):
         return None
     return transformed.take(fits), to_grid[fits]
+
+
+def _needing(draft: Draft, workload: Workload) -> Workload | None:
+    """Return the jobs with what they need of nodes; None, and a problem, if that cannot be had."""
+    table, report = draft.scenario.workload, draft.report
+    if table.resources is not None:
+        rng = rng_of(draft.scenario, STREAM_RESOURCES)
+        workload = with_resources(workload, table.resources, beside(draft.folder, table.resources), rng, report)
+    if table.needs is None:
+        return workload
+    try:
+        return with_needs(workload, table.needs, rng_of(draft.scenario, STREAM_RESOURCES))
+    except InputError as error:
+        report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
+        return None
 
 
 def _source(draft: Draft, remarks: list[str]) -> Workload | None:

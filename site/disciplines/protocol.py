@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.compiled import Compiled
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.messages import BatchSeen
@@ -238,6 +239,17 @@ class TellsAtEnd(Protocol):
 
     def own_at_end(self) -> object:
         """Return what a simulation tells as ``result.own``."""
+
+
+@runtime_checkable
+class LearnsTimes(Protocol):
+    """What `SiteCore` asks besides of a discipline that learns how long jobs take."""
+
+    def known_times(self) -> tuple[KnownTimes, ...]:
+        """Return what is known of run times now."""
+
+    def edit_times(self, changes: Sequence[KnownTimes]) -> None:
+        """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
 
 
 class Played(NamedTuple):

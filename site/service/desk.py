@@ -28,14 +28,17 @@ from gridweave.site.desk_messages import (
     MachineInfo,
     Queue,
     QueuedJob,
+    SiteExperience,
     SiteInfo,
     SiteNames,
 )
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.machine.agent import OutputRead
+from gridweave.site.messages import ExperienceEdited
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.site_driver import SiteDriver
@@ -247,7 +250,18 @@ class SiteDesk(Desk[SiteDriver]):
     `away` are the machines that do not answer, as far as whoever carries orders knows.
     """
 
-    methods = (*Desk.methods, "status", "drain", "machine_of", "forecast", "quote", "queue", "about", "part")
+    methods = (
+        *Desk.methods,
+        "status",
+        "drain",
+        "machine_of",
+        "forecast",
+        "quote",
+        "queue",
+        "about",
+        "part",
+        "experience",
+    )
 
     def __init__(
         self,
@@ -322,6 +336,16 @@ class SiteDesk(Desk[SiteDriver]):
     async def drain(self, draining: bool) -> None:
         """Have the site take in nothing new for the grid, or take it in again."""
         await self.driver.drain(draining)
+
+    async def experience(self, changes: tuple[KnownTimes, ...]) -> SiteExperience:
+        """Return how long jobs take, as far as the site knows, after some changes of that (`ExperienceEdited`)."""
+        core, name = self.driver.site.core.site, self.driver.settings.name
+        if core.learns is None:
+            return SiteExperience(site=name, learns=False)
+        if changes:
+            await self.driver.told(ExperienceEdited(changes))
+        await self.driver.durable()
+        return SiteExperience(site=name, learns=True, times=list(core.learns.known_times()))
 
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
         """Return which machine runs a rank of an attempt; empty if none does now."""

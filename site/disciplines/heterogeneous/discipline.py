@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from gridweave.site.disciplines.heterogeneous.experience import (
     ExperienceDatabase,
-    KnownTimes,
     LearnedTimes,
     RunTimes,
 )
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team, class_of
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction
 from gridweave.site.explain import SiteReason, ahead_text
@@ -159,7 +159,7 @@ class Heterogeneous:
         self._waiting: dict[int, WaitingJob] = {}
         self._runs: dict[int, JobOnMachines] = {}
         self.experience = ExperienceDatabase()
-        self.experience.restore([known.times() for known in policy.experience])
+        self.experience.edit(policy.experience)
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
         self._evictions: list[Eviction] = []
         self._rates: list[tuple[int, int]] = []
@@ -452,7 +452,15 @@ class Heterogeneous:
 
     def own_at_end(self) -> LearnedTimes:
         """Return what has been learned of run times."""
-        return LearnedTimes(tuple(map(KnownTimes.of, self.experience.rows())))
+        return LearnedTimes(self.experience.known())
+
+    def known_times(self) -> tuple[KnownTimes, ...]:
+        """Return what is known of run times now."""
+        return self.experience.known()
+
+    def edit_times(self, changes: Sequence[KnownTimes]) -> None:
+        """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
+        self.experience.edit(changes)
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""

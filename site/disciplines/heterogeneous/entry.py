@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
-from gridweave.site.disciplines.heterogeneous.experience import KnownTimes
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.figures import times_by_level
 from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, Level
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown

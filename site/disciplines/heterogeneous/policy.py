@@ -7,9 +7,9 @@ from typing import ClassVar
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.heterogeneous.experience import KnownTimes
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import EVERYBODY, Level, level_problems, option_problems
 
 NAME = "heterogeneous"

@@ -28,24 +28,29 @@ Name = Annotated[
 ]
 
 
+_File = Annotated[
+    str | None,
+    typer.Argument(metavar="[GRID.toml]", help="Description of the grid. \\[default: three small sites]"),
+]
+_Grid = Annotated[str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")]
+_Address = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
+]
+_Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
+_Check = Annotated[bool, typer.Option("--check", help="Only check the file.")]
+_Example = Annotated[bool, typer.Option("--example", help="Print an example file and exit.")]
+
+
 def up(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="[GRID.toml]", help="Description of the grid. \\[default: three small sites]"),
-    ] = None,
+    file: _File = None,
     name: Name = None,
-    grid: Annotated[
-        str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")
-    ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
-    example: Annotated[bool, typer.Option("--example", help="Print an example file and exit.")] = False,
+    grid: _Grid = None,
+    address: _Address = None,
+    fresh: _Fresh = False,
+    yes: _Yes = False,
+    check: _Check = False,
+    example: _Example = False,
     as_json: Json = False,
 ) -> None:
     """Start a whole grid on this machine: a local Ray, the sites, the meta-scheduler and the gateway.
@@ -98,11 +103,14 @@ def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, y
         return bring_up(wanted, tell)
 
 
+_KeepJobs = Annotated[
+    bool, typer.Option("--keep-jobs", help="Keep the processes of jobs running; the next `up` finds them again.")
+]
+
+
 def down(
     name: Name = None,
-    keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="Keep the processes of jobs running; the next `up` finds them again.")
-    ] = False,
+    keep_jobs: _KeepJobs = False,
     as_json: Json = False,
 ) -> None:
     """Stop what `gridweave up` started, and nothing else.
@@ -247,6 +255,11 @@ def _print_brought(done: Brought) -> None:
     if state.url:
         rows.append(("gateway", state.url, pids.get(GATEWAY, "–")))
     print_table(rows, headings=("runs", "what, where", "process"), title=title, left=2)
+    _print_next(state)
+
+
+def _print_next(state: LocalGridState) -> None:
+    """Print what one can do with a grid that runs."""
     named = "" if state.name == "default" else f" --name {state.name}"
     if state.url:
         from gridweave.grid.service.state import TOKEN, state_folder

@@ -17,6 +17,9 @@ from gridweave.grid.api import JobQuery, Queue, SiteInfo
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import SiteNames
+from gridweave.site.disciplines.heterogeneous.machines import MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
@@ -284,6 +287,30 @@ async def test_a_site_is_drained_and_taken_into_use_again(tmp_path: Path) -> Non
         assert (await in_state(backend, small, "ended", "waiting")).outcome in ("", "finished")
         await backend.drain("south", False)
         assert (await in_state(backend, wide, "ended")).outcome == "finished"
+
+
+@pytest.mark.asyncio
+async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> None:
+    """A site of machines that differ tells what it knows, and is told better; another says that it learns nothing."""
+    grid = LocalGrid(tmp_path)
+    differ = HeterogeneousPolicy(nodes=2, classes=(MachineClass(name="old", count=2),))
+    grid.settings[1] = msgspec.structs.replace(grid.settings[1], policy=differ)
+    async with grid:
+        backend = grid.backend
+        (job_id,) = await submit(backend, shell("true", nodes=1, job_class="cfd"), site="south")
+        assert (await in_state(backend, job_id, "ended")).outcome == "finished"
+        found = await backend.experience("south")
+        assert [(one.job_class, one.user, one.resource, one.runs) for one in found.times] == [
+            (None, "anna", "", 1),
+            ("cfd", None, "", 1),
+            ("cfd", None, "old", 1),
+        ]
+        better = KnownTimes(job_class="cfd", resource="old", runs=4, mean_ms=9_000)
+        forgets = msgspec.structs.replace(found.times[0], runs=0)
+        assert (await backend.experience("south", (better, forgets))).times == [found.times[1], better]
+        assert not (await backend.experience("north")).learns
+        with pytest.raises(InputError, match="there is no site 'nowhere'"):
+            await backend.experience("nowhere")
 
 
 @pytest.mark.asyncio

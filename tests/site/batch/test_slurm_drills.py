@@ -6,12 +6,11 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from batch_site import BY_JOBS, NODES, BatchSite, GridOfClusters
 from gridweave.site.job import OVER
@@ -42,17 +41,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """Return a cluster of four nodes."""
     with running_cluster(tmp_path_factory.mktemp("slurm"), "drill", NODES, "120", URGENT) as found:
         yield found
-
-
-@pytest_asyncio.fixture
-async def site(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSite]:
-    """Return a site that runs; in the end nothing of it is left in Slurm."""
-    found = BatchSite(cluster, tmp_path)
-    await found.start()
-    yield found
-    await found.kill()
-    cluster.run("scancel", "--partition=main")
-    cluster.wait(lambda: not found.queue(), "an empty queue")
 
 
 def why(site: BatchSite, job_id: int) -> str:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import PieceReady, PieceStarted, Rank
+from gridweave.site.launch import PieceReady, PieceStarted, Rank, UsageCurve
 from gridweave.site.machine.runner import Runner
 
 if TYPE_CHECKING:
@@ -63,6 +63,23 @@ async def test_what_ranks_used_is_recorded(machine: Machine) -> None:
     assert usage.written_bytes >= 8 << 20
     assert usage.wall_s >= 0.3
     assert ended.usage == usage
+
+
+@pytest.mark.asyncio
+async def test_what_a_piece_uses_over_time_is_kept_beside_it(machine: Machine) -> None:
+    """Each look at it is a point, and its end: processor time grows up to what it used, memory is what it had then."""
+    code = "import os\nblock=bytearray(64<<20)\nwhile sum(os.times()[:2])<0.8: pass\n"
+    ended = await machine.run(machine.launch(*machine.python(code), size=3, site="east"))
+    assert ended.outcome == "finished"
+    curve = msgspec.json.decode((machine.root / "jobs" / "1.0" / "usage.json").read_bytes(), type=UsageCurve)
+    assert (curve.site, curve.first_rank, curve.last_rank, curve.size) == ("east", 0, 0, 3)
+    assert len(curve.points) >= 2
+    assert [point.at_ms for point in curve.points] == sorted(point.at_ms for point in curve.points)
+    assert curve.points[0].at_ms - curve.start_ms >= 500
+    used_s = [point.cpu_s for point in curve.points]
+    assert used_s == sorted(used_s)
+    assert used_s[-1] == ended.usage.cpu_s >= 0.8
+    assert max(point.memory_bytes for point in curve.points) >= 64 << 20
 
 
 @pytest.mark.asyncio
