@@ -20,6 +20,7 @@ from gridweave.site.messages import (
     Answer,
     BatchSeen,
     CancelJob,
+    Cause,
     ChangeRate,
     Command,
     CommitNodes,
@@ -643,7 +644,8 @@ class ContractCore:
                     self._out.append(command)
             elif isinstance(command, RefuseJob):
                 self._forget(command.job_id)
-                self._answer(Refused(command.job_id, part.attempt, command.reason))
+                cause: Cause = "job" if part.state == WAITING else ""
+                self._answer(Refused(command.job_id, part.attempt, command.reason, cause))
             elif isinstance(command, KillJob) and part.outcome == "finished":
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
                 self._out.append(command)
@@ -730,7 +732,12 @@ class ContractCore:
         if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
             reason = f"{reason}; {note}"
         slowdown, takes_parts = self._slowdown_of(request, room), self.site.takes_parts
-        return Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
+        quoted = Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
+        if self.site.asks is not None:
+            coming, coming_ms = self.site.asks.coming(self._now_ms, request.length_ms)
+            if coming_ms is not None and min(coming, room) > free:
+                quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
+        return quoted
 
     def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
         """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""

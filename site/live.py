@@ -7,6 +7,7 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
+    BatchSeen,
     ChangeRate,
     CommitNodes,
     Ended,
@@ -340,7 +342,9 @@ class LiveSite:
 
     def _run_core(self) -> None:
         events, self._inner = self._inner, []
-        for command in self.core.handle(self._now_ms, *events):
+        commands = self.core.handle(self._now_ms, *events)
+        self._note_lost(events)
+        for command in commands:
             match command:
                 case StartJob():
                     self._start(command)
@@ -364,6 +368,14 @@ class LiveSite:
                         self.book.end(record, "failed", reason)
                 case ToGrid(answer=answer):
                     self._answer(answer)
+
+    def _note_lost(self, events: Iterable[ContractEvent]) -> None:
+        """Tell of jobs whose nodes a batch system took back before they began, and when these are asked for again."""
+        asks = [ask for event in events if isinstance(event, BatchSeen) for ask in event.asks if ask.state == "over"]
+        for ask in asks:
+            forecast = self.core.forecast(self._now_ms, ask.job_id)
+            if forecast is not None:
+                self.book.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob) -> None:
         """Have the machines start a job that was given nodes: of the site's own users, or of the grid.

@@ -308,8 +308,9 @@ Request = (
 )
 
 
-Cause = Literal["", "user"]
-"""Of a refusal: ``user`` if the site takes no job of that user, which no wait changes; otherwise what it has now."""
+Cause = Literal["", "user", "job"]
+"""Of a refusal: ``user`` if the site takes no job of that user, which no wait changes; ``job`` if it had taken the job
+and will not have it after all, as its batch system cancels it; otherwise what it has now."""
 
 
 class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
@@ -323,6 +324,10 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     slowdown: float | None = None
     cause: Cause = ""  # of a refusal
     takes_parts: bool = True  # of a job on several sites
+    # Nodes for this length that the site has asked its batch system for, and that nothing which waits there needs; and
+    # when the last of them is expected.
+    coming: int = 0
+    coming_ms: int | None = None
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):

@@ -167,6 +167,12 @@ class AsksBatchSystem(Protocol):
     def wished(self, now_ms: int, width: int) -> None:
         """Take note that the grid looks for nodes for a job that is wider than the site."""
 
+    def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
+        """Return how many nodes nobody needs, for a job of this length, once all have come that are on their way; when.
+
+        None: it is not known, or none are on their way.
+        """
+
     def note(self, now_ms: int) -> str:
         """Say what a grid should know that cannot place such a job: half a sentence, or nothing."""
 
