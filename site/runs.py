@@ -502,10 +502,13 @@ class Runs:
         return run is not None and run.attempt == attempt
 
     def signal(self, job_id: int, attempt: int, signal: SignalName) -> None:
-        """Have the machines send the ranks of a job a signal, those that run."""
+        """Have the machines send the ranks of a job a signal, those that run.
+
+        Each knows what has begun there, also before it has said so here.
+        """
         run = self._runs.get(job_id)
-        if run is not None and run.attempt == attempt and not run.ending:
-            machines = [machine for machine, piece in run.pieces.items() if piece.has_run and not piece.is_over]
+        if run is not None and run.attempt == attempt and not (run.ending or run.is_kept):
+            machines = [machine for machine, piece in run.pieces.items() if not piece.is_over]
             self._book.out += [SignalRun(machine, job_id, attempt, signal) for machine in machines]
 
     def _ends(self, job_id: int) -> None:

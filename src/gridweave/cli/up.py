@@ -321,6 +321,8 @@ def _word(found: LocalStatus) -> str:
     missing = [part.name for part in found.parts if not part.well]
     if missing == ["gateway"]:
         return "has no gateway; its sites run on"
+    if missing == ["keeper"]:
+        return "runs, but nobody keeps it"
     return "is not well: " + ", ".join(missing)
 
 

@@ -221,6 +221,32 @@ async def test_the_processes_of_a_job_get_a_signal_and_go_on(tmp_path: Path) -> 
         await backend.wish("kill", [own, runs, waits], origin=ANNA)
 
 
+@pytest.mark.asyncio
+async def test_a_signal_reaches_ranks_of_whose_start_the_site_has_not_heard(tmp_path: Path) -> None:
+    """The machine knows that they run, even if what it tells its site is on its way still."""
+    async with LocalGrid(tmp_path) as grid:
+        backend, site, heard = grid.backend, grid.sites["north"], asyncio.Event()
+        (first,) = await submit(backend, shell("true", nodes=4))
+        await in_state(backend, first, "ended")
+        report = site.report
+
+        async def report_late(data: bytes) -> None:
+            await heard.wait()
+            await report(data)
+
+        site.report = report_late  # type: ignore[method-assign]
+        (job_id,) = await submit(backend, shell(DEAF, nodes=4, name="deaf"))
+        await in_state(backend, job_id, "running")
+        for rank in range(4):
+            await until(lambda rank=rank: _written(backend, job_id, b"up", rank))
+        assert await backend.wish("signal", [job_id], origin=ANNA, signal="USR1") == [job_id]
+        for rank in range(4):
+            await until(lambda rank=rank: _written(backend, job_id, b"heard", rank))
+        heard.set()
+        await backend.wish("kill", [job_id], origin=ANNA)
+        assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
+
+
 async def _written(backend: Backend, job_id: int, what: bytes, rank: int = 0) -> bool:
     """Return whether a rank has written something."""
     part = await backend.output(job_id, rank, "out", 0, 1000)

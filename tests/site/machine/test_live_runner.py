@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -125,6 +125,33 @@ async def test_a_piece_is_ended_at_once_though_it_was_given_time(machine: Machin
         ended = await machine.ended(runner)
     assert (ended.outcome, ended.reason, ended.ranks[0].signal) == ("cancelled", "please", 9)
     assert ended.usage.wall_s < 30
+
+
+@pytest.mark.asyncio
+async def test_a_signal_waits_until_it_is_known_who_is_to_pass_it_on(
+    machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks run, but the runner has not heard yet which process has them in hand."""
+    heard: list[Any] = []
+    monkeypatch.setattr(Runner, "_on_shim", lambda runner, *told: heard.append((runner, told)))
+    code = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+open(os.environ["POST"], "w").write(f"{os.getpid()}\\n")
+print(signal.sigwait([signal.SIGUSR1]).name)
+"""
+    async with machine.runner() as runner:
+        await runner.start(machine.launch(*machine.python(code), environment={"POST": str(post.path)}))
+        os.close(await post.pid())
+        async with asyncio.timeout(60.0):
+            while not heard:
+                await asyncio.sleep(0.01)
+        runner.signal(1, 0, "USR1")
+        monkeypatch.undo()
+        for known, told in heard:
+            known._on_shim(*told)
+        assert (await machine.ended(runner)).outcome == "finished"
+    assert machine.output() == "SIGUSR1\n"
 
 
 @pytest.mark.asyncio
