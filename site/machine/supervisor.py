@@ -700,7 +700,7 @@ class Supervisor:
         """Write the last state; nothing of the piece runs any more."""
         for process in self.processes:
             process.output.finish()
-        if self.started_ms is not None:
+        if self.curve.points:  # what ended before the first look has no course, and its sums are in the state
             self._note_usage()
         write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))
 
