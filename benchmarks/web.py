@@ -3,9 +3,9 @@
     python benchmarks/web.py [--jobs 100000] [--pages 1000]
 
 Needs Chromium. The schedule is drawn in the browser while it is moved and zoomed, by software: a screen with a graphics
-processor is faster. Where others use the machine, the work of a frame says more than how long it took: it is
-processor time of the process that draws. An open page is a stream of events, as each page has one; the gateway stands before a grid in
-memory, in a process of its own.
+processor is faster. Where others use the machine, the work of a frame says more than how long it took: it is processor
+time of the process that draws. An open page is a stream of events, as each page has one; the gateway stands before a
+grid in memory, in a process of its own.
 """
 
 from __future__ import annotations
