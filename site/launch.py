@@ -409,8 +409,8 @@ class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    site : str
-        Where it runs.
+    site, host : str
+        Where it runs; the host as its operating system calls itself.
     first_rank, last_rank, size : int
         The ranks of the piece, of so many of the whole job.
     start_ms : int
@@ -420,6 +420,7 @@ class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     site: str
+    host: str
     first_rank: int
     last_rank: int
     size: int

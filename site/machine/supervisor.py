@@ -687,6 +687,7 @@ class Supervisor:
         ranks, size = [rank.rank for rank in self.launch.ranks], self.launch.size
         curve = UsageCurve(
             site=self.launch.site,
+            host=os.uname().nodename,
             first_rank=min(ranks),
             last_rank=max(ranks),
             size=len(ranks) if size is None else size,

@@ -45,7 +45,9 @@ async def fill(served: Served, backend: FakeBackend, **headers: Any) -> None:
     backend.start(2)
     backend.write(2, b"step 1\n")
     points = (UsagePoint(backend.now_ms + 1000, 0.5, 1 << 20), UsagePoint(backend.now_ms + 3000, 1.5, 2 << 20))
-    curve = UsageCurve(site="north", first_rank=0, last_rank=0, size=1, start_ms=backend.now_ms, points=points)
+    curve = UsageCurve(
+        site="north", host="n1", first_rank=0, last_rank=0, size=1, start_ms=backend.now_ms, points=points
+    )
     backend.write(2, msgspec.json.encode(curve), stream="usage")
 
 
@@ -300,12 +302,13 @@ async def test_what_a_job_uses_over_time_is_drawn(served: Served, backend: FakeB
     backend.start(job_id, (("north", 1), ("south", 1)))
     for rank, memory in enumerate((1 << 20, 2 << 20)):
         points = tuple(UsagePoint(second * 1000, 2.0 * second, memory) for second in range(1, 5))
-        curve = UsageCurve(site="", first_rank=rank, last_rank=rank, size=2, start_ms=0, points=points)
+        curve = UsageCurve(site="", host="n1", first_rank=rank, last_rank=rank, size=2, start_ms=0, points=points)
         backend.write(job_id, msgspec.json.encode(curve), rank=rank, stream="usage")
     await window.go(f"{served.url}/#/job/{job_id}")
     said = "at most 4 processors, at the end 4 processors, over 4.0 s"
     await expect(window.page.get_by_role("img", name=f"Processors busy: {said}")).to_be_visible()
     await expect(window.page.get_by_role("img", name="Memory: at most 3.0 MB")).to_be_visible()
+    await expect(window.page.get_by_text("Rank 0 on n1; Rank 1 on n1.")).to_be_visible()
     await window.page.locator("figure.chart ~ details summary").click()
     table = window.page.get_by_role("region", name="Use over time")
     await expect(table.get_by_role("row")).to_have_count(5)

@@ -58,11 +58,16 @@ function Chart({ title, steps, of, words }) {
 
 const PROCESSORS = (value) => count(Math.round(value * 100) / 100, "processor");
 
+/** Where some ranks run, or ran. */
+const whereRanks = ({ first_rank: first, last_rank: last, host, site }) =>
+  `${first === last ? `Rank ${first}` : `Ranks ${first} to ${last}`} on ${host}${site ? ` at ${site}` : ""}`;
+
 function OverTime({ usage }) {
   const steps = stepsOf(usage.pieces);
   if (!steps.length) return null;
   return html`<${Chart} title="Processors busy" steps=${steps} of=${(step) => step.processors} words=${PROCESSORS} />
     <${Chart} title="Memory" steps=${steps} of=${(step) => step.memory} words=${bytes} />
+    <p class="hint">${usage.pieces.map(whereRanks).join("; ")}.</p>
     ${!usage.is_whole && html`<p class="hint">Of its first ${count(usage.pieces.length, "machine")}.</p>`}
     <details><summary>As a table</summary>
       <${Table} label="Use over time" columns=${["From", "To", "Processors busy", "Memory"]}>
