@@ -143,8 +143,8 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
     if info is None:
         seen = _seen(process, is_unasked)
         kept = count_running(folder, "*")
-        return _part(name, seen.well, process, f"{seen.detail}; {kept} parts of jobs run on this machine")
-    detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
+        return _part(name, seen.well, process, f"{seen.detail}; {parts_run(kept)} on this machine")
+    detail = f"{info.free} of {info.nodes} nodes free, {_jobs_run(info.running)}, {info.waiting} waiting"
     detail += "".join(f"; {words}" for words in (site.launcher, info.users) if words)
     away = [machine.name for machine in info.machines if not machine.here]
     detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
@@ -158,7 +158,7 @@ def _meta(state: LocalGridState, said: _Said) -> PartStatus:
     if queue is None:
         seen = _seen(process, bool(said.problem))
         return _part("meta-scheduler", seen.well, process, seen.detail)
-    detail = f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
+    detail = f"{_jobs_run(queue.running)}, {queue.starting} starting, {queue.waiting} waiting, {queue.held} held"
     return _part("meta-scheduler", True, process, detail)
 
 
@@ -181,7 +181,8 @@ def _keeper(state: LocalGridState) -> PartStatus:
         detail = f"is bringing back: {', '.join(state.missing)}"
         detail += f"; the last try failed: {kept.problem}" if kept is not None and kept.problem else ""
     elif kept is not None and kept.mended:
-        detail += f"; {kept.mended} times so far, the last time: {', '.join(kept.missing)}"
+        times = "once" if kept.mended == 1 else f"{kept.mended} times"
+        detail += f"; {times} so far, the last time: {', '.join(kept.missing)}"
     return _part(KEEPER, True, place, detail)
 
 
@@ -193,6 +194,21 @@ def _up(state: LocalGridState) -> str:
 def _is_stopped(process: tuple[int, int]) -> bool:
     stat = process_stat(process[0])
     return stat is not None and stat.state == "T"
+
+
+def parts_run(count: int) -> str:
+    """Return that so many parts of jobs run.
+
+    Examples
+    --------
+    >>> parts_run(1), parts_run(1_200)
+    ('1 part of a job runs', '1,200 parts of jobs run')
+    """
+    return "1 part of a job runs" if count == 1 else f"{count:,} parts of jobs run"
+
+
+def _jobs_run(count: int) -> str:
+    return "1 job runs" if count == 1 else f"{count:,} jobs run"
 
 
 class _Seen(NamedTuple):

@@ -139,8 +139,8 @@ def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
         return f"the grid {name} is not running"
     text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
     if done.jobs:
-        what = "go on" if keep_jobs else "were ended; the next `gridweave up` runs them again"
-        text += f"; {done.jobs:,} parts of jobs {what}"
+        what = "still running" if keep_jobs else "ended; the next `gridweave up` runs them again"
+        text += f"; {counted(done.jobs, 'part')} of jobs {what}"
     return text
 
 
@@ -161,7 +161,7 @@ def _check(file: str | None, name: str) -> None:
     with problems_as_lines():
         read = _wanted(file, name, None, read_grid_state(name)).read
     nodes = sum(site.nodes for site in read.sites)
-    typer.echo(f"{read.source} is fine: {len(read.sites)} sites with {nodes:,} nodes")
+    typer.echo(f"{read.source} is fine: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
 
 
 def _wanted(file: str | None, name: str, address: str | None, last: LocalGridState | None) -> Wanted:
@@ -184,7 +184,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
         raise OptionError("--fresh", f"the grid {name!r} runs; run `gridweave down` first")
     count = open_jobs(Path(last.folder))
     if count and not yes:
-        raise OptionError("--fresh", f"would forget {count:,} jobs that are not over; give --yes as well to do so")
+        raise OptionError("--fresh", f"would forget {counted(count, 'open job')}; give --yes as well to do so")
     begin_anew(name)
 
 
@@ -288,7 +288,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     Example: gridweave status --json
     """
     from gridweave.grid.service.state import DEFAULT_NAME, known_grids
-    from gridweave.grid.service.status import look
+    from gridweave.grid.service.status import look, parts_run
 
     name = name or DEFAULT_NAME
     found = look(name)
@@ -299,7 +299,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     else:
         say(f"the grid {name} is not running; start it with: gridweave up" + f" --name {name}" * (name != "default"))
         if found.kept:
-            say(f"{found.kept:,} parts of jobs go on; the next up finds them again, `gridweave down` ends them")
+            say(f"{parts_run(found.kept)} on; the next up finds them again, `gridweave down` ends them")
         others = [other for other in known_grids() if other != name]
         if others:
             say(f"other grids of yours: {', '.join(others)}")
