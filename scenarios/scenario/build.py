@@ -277,6 +277,16 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     return transformed.take(fits), to_grid[fits]
 
 
+def _generated(draft: Draft, generator: str) -> Workload | None:
+    """Return the jobs of a generator; None if their number or their machine is not known."""
+    table = draft.scenario.workload
+    model = load_model(beside(draft.folder, generator) or generator)
+    nodes = table.nodes or sum(site.nodes for site in sites_of(draft.scenario))
+    if table.jobs is None or not nodes or not draft.report.is_clean(("workload", "nodes"), ("workload", "load")):
+        return None
+    return generate(model, table.jobs, rng_of(draft.scenario, STREAM_GENERATOR), nodes=nodes, load=table.load)
+
+
 def _needing(draft: Draft, workload: Workload) -> Workload | None:
     """Return the jobs with what they need of nodes; None, and a problem, if that cannot be had."""
     table, report = draft.scenario.workload, draft.report
@@ -307,15 +317,7 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             return workload
         if table.traces is not None:
             return _of_each_site(draft, table.traces, remarks)
-        if table.generator is None:
-            return None
-        model = load_model(beside(draft.folder, table.generator) or table.generator)
-        total = sum(site.nodes for site in sites_of(draft.scenario))
-        nodes = table.nodes or total
-        if table.jobs is None or not nodes or not report.is_clean(("workload", "nodes"), ("workload", "load")):
-            return None
-        rng = rng_of(draft.scenario, STREAM_GENERATOR)
-        return generate(model, table.jobs, rng, nodes=nodes, load=table.load)
+        return None if table.generator is None else _generated(draft, table.generator)
     except OptionError as error:
         known = error.option in type(table).__struct_fields__
         report.add(("workload", error.option) if known else place, error.problem if known else str(error))
