@@ -488,7 +488,7 @@ class LiveGrid:
         places = []
         for site in (traffic.input_site, traffic.output_site):
             if site and site not in self._names:
-                raise InputError(f"site {site!r:.100} of its data is none of {', '.join(self._names)}")
+                raise InputError(f"site {site!r:.100} of its data is not one of {', '.join(self._names)}")
             places.append(self._names.index(site) if site else 0)
         data = JobData(
             input_bytes=traffic.input_bytes,

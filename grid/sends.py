@@ -38,5 +38,5 @@ def why_not_sent(sends: Sends, sites: int) -> str | None:
         if not 0 <= n_bytes <= MAX_BYTES:
             return f"{what}_bytes {n_bytes} is not within 0 to {MAX_BYTES}"
         if not 0 <= site < sites:
-            return f"{what}_site {site} is none of the sites 0 to {sites - 1}"
+            return f"{what}_site {site} is not one of the sites 0 to {sites - 1}"
     return None

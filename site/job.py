@@ -649,7 +649,7 @@ def _batch_problem(request: JobRequest) -> str | None:
         return f"batch_options are {len(request.batch_options)}; at most {MOST_BATCH_OPTIONS}"
     for option in request.batch_options:
         if not (option.isprintable() and len(option) <= MOST_NAME and _BATCH_OPTION.match(option)):
-            return f"batch_options: {option!r:.100} is no option; write name=value, for example constraint=fast"
+            return f"batch_options: {option!r:.100} is not an option; write name=value, for example constraint=fast"
     return None
 
 

@@ -43,8 +43,11 @@ class Server:
         assert not done.returncode, (self.folder / "output").read_text()
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c shared_buffers=16MB"
+        """Start it, and wait until it takes connections.
+
+        It is killed, but the machine is not: what it has written is there without waiting for the disk.
+        """
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c shared_buffers=16MB -c fsync=off"
         log = str(self.folder / "log")
         self._run(
             "pg_ctl", "--wait", "--pgdata", str(self.folder / "data"), "--log", log, "--options", options, "start"

@@ -318,7 +318,7 @@ def test_which_sites() -> None:
     assert two_sites.chosen_sites(sites, 4, ["b", "a"]) == {"b": 2, "a": 2}
     with pytest.raises(gridweave.InputError, match="free are: a 2, b 5, c 8"):
         two_sites.chosen_sites(sites, 9, [])
-    with pytest.raises(gridweave.InputError, match="'x' is none of a, b, c"):
+    with pytest.raises(gridweave.InputError, match="'x' is not one of a, b, c"):
         two_sites.chosen_sites(sites, 2, ["x", "a"])
     with pytest.raises(gridweave.InputError, match="1 ranks"):
         two_sites.chosen_sites(sites, 1, [])

@@ -710,7 +710,9 @@ class Client:
         """
         for scope in scopes:
             if scope not in api.USUAL_SCOPES:
-                raise OptionError("scopes", f"{scope!r:.100} is none; one or several of {', '.join(api.USUAL_SCOPES)}")
+                raise OptionError(
+                    "scopes", f"{scope!r:.100} cannot be had; one or several of {', '.join(api.USUAL_SCOPES)}"
+                )
         if not 0 < hours <= api.MOST_HOURS:
             raise OptionError("hours", f"is {hours:g}; a number above 0, at most {api.MOST_HOURS:g}")
         body = api.ShortToken(scopes=tuple(scopes), hours=hours)

@@ -119,7 +119,7 @@ class Issuer:
         settings = self._settings
         user = claims[settings.user_claim]
         if not isinstance(user, str) or not (1 <= len(user) <= 100 and user.isprintable()):
-            logger.info("a token of the issuer was refused: %s is no name", settings.user_claim)
+            logger.info("a token of the issuer was refused: %s is not a name", settings.user_claim)
             return None
         scopes = settings.scopes if settings.scope_claim is None else scopes_of(claims.get(settings.scope_claim))
         if not scopes:
@@ -218,7 +218,7 @@ def _read_keys(document: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
 def _number(claims: Mapping[str, Any], name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**40:
-        raise jwt.DecodeError(f"{name} is no time")
+        raise jwt.DecodeError(f"{name} is not a time")
     return float(value)
 
 

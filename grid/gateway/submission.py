@@ -267,7 +267,7 @@ def _values_problem(values: object) -> str | None:
             continue
         if isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
-                return "an object with a name that is no text"
+                return "an object with a name that is not text"
         elif isinstance(value, int):
             if not -(2**63) <= value < 2**64:
                 return "a number that is too large; at most 64 bits"

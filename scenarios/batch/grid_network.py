@@ -159,7 +159,7 @@ def communication_of(workload: Workload) -> npt.NDArray[np.void]:
         return records
     pattern = np.asarray(columns["pattern"], np.int64)
     n_bytes = np.asarray(columns["message_bytes"], np.int64)
-    _refuse(workload, "pattern", (pattern < 0) | (pattern >= len(PATTERNS)), f"is none of {', '.join(PATTERNS)}")
+    _refuse(workload, "pattern", (pattern < 0) | (pattern >= len(PATTERNS)), f"is not one of {', '.join(PATTERNS)}")
     _refuse(workload, "message_bytes", (n_bytes < 0) | (n_bytes > MAX_BYTES), f"is not within 0 to {MAX_BYTES}")
     for code, name in enumerate(PATTERNS):
         rows = np.flatnonzero(pattern == code)
@@ -196,7 +196,7 @@ def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
         n_bytes = np.asarray(workload.columns[f"{what}_bytes"], np.int64)
         site = np.asarray(workload.columns[f"{what}_site"], np.int64)
         _refuse(workload, f"{what}_bytes", (n_bytes < 0) | (n_bytes > MAX_BYTES), f"is not within 0 to {MAX_BYTES}")
-        _refuse(workload, f"{what}_site", (site < 0) | (site >= sites), f"is none of the sites 0 to {sites - 1}")
+        _refuse(workload, f"{what}_site", (site < 0) | (site >= sites), f"is not one of the sites 0 to {sites - 1}")
         records[f"{what}_bytes"], records[f"{what}_site"] = n_bytes, site
     return records
 

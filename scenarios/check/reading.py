@@ -139,7 +139,7 @@ def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Sch
             problem = f"ends after {len(values)} values; a job of {form.name} has more"
             raise TraceError(path, problem, line=number) from None
         except (ValueError, OverflowError, csv.Error) as error:
-            raise TraceError(path, f"is no job as {form.name} writes it: {short(str(error))}", line=number) from None
+            raise TraceError(path, f"is not a job as {form.name} writes it: {short(str(error))}", line=number) from None
     if not jobs:
         raise TraceError(path, "has no jobs")
     *numbers, nodes = zip(*jobs, strict=True)

@@ -124,7 +124,7 @@ def _of_los_alamos(path: str | Path, rows: csv.DictReader[str], system: str | No
             continue
         start_s, end_s = _instants(path, line, row, LOS_ALAMOS[2], LOS_ALAMOS[3], instant)
         if not row["nodenumz"].isdecimal():
-            raise TraceError(path, f"{short(row['nodenumz'])!r} is no number of a node", line=line)
+            raise TraceError(path, f"{short(row['nodenumz'])!r} is not the number of a node", line=line)
         found.append(Outage(int(row["nodenumz"]), "down", start_s, end_s))
     return found
 
@@ -139,9 +139,9 @@ def _instants(
             for name in (start, end)
         )
     except (ValueError, TypeError) as error:
-        raise TraceError(path, f"is no outage: {short(str(error))}", line=line) from None
+        raise TraceError(path, f"is not an outage: {short(str(error))}", line=line) from None
     if not first <= last or first == math.inf:
-        raise TraceError(path, f"is no outage: it ends at {row[end]} and starts at {row[start]}", line=line)
+        raise TraceError(path, f"is not an outage: it ends at {row[end]} and starts at {row[start]}", line=line)
     return first, last
 
 

@@ -133,7 +133,7 @@ def _jobs(path: str | Path) -> list[SlurmJob]:
         try:
             job = _one_job(row)
         except (ValueError, OverflowError) as error:
-            raise TraceError(path, f"is no job as sacct prints it: {short(str(error))}", line=number) from None
+            raise TraceError(path, f"is not a job as sacct prints it: {short(str(error))}", line=number) from None
         if job is not None:
             jobs += [job] * _tasks(row.get("JobID", ""))
     return _numbered(jobs)
@@ -214,7 +214,7 @@ def _length_s(text: str) -> float:
     if found is None:
         if text in (*_UNKNOWN, "UNLIMITED", "Partition_Limit", "PartitionLimit"):
             return -1.0
-        raise ValueError(f"{text!r} is no time limit")
+        raise ValueError(f"{text!r} is not a time limit")
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 

@@ -93,7 +93,7 @@ def read_settings(path: str) -> Settings:
             raise DeniedError(f"{path}: users.{user} is {name!r}, who is root; map an ordinary Unix user")
     for limit in file.limits:
         if not hasattr(resource, f"RLIMIT_{limit.upper()}"):
-            raise DeniedError(f"{path}: limits.{limit} is no limit of setrlimit(2); one is nofile")
+            raise DeniedError(f"{path}: limits.{limit} is not a limit of setrlimit(2); nofile is one")
     service, groups = account_of(file.service, f"{path}: service"), {}
     if file.cgroup:
         command = [sys.executable, "-P", "-m", "gridweave.site.machine.cgroups", file.cgroup]

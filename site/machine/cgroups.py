@@ -225,7 +225,7 @@ class Cgroups:
     def group(self, name: str) -> ControlGroup:
         """Return the group of a job, which need not be there."""
         if not _NAME.fullmatch(name):
-            raise InputError(f"control group {name!r}: is called by letters, digits, '-', '_' and '.'")
+            raise InputError(f"control group {name!r}: has other characters than letters, digits, '-', '_' and '.'")
         return ControlGroup({each: folder / name for each, folder in self.parent.folders.items()})
 
 

@@ -170,7 +170,7 @@ class Keeper:
     def keep(self, user: str, group: str, folders: list[int]) -> None:
         """Keep a piece: whose it is, its control group, its folders (own, work and tmp, or own alone)."""
         if group and not _GROUP.fullmatch(group):
-            raise DeniedError(f"control group {group!r} is none of a job")
+            raise DeniedError(f"control group {group!r} is not that of a job")
         self.account, self.group = self.settings.account(user), group
         for folder in folders:
             self.give(folder)

@@ -349,7 +349,7 @@ def journal_place(place: str, password_file: str = "") -> str:
     try:
         password = Path(password_file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "is no text"
+        problem = getattr(error, "strerror", None) or "is not text"
         raise OptionError(
             "journal_password_file", f"{password_file}: {problem}; name a file that you can read"
         ) from None

@@ -66,7 +66,7 @@ def test_wrong_questions_are_refused_in_a_line(trace: Path, monkeypatch: pytest.
     for arguments, line in (
         (("simulate", trace, "--optimum-every", 5), "--optimum-every: goes with --discipline dynp"),
         (("simulate", trace, "--discipline", "dynp", "--optimum-every", 0), "--optimum-every: is 0; at least 1"),
-        (("optimum", trace, "--sizes", "a"), "--sizes: 'a' is no list of numbers; write 5,10,20"),
+        (("optimum", trace, "--sizes", "a"), "--sizes: 'a' is not a list of numbers; write 5,10,20"),
         (("optimum", trace, "--sizes", "1"), "sizes: has 1; at least 2 jobs"),
         (("optimum", trace, "--at", "1d", "--every", 3), "--at: or --every or --sizes: give one of them"),
     ):

@@ -50,7 +50,7 @@ def read_version(text: str) -> tuple[int, int]:
     """
     found = re.search(r"\b(\d+)\.(\d+)", text)
     if found is None:
-        raise InputError(f"sinfo --version prints {text.strip()!r:.100}, which is no version of Slurm")
+        raise InputError(f"sinfo --version prints {text.strip()!r:.100}, which is not a version of Slurm")
     return int(found[1]), int(found[2])
 
 

@@ -39,7 +39,9 @@ def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = A
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
         if name not in allowed:
-            raise OptionError(key, f"{name!r} is no option of sbatch that is passed on; those are {', '.join(allowed)}")
+            raise OptionError(
+                key, f"{name!r} is not an option of sbatch that is passed on; those are {', '.join(allowed)}"
+            )
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):

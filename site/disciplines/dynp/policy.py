@@ -176,14 +176,14 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if (self.preferred is not None) != (self.decider == "preferred"):
             raise OptionError("preferred", "goes with the decider 'preferred', which needs one of the candidates")
         if self.preferred is not None and self.preferred not in self.policies:
-            raise OptionError("preferred", f"{self.preferred!r} is no candidate; one of {', '.join(self.policies)}")
+            raise OptionError("preferred", f"{self.preferred!r} is not a candidate; one of {', '.join(self.policies)}")
         if self.decider == "bounds" and self.policies != THREE:
             raise OptionError("policies", f"are {', '.join(self.policies)}; bounds choose of {', '.join(THREE)}")
         if (self.decider == "calendar") != bool(self.calendar):
             raise OptionError("calendar", "goes with the decider 'calendar', which needs at least one entry")
         for entry in self.calendar:
             if entry.policy not in self.policies:
-                raise OptionError("calendar", f"{entry.policy!r} is no candidate; one of {', '.join(self.policies)}")
+                raise OptionError("calendar", f"{entry.policy!r} is not a candidate; one of {', '.join(self.policies)}")
 
     @property
     def planning(self) -> SitePolicy:

@@ -227,7 +227,7 @@ def numbers_of(text: str) -> list[int]:
     for part in text.split(",") if text.strip() else ():
         low, dash, high = (piece.strip() for piece in part.partition("-"))
         if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
-            raise ValueError(f"{part.strip()!r} is no number and no range such as 0-7")
+            raise ValueError(f"{part.strip()!r} is neither a number nor a range such as 0-7")
         found.update(range(int(low), int(high if dash else low) + 1))
     return sorted(found)
 
@@ -281,7 +281,7 @@ def _cluster_problems(cluster: Cluster, nodes: int) -> list[str]:
 def _form_problems(number: int, form: Form, known: set[str], clusters: Sequence[Cluster]) -> list[str]:
     what = _form_text(number, form)
     found = [
-        f"{what} runs on {name!r}, which is no class and no label; one of {', '.join(sorted(known))}"
+        f"{what} runs on {name!r}, which is neither a class nor a label; one of {', '.join(sorted(known))}"
         for name in form.on
         if name not in known
     ]

@@ -80,7 +80,7 @@ def level_problems(levels: Sequence[Level]) -> list[str]:
     for place, level in enumerate(levels):
         for name in level.evicts:
             if name not in names:
-                found.append(f"level {level.name!r} evicts {name!r}, which is no level; one of {', '.join(names)}")
+                found.append(f"level {level.name!r} evicts {name!r}, which is not a level; one of {', '.join(names)}")
             elif names.index(name) <= place:
                 cycle = f"{level.name!r} evicts {name!r}"
                 found.append(f"{cycle}, which is not below it: evictions would go in a circle; name levels below it")

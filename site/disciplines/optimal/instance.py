@@ -51,7 +51,9 @@ class Instance:
             If the metric is not known, or no weighted sum.
         """
         if metric not in METRICS:
-            raise OptionError("metric", f"{metric!r} is no weighted sum of response times; one of {', '.join(METRICS)}")
+            raise OptionError(
+                "metric", f"{metric!r} is not a weighted sum of response times; one of {', '.join(METRICS)}"
+            )
         width, estimate_ms = self.width.astype(np.float64), self.estimate_ms.astype(np.float64)
         weight = {"artww": width, "art": np.ones(len(self)), "artwa": width * estimate_ms}.get(metric)
         if weight is not None:

@@ -53,7 +53,7 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise OptionError(
-                "metric", f"{self.metric!r} is no weighted sum of response times; one of {', '.join(METRICS)}"
+                "metric", f"{self.metric!r} is not a weighted sum of response times; one of {', '.join(METRICS)}"
             )
         if not self.policies:
             raise OptionError("policies", "are missing; at least one order")

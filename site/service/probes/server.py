@@ -160,7 +160,7 @@ class ProbeServer(ProbeEnd):
         writer.write(MAGIC + nonce)
         hello = await reader.readexactly(len(MAGIC) + NONCE_BYTES + MAC_BYTES)
         if not hello.startswith(MAGIC):
-            raise ProtocolError("is no prober of this version")
+            raise ProtocolError("is not a prober of this version")
         theirs, shown = hello[len(MAGIC) : -MAC_BYTES], hello[-MAC_BYTES:]
         if not hmac.compare_digest(shown, proof(self._secret, b"client", nonce, theirs)):
             writer.write(REFUSED + bytes(MAC_BYTES))

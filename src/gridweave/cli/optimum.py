@@ -156,7 +156,7 @@ def _sizes(text: str | None) -> list[int]:
     try:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise OptionError("--sizes", f"{text!r} is no list of numbers; write 5,10,20") from None
+        raise OptionError("--sizes", f"{text!r} is not a list of numbers; write 5,10,20") from None
 
 
 def _progress_line(report: Report, size: int = 0) -> Callable[[int, int, GapPoint | None], None]:

@@ -352,7 +352,7 @@ def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
     name, is_given, seconds = text.partition("@")
     if is_given and not (seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9):
         right = "write SIGNAL@SECONDS, for example USR1@60"
-        raise OptionError("--checkpoint-signal", f"{text!r}: {seconds!r} is no number of seconds; {right}")
+        raise OptionError("--checkpoint-signal", f"{text!r}: {seconds!r} is not a number of seconds; {right}")
     grace_ms = int(seconds) * 1000 if is_given else DEFAULT_GRACE_MS
     return {"checkpoint_signal": signal_named("--checkpoint-signal", name), "grace_ms": grace_ms}
 

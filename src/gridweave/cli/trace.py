@@ -159,7 +159,7 @@ def _time_0(trace: str | None, start: str | None) -> int:
     try:
         return int(dt.datetime.fromisoformat(str(start)).replace(tzinfo=dt.UTC).timestamp())
     except ValueError:
-        raise OptionError("--start", f"{start!r} is no date; e.g. 2005-06-01T00:00") from None
+        raise OptionError("--start", f"{start!r} is not a date; e.g. 2005-06-01T00:00") from None
 
 
 @app.command()

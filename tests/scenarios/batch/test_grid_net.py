@@ -207,10 +207,10 @@ def test_what_does_not_go_together_is_refused() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({**TALK, "pattern": 6}, "job 0: pattern 6 is none of none, all-to-all"),
+        ({**TALK, "pattern": 6}, "job 0: pattern 6 is not one of none, all-to-all"),
         ({**TALK, "message_bytes": -1}, "job 0: message_bytes -1 is not within"),
         ({"input_bytes": -5, "input_site": 0}, "job 0: input_bytes -5 is not within"),
-        ({"output_bytes": 5, "output_site": 2}, "job 0: output_site 2 is none of the sites 0 to 1"),
+        ({"output_bytes": 5, "output_site": 2}, "job 0: output_site 2 is not one of the sites 0 to 1"),
     ],
 )
 def test_bad_columns_are_refused(columns: dict[str, Any], message: str) -> None:

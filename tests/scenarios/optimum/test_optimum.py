@@ -157,7 +157,7 @@ def test_impossible_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(OptionError, match=r"at: .* s is outside of the schedule, which is from 0 to"):
         instance_at(result, 10**12)
     instance = random_instance(np.random.default_rng(1), 3)
-    with pytest.raises(OptionError, match="metric: 'makespan' is no weighted sum of response times; one of artww"):
+    with pytest.raises(OptionError, match="metric: 'makespan' is not a weighted sum of response times; one of artww"):
         solve(instance, metric="makespan")
     with pytest.raises(OptionError, match="solver: 'cplex' is not known; one of cp-sat, highs"):
         solve(instance, "cplex")

@@ -94,12 +94,12 @@ def test_outages_of_a_node_that_touch() -> None:
         ("", ":1: has other headings than the logs that are read"),
         ("a,b\n", ":1: has other headings than the logs that are read"),
         (LOS_ALAMOS, "has the systems 2, 20; say which"),
-        ("NodeName|TimeStart|TimeEnd|State\nn1|soon|Unknown|DOWN\n", ":2: is no outage: Invalid isoformat"),
+        ("NodeName|TimeStart|TimeEnd|State\nn1|soon|Unknown|DOWN\n", ":2: is not an outage: Invalid isoformat"),
         (
             "NodeName|TimeStart|TimeEnd|State\nn1|2026-01-02T00:00:00|2026-01-01T00:00:00|DOWN\n",
-            ":2: is no outage: it ends at 2026-01-01T00:00:00 and starts at 2026-01-02T00:00:00",
+            ":2: is not an outage: it ends at 2026-01-01T00:00:00 and starts at 2026-01-02T00:00:00",
         ),
-        ("System,nodenumz,Prob Started,Prob Fixed\n2,x,6/21/2005 10:54,\n", ":2: 'x' is no number of a node"),
+        ("System,nodenumz,Prob Started,Prob Fixed\n2,x,6/21/2005 10:54,\n", ":2: 'x' is not the number of a node"),
     ],
 )
 def test_logs_that_cannot_be_read(text: str, says: str, tmp_path: Path) -> None:

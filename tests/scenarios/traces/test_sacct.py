@@ -85,9 +85,9 @@ WRONG = {
         "NNodes", "Nodes"
     ): f"1: has no column NNodes; make it with: sacct --parsable2 --format=JobID,{NEEDED[0]}",
     NEW.replace("|n3", ""): "5: has 8 values; the headings are 9",
-    NEW.replace("|00:30:00|", "|soon|"): "5: is no job as sacct prints it: 'soon' is no time limit",
-    NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: is no job as sacct prints it: Invalid isoformat",
-    NEW.replace("00:30:00|1|", "00:30:00|x|"): "5: is no job as sacct prints it: invalid literal",
+    NEW.replace("|00:30:00|", "|soon|"): "5: is not a job as sacct prints it: 'soon' is not a time limit",
+    NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: is not a job as sacct prints it: Invalid isoformat",
+    NEW.replace("00:30:00|1|", "00:30:00|x|"): "5: is not a job as sacct prints it: invalid literal",
 }
 
 

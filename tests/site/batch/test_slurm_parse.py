@@ -147,9 +147,9 @@ def test_time_limits_are_read(text: str, span_ms: int | None) -> None:
     (lambda: read_sinfo("", "gpu"), InputError, "partition 'gpu': this cluster has none of that name"),
     (lambda: read_sinfo("x|idle|1:00", "gpu"), UnavailableError, "sinfo printed what is not understood: 'x|idle|1:00'"),
     (lambda: read_squeue("slurm_load_jobs error"), UnavailableError, "squeue printed what is not understood"),
-    (lambda: read_version("bash: sinfo"), InputError, "which is no version of Slurm"),
+    (lambda: read_version("bash: sinfo"), InputError, "which is not a version of Slurm"),
     (lambda: SlurmSettings(partition="a b"), OptionError, "partition: 'a b' is the name of none"),
-    (lambda: SlurmSettings(partition="p", options=("--wrap=rm",)), OptionError, "options: 'wrap' is no option"),
+    (lambda: SlurmSettings(partition="p", options=("--wrap=rm",)), OptionError, "options: 'wrap' is not an option"),
     (lambda: check_request(AllocationRequest(name="a b", nodes=1, length_ms=1, script="")), OptionError, "'a b'"),
     (lambda: check_request(AllocationRequest(name="a", nodes=0, length_ms=1, script="")), OptionError, "at least 1"),
 ])  # fmt: skip

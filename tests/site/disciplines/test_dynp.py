@@ -74,7 +74,7 @@ def test_values_that_differ_by_rounding_are_equal() -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lower_ms": 2, "upper_ms": 1}, "lower_ms: is 2 ms, and the upper is 1 ms; the lower bound is"),
-    ({"decider": "preferred", "preferred": "saf"}, "preferred: 'saf' is no candidate; one of fcfs, sjf, ljf"),
+    ({"decider": "preferred", "preferred": "saf"}, "preferred: 'saf' is not a candidate; one of fcfs, sjf, ljf"),
     ({"decider": "preferred"}, "preferred: goes with the decider 'preferred', which needs one of the candidates"),
     ({"preferred": "sjf"}, "preferred: goes with the decider 'preferred'"),
     ({"slackness_pct": -1}, "slackness_pct: is -1; per cent from 0 to 100"),

@@ -249,10 +249,10 @@ def test_a_site_learns_from_every_run() -> None:
     [
         ({"classes": ()}, "names no classes of machines; give at least one"),
         ({"clusters": (Cluster(name="c", nodes="4-9"),)}, "cluster 'c' names machine 6; the site has machines 0 to 5"),
-        ({"clusters": (Cluster(name="c", nodes="x"),)}, "cluster 'c': 'x' is no number and no range such as 0-7"),
+        ({"clusters": (Cluster(name="c", nodes="x"),)}, "cluster 'c': 'x' is neither a number nor a range such as 0-7"),
         (
             {"forms": (Form(job_class=3, on=("gpu",)),)},
-            "form 1 .job class 3. runs on 'gpu', which is no class and no label",
+            "form 1 .job class 3. runs on 'gpu', which is neither a class nor a label",
         ),
         ({"forms": (Form(width=5),)}, "form 1 runs on no cluster here: none has its width, cores and memory"),
         ({"forms": (Form(cores=64),)}, "form 1 runs on no machine here: none has its width, cores and memory"),

@@ -227,7 +227,7 @@ def test_a_job_of_a_level_that_its_user_may_not_use_is_refused() -> None:
     ("options", "problem"),
     [
         ({"levels": ()}, "levels names none; at least one"),
-        ({"levels": (THREE[0],)}, "level 'high' evicts 'low', which is no level; one of high"),
+        ({"levels": (THREE[0],)}, "level 'high' evicts 'low', which is not a level; one of high"),
         (
             {"levels": (THREE[0], Level(name="low", priority=0, evicts=("high",)))},
             "'low' evicts 'high', which is not below it: evictions would go in a circle; name levels below it",

@@ -118,7 +118,7 @@ def test_a_live_site_names_the_rule_and_survives() -> None:
 def test_what_cannot_be_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong options, limits, and a machine without OR-Tools: each is said in one line, before anything runs."""
     for options, line in (
-        ({"metric": "makespan"}, r"metric: 'makespan' is no weighted sum of response times; one of artww"),
+        ({"metric": "makespan"}, r"metric: 'makespan' is not a weighted sum of response times; one of artww"),
         ({"policies": ("x",)}, "policies: 'x' is not known; one of fcfs"),
         ({"effort_s": 0.0}, "effort_s: is 0; above 0"),
         ({"most_jobs": 1}, "most_jobs: is 1; at least 2"),
