@@ -46,9 +46,7 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.policy.discipline != "queue":
-            raise OptionError(
-                "discipline", "of what starts in pilots is a queue: no node is sure to be there later"
-            )
+            raise OptionError("discipline", "of what starts in pilots is a queue: no node is sure to be there later")
         if self.size < 1:
             raise OptionError("size", f"is {self.size}; at least 1 node")
         if self.job_ms < 1:
