@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from numpy.random import PCG64, Generator
 
 from gridweave.site.disciplines.heterogeneous.experience import (
     ExperienceDatabase,
@@ -222,6 +223,7 @@ class Heterogeneous:
             queue.team_ms,
             algorithm=self._policy.algorithm,
             profit=self._policy.profit,
+            rng=Generator(PCG64(self._policy.seed)) if self._policy.algorithm == "gsa" else None,
         )
 
     def _level_queue(self, level: int, jobs: list[WaitingJob]) -> LevelQueue:
