@@ -386,6 +386,48 @@ def both_ran(one: Ran, other: Ran) -> Ran:
     return max(one[0], other[0]), max(one[1], other[1])
 
 
+class UsagePoint(msgspec.Struct, frozen=True, array_like=True):
+    """What a piece of a job had used up to an instant.
+
+    Attributes
+    ----------
+    at_ms : int
+        By the clock of its machine, Unix time.
+    cpu_s : float
+        Processor time of all its processes since they began.
+    memory_bytes : int
+        The most that they had together at a look since the point before.
+    """
+
+    at_ms: int
+    cpu_s: float
+    memory_bytes: int
+
+
+class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """What a piece of a job used over time.
+
+    Attributes
+    ----------
+    site, host : str
+        Where it runs; the host as its operating system calls itself.
+    first_rank, last_rank, size : int
+        The ranks of the piece, of so many of the whole job.
+    start_ms : int
+        When its processes began, by the clock of its machine, Unix time; they had used nothing then.
+    points : tuple of UsagePoint
+        In order of time; at most 120 and the newest.
+    """
+
+    site: str
+    host: str
+    first_rank: int
+    last_rank: int
+    size: int
+    start_ms: int
+    points: tuple[UsagePoint, ...]
+
+
 def total_usage(parts: tuple[Used, ...]) -> Used:
     """Return what several processes used together: sums, and the wall time of the longest.
 

@@ -7,10 +7,12 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gridweave.site.allocation import NO_PORT, Port
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.elements import of_attempt
@@ -29,6 +31,7 @@ from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
+    BatchSeen,
     ChangeRate,
     CommitNodes,
     Ended,
@@ -62,7 +65,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import NO_PORT, Port, Run, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.runs import Run, Runs, RunsState, SiteSettings, make_run
 from gridweave.site.state import CoreState, with_parts
 
 
@@ -179,7 +182,8 @@ class LiveSite:
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
         if found is None and record is not None:
-            return record_forecast(record, now_ms, self.book.why_kept(job_id, now_ms))
+            why = self.core.site.why_paused(now_ms, job_id) or self.book.why_kept(job_id, now_ms)
+            return record_forecast(record, now_ms, why)
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
@@ -338,7 +342,9 @@ class LiveSite:
 
     def _run_core(self) -> None:
         events, self._inner = self._inner, []
-        for command in self.core.handle(self._now_ms, *events):
+        commands = self.core.handle(self._now_ms, *events)
+        self._note_lost(events)
+        for command in commands:
             match command:
                 case StartJob():
                     self._start(command)
@@ -346,6 +352,8 @@ class LiveSite:
                     # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
                     speed = rate / RATE_ONE if self._gives_parts else 1.0
                     self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
+                    if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
+                        self.book.note(job_id, "evicted", f"at {self.settings.name}: {why}")
                 case MoveJob():
                     self._move(command)
                 case EvictJob():
@@ -360,6 +368,14 @@ class LiveSite:
                         self.book.end(record, "failed", reason)
                 case ToGrid(answer=answer):
                     self._answer(answer)
+
+    def _note_lost(self, events: Iterable[ContractEvent]) -> None:
+        """Tell of jobs whose nodes a batch system took back before they began, and when these are asked for again."""
+        asks = [ask for event in events if isinstance(event, BatchSeen) for ask in event.asks if ask.state == "over"]
+        for ask in asks:
+            forecast = self.core.forecast(self._now_ms, ask.job_id)
+            if forecast is not None:
+                self.book.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob) -> None:
         """Have the machines start a job that was given nodes: of the site's own users, or of the grid.

@@ -151,6 +151,15 @@ def _checked_header(path: str | Path, line: int, names: list[str]) -> list[str]:
     return names
 
 
+def _check_all_are_there(path: str | Path, line_of: list[int], workload: Workload) -> None:
+    """Refuse a file that has no line for a job of the workload."""
+    if 0 in line_of:
+        missing = line_of.count(0)
+        job_id = workload.job_id[line_of.index(0)]
+        more = f" and {missing - 1:,} more" if missing > 1 else ""
+        raise TraceError(path, f"has no line for job {job_id}{more} of {workload.name}; every job has one")
+
+
 def _read_lines(
     path: str | Path, rows: Iterator[tuple[int, list[str]]], names: list[str], workload: Workload
 ) -> dict[str, npt.NDArray[np.generic]]:
@@ -174,11 +183,7 @@ def _read_lines(
         _make_whole(path, line, job)
         for name in wanted:
             table[name][row] = job[name]
-    if 0 in line_of:
-        missing = line_of.count(0)
-        job_id = workload.job_id[line_of.index(0)]
-        more = f" and {missing - 1:,} more" if missing > 1 else ""
-        raise TraceError(path, f"has no line for job {job_id}{more} of {workload.name}; every job has one")
+    _check_all_are_there(path, line_of, workload)
     return {name: np.array(values, np.int64 if _COLUMNS[name].whole else np.float64) for name, values in table.items()}
 
 

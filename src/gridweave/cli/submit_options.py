@@ -274,12 +274,16 @@ def requests(
     indexes, at_once = parse_array(options.array)
     if options.slurm:
         request = _of_slurm_array(request, indexes)
-    if per_job:
-        parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
-        places = [ArrayPlace(name=array_name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
-    else:
-        places = [ArrayPlace(name=array_name, index=index, at_once=at_once) for index in indexes]
+    places = _places(array_name, indexes, at_once, per_job)
     return [msgspec.structs.replace(request, array=place) for place in places]
+
+
+def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> list[ArrayPlace]:
+    """Return the places of the jobs of an array: one for each element, or for so many if they are packed."""
+    if not per_job:
+        return [ArrayPlace(name=name, index=index, at_once=at_once) for index in indexes]
+    parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
+    return [ArrayPlace(name=name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
 
 
 def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: list[str]) -> Program:

@@ -75,6 +75,7 @@ async def test_a_user_sees_and_changes_own_jobs_alone(tmp_path: Path, tokens: di
             ("GET", ""),
             ("GET", "/story"),
             ("GET", "/forecast"),
+            ("GET", "/usage"),
             ("GET", "/output"),
             ("GET", "/output?follow=1"),
             ("POST", "/cancel"),

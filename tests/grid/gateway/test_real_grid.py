@@ -42,6 +42,12 @@ async def test_from_submission_to_output(tmp_path: Path) -> None:
             assert (data, headers["Gridweave-Last"]) == (f"{rank}\n".encode(), "1")
         assert (await grid.ask("GET", f"/v1/jobs/{job_id}/output?stream=err"))[1] == b"wrong\n"
         assert (await grid.ask("GET", f"/v1/jobs/{job_id}/output?rank=2"))[0] == 422
+        _, usage, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/usage")
+        assert usage["is_whole"]
+        ranks = [range(piece["first_rank"], piece["last_rank"] + 1) for piece in usage["pieces"]]
+        assert [rank for each in ranks for rank in each] == [0, 1]
+        total_s = sum(piece["points"][-1][1] for piece in usage["pieces"])
+        assert total_s == pytest.approx(record["used"]["cpu_s"])
         _, story, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/story")
         kinds = [entry["kind"] for entry in story["entries"]]
         assert kinds.index("submitted") < kinds.index("runs") < kinds.index("ended")
