@@ -169,8 +169,9 @@ def singly(figures: Figures) -> None:
     before = _journal_bytes(figures.folder)
     took_s, _ = asked(f"submit --array 1-{SINGLES} --wait -- true")
     figures.add(f"{SINGLES:,} times true as single jobs", f"{SINGLES / took_s:,.0f}/s", "79 to 107/s")
-    grown = _journal_bytes(figures.folder) - before
-    figures.add("... journals of grid and sites", f"{grown / SINGLES:,.0f} bytes a job", "2,500 bytes a job")
+    grown, goes = (_journal_bytes(figures.folder) - before) / SINGLES
+    told = f"{grown:,.0f} bytes a job, {goes:,.0f} of them inputs"
+    figures.add("... journals of grid and sites", told, "2,500 bytes a job", "inputs go when it compacts itself")
 
 
 def packed(figures: Figures) -> None:
@@ -236,11 +237,12 @@ def _asked_of(path: Path, question: str) -> tuple[int, ...]:
         return tuple(value or 0 for value in database.execute(question).fetchone())
 
 
-def _journal_bytes(folder: Path) -> int:
-    """Return the size of all journals of a grid, but for pages in them that are free again."""
-    question = "select (page_count - freelist_count) * page_size"
-    tables = "pragma_page_count, pragma_freelist_count, pragma_page_size"
-    return sum(_asked_of(path, f"{question} from {tables}")[0] for path in _journals(folder))
+def _journal_bytes(folder: Path) -> np.ndarray:
+    """Return the size of all journals of a grid, but for free pages, and what of it goes when they are compacted."""
+    whole = "select (page_count - freelist_count) * page_size"
+    whole += " from pragma_page_count, pragma_freelist_count, pragma_page_size"
+    goes = "select sum(length(events) + coalesce(length(decided), 0)) from gridweave_inputs"
+    return np.sum([[_asked_of(path, what)[0] for what in (whole, goes)] for path in _journals(folder)], axis=0)
 
 
 def kept(figures: Figures) -> None:

@@ -268,7 +268,8 @@ class ContractCore:
         said = SiteReason(nodes=self.nodes, free=site.free)
         if part.state == WAITING:
             ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
-            said = msgspec.structs.replace(said, ahead=ahead, reason=self._share.why_outside)
+            why = self._share.why_outside
+            said = msgspec.structs.replace(said, ahead=ahead, reason=why, cause=why)
             return forecast_at(name, said, now_ms, job_id, job.width, job.estimate_ms)
         reason = "its nodes are reserved until the start that was agreed on"
         said = msgspec.structs.replace(said, start_ms=part.start_ms, reason=reason)

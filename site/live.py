@@ -24,6 +24,7 @@ from gridweave.site.job import (
     Job,
     JobRecord,
     JobRequest,
+    in_form,
     request_problem,
     why_impossible,
 )
@@ -399,10 +400,11 @@ class LiveSite:
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
         if evicts and len(described.sites) == 1:
-            # In one of its forms it may have other nodes than it asked for.
+            # In one of its forms it may have other nodes than it asked for, and another command.
+            request = in_form(described.request, self.core.site.form_of(command.job_id))
             width = sum(high - low for low, high in command.nodes)
-            size = 1 if described.request.program.ranks == "first-node" else width
-            described = msgspec.structs.replace(described, limit_ms=limit_ms, size=size)
+            size = 1 if request.program.ranks == "first-node" else width
+            described = msgspec.structs.replace(described, request=request, limit_ms=limit_ms, size=size)
         run = self._made(command, described)
         run.port = port
         if len(described.sites) == 1:

@@ -18,11 +18,9 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.grid.service.driver import GridDriver
-from gridweave.grid.service.waits import WaitReasons
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
-from gridweave.site.journal.records import Note
 from gridweave.site.service.desk import Desk, queued
 
 EXPLAIN_S = 1.0
@@ -41,7 +39,6 @@ class GridDesk(Desk[GridDriver]):
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
         self._machines = machines
-        self._waits = WaitReasons()
         # One after the other: threads are there for the journal as well.
         self._forecasting = asyncio.Lock()
 
@@ -82,11 +79,6 @@ class GridDesk(Desk[GridDriver]):
             forecast = await asyncio.to_thread(forecaster)
         self._waits.heard(forecast)
         return forecast
-
-    async def story(self, job_id: int) -> list[Note]:
-        """Return what happened to a job at the grid, and why it waited as far as somebody asked, the oldest first."""
-        notes = await super().story(job_id)
-        return sorted([*notes, *self._waits.of(job_id)], key=lambda note: note.at_ms)
 
     async def quote(self, request: JobRequest, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start, by what the grid knows; it may be instead of one that waits."""

@@ -38,6 +38,7 @@ from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
 from gridweave.scenarios.workload.needs import with_needs
+from gridweave.scenarios.workload.run_times import with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
@@ -78,7 +79,7 @@ def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
-STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES = 7, 8, 9, 10
+STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES, STREAM_RUN_TIMES = 7, 8, 9, 10, 11
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -253,6 +254,8 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     workload = _source(draft, remarks)
     if workload is None:
         return None
+    if report.is_clean(("workload", "run_times")):
+        workload = with_run_times(workload, table.run_times, rng_of(scenario, STREAM_RUN_TIMES))
     if report.is_clean(("workload", "estimates")):
         workload = with_estimates(workload, table.estimates, rng_of(scenario, STREAM_ESTIMATES))
     whole = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)

@@ -149,9 +149,9 @@ export class Painting {
   draw(view, colours, now, chosen) {
     const { context } = this;
     this.paint(view, colours, now);
+    drawAxis(context, view, colours, now); // names and numbers stand on its lines
     nameSites(context, view, colours);
     decorate(context, view, colours, this.kinds, now, chosen);
-    drawAxis(context, view, colours, now);
     if (!view.schedule.n) {
       context.fillStyle = colours.faint;
       context.fillText("No job has started in this time.", 12, AXIS + 20);
@@ -203,8 +203,8 @@ export class Painting {
     for (let at = first; at < last; at += 1) {
       const left = Math.floor((schedule.start[at] - schedule.begin) * scale) - column;
       const reach = (schedule.end[at] - schedule.begin) * scale - column;
-      const gap = reach - left > 4 * ratio ? ratio : 0; // between jobs that are wide enough
-      const right = Math.min(to, Math.max(left + 1, Math.ceil(reach - gap)));
+      const isWide = reach - left > 4 * ratio; // enough for a gap behind it
+      const right = Math.min(to, Math.max(left + 1, isWide ? Math.floor(reach) - Math.round(ratio) : Math.ceil(reach)));
       if (right <= from || left >= to) continue;
       found += 1;
       const begin = Math.max(from, left);

@@ -401,7 +401,8 @@ class PilotDiscipline:
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier: for the others, or for pilots that are to come."""
-        said = self._queue.explain(now_ms, job_id)
+        # What is promised holds for the nodes that are there, of which pilots may take some with them.
+        said = msgspec.structs.replace(self._queue.explain(now_ms, job_id), is_bound=False)
         width = next(job.width for job, _ in self._queue.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()
         if lacks:

@@ -29,8 +29,8 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     Attributes
     ----------
-    classes, clusters, forms, algorithm, profit, predict, levels, evicted, raise_after, least_gain_ms, out_of_service
-    experience, deviations
+    classes, clusters, forms, algorithm, profit, seed, predict, levels, evicted, raise_after, least_gain_ms
+    out_of_service, experience, deviations
         As in `gridweave.site.disciplines.heterogeneous.policy.HeterogeneousPolicy`.
     """
 
@@ -38,7 +38,8 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     clusters: tuple[Cluster, ...] = ()
     forms: tuple[Form, ...] = ()
     algorithm: Annotated[str, _one_of(tuple(ALGORITHMS), "How jobs are mapped to machines.")] = "pjs"
-    profit: Annotated[str, _one_of(tuple(PROFITS), "What a job gains on a team, for pjs.")] = "end"
+    profit: Annotated[str, _one_of(tuple(PROFITS), "What a job gains on a team, for pjs and gsa.")] = "end"
+    seed: Annotated[int, Meta(description="From which gsa draws.")] = 0
     predict: Annotated[str, _one_of(PREDICTIONS, "By what run times are expected.")] = "experience"
     levels: tuple[Level, ...] = ()
     evicted: Annotated[str, _one_of((*EVICTED, PAUSE), "What becomes of an evicted job.")] = "restart"

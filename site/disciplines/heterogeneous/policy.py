@@ -32,7 +32,9 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     algorithm : str
         One of `ALGORITHMS`.
     profit : str
-        One of `PROFITS`, for ``pjs``.
+        One of `PROFITS`, for ``pjs`` and ``gsa``.
+    seed : int
+        From which ``gsa`` draws, anew for each mapping.
     predict : str
         Whether times are expected by ``experience``, or by the ``estimate`` alone.
     levels : tuple of Level
@@ -65,6 +67,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     forms: tuple[Form, ...] = ()
     algorithm: str = "pjs"
     profit: str = "end"
+    seed: int = 0
     predict: str = "experience"
     levels: tuple[Level, ...] = (EVERYBODY,)
     evicted: str = "restart"
@@ -85,6 +88,8 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         problems += level_problems(self.levels)
         problems += [problem for known in self.experience if (problem := known.problem()) is not None]
         problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms, pauses=True)
+        if self.seed < 0:
+            problems.append(f"seed is {self.seed}; a whole number from 0 up")
         if not 0 <= self.deviations <= MOST_DEVIATIONS:
             problems.append(f"deviations is {self.deviations:g}; a number from 0 to {MOST_DEVIATIONS:g}")
         if problems:

@@ -128,6 +128,14 @@ Estimates = Annotated[
         "(a fraction X is perfect), as in Zhang et al., section 2.1.",
     ),
 ]
+RunTimes = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        help="Run times: keep (those of the trace), or lognormal:X (drawn around those, with a standard deviation of X "
+        "times the mean; estimates stay).",
+    ),
+]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
 Cancelled = Annotated[
     bool,
@@ -184,6 +192,7 @@ def simulate(
     reservation: Reservations = None,
     node_events: NodeEvents = None,
     estimates: Estimates = "keep",
+    run_times: RunTimes = "keep",
     shrink: Shrink = 1.0,
     cancelled: Cancelled = False,
     resources: Resources = "M1",
@@ -231,6 +240,7 @@ class _Asked:
     reservation: Sequence[str] | None
     node_events: str | None
     estimates: str
+    run_times: str
     shrink: float
     cancelled: bool
     resources: str
@@ -269,6 +279,7 @@ class _Asked:
 def _simulate_sharing(asked: _Asked) -> None:
     given: dict[str, object] = {"order": asked.order != "fcfs", "choice": asked.choice != "first-fit"}
     given |= {"limit": asked.limit, "reservation": asked.reservation, "estimates": asked.estimates != "keep"}
+    given |= {"run_times": asked.run_times != "keep"}
     given |= {"node_events": asked.node_events, "cancelled": asked.cancelled, "save": asked.save}
     given |= {"resume": asked.resume, "shrink": asked.shrink != 1.0}
     for name, is_given in given.items():
@@ -288,6 +299,7 @@ def _simulate(asked: _Asked) -> None:
         with _saved_on_interrupt(ready.saving):
             results = side_by_side(ready.workload, sites, report, **of_site)
     made_with = {"estimates": asked.estimates, "shrink": asked.shrink, "seed": asked.seed}
+    made_with |= {} if asked.run_times == "keep" else {"run_times": asked.run_times}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     losses = _losses(results, asked.optimum_every)
     if asked.as_json:
@@ -422,6 +434,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     from gridweave.scenarios.workload import transform
     from gridweave.scenarios.workload.estimates import with_estimates
     from gridweave.scenarios.workload.needs import with_needs
+    from gridweave.scenarios.workload.run_times import with_run_times
 
     rng = np.random.default_rng(asked.seed)
     columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None)
@@ -430,6 +443,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     workload, report = load_workload(asked.trace, nodes=nodes, columns=columns, cancelled=asked.cancelled)
     if asked.shrink != 1.0:
         workload = transform.shrink(workload, asked.shrink)
+    workload = with_run_times(workload, asked.run_times, rng)
     workload = with_estimates(workload, asked.estimates, rng)
     if entry.uses_resources:
         from gridweave.scenarios.traces.resources import with_mix

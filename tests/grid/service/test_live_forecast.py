@@ -113,6 +113,10 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             "it waits in the queue of north: it is first in the queue; it needs 3 nodes, and none is free"
         )
         assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
+        story = [entry.detail for entry in await grid.backend.story(waits) if entry.kind == "waits"]
+        assert [detail.split(";")[0] for detail in story if detail.startswith("at ")] == [
+            "at north: it is first in the queue"
+        ]
         with pytest.raises(InputError, match="under control limited sites decide what starts when"):
             await grid.backend.what_if(WhatIf(load=2))
         quote = await grid.backend.quote(sleeper(2, 1))

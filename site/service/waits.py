@@ -30,15 +30,15 @@ class WaitReasons:
         # The last cause of each job, and its notes.
         self._by_job: dict[int, tuple[str, deque[Note]]] = {}
 
-    def heard(self, forecast: Forecast) -> None:
-        """Take in why a job waits; what differs in its numbers alone is the same reason."""
+    def heard(self, forecast: Forecast, where: str = "") -> None:
+        """Take in why a job waits, told after `where`; what differs in its numbers alone is the same reason."""
         job_id, cause = forecast.job_id, forecast.cause
         if job_id is None or not cause:
             return
         last, notes = self._by_job.get(job_id, ("", deque[Note](maxlen=MOST_REASONS)))
         if cause == last:
             return
-        notes.append(Note(job_id, forecast.now_ms, "waits", forecast.reason))
+        notes.append(Note(job_id, forecast.now_ms, "waits", where + forecast.reason))
         self._by_job[job_id] = cause, notes
         if len(self._by_job) > MOST_JOBS:
             del self._by_job[next(iter(self._by_job))]
