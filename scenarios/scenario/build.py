@@ -33,11 +33,11 @@ from gridweave.scenarios.scenario.read import (
 )
 from gridweave.scenarios.scenario.tables import Scenario, Transformation
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
+from gridweave.scenarios.traces.needs import with_needs_said
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
-from gridweave.scenarios.workload.needs import with_needs
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
@@ -271,7 +271,8 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
         transformed = with_resources(transformed, table.resources, file, rng, report)
     if table.needs is not None:
         try:
-            transformed = with_needs(transformed, table.needs, rng_of(scenario, STREAM_RESOURCES))
+            said = beside(draft.folder, table.needs) or table.needs
+            transformed = with_needs_said(transformed, said, rng_of(scenario, STREAM_RESOURCES))
         except InputError as error:
             report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
             return None

@@ -210,7 +210,7 @@ def simulate(
     import numpy as np
 
     from gridweave.scenarios.traces.convert import check_nodes
-    from gridweave.scenarios.workload.needs import with_needs
+    from gridweave.scenarios.traces.needs import with_needs_said
     from gridweave.scenarios.workload.node_events import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
     from gridweave.site.disciplines.dictionary import entry_named
@@ -251,7 +251,7 @@ def simulate(
 
             workload = with_mix(workload, resources, rng)
         if needs is not None:
-            workload = with_needs(workload, needs, rng)
+            workload = with_needs_said(workload, needs, rng)
         chosen = policies(*given, nodes or workload.nodes or MAX_WIDTH)
         requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
         for line in [*remarks, *_without_effect(workload, chosen)]:
@@ -593,7 +593,8 @@ def _tasks_of(
     import numpy as np
 
     from gridweave.scenarios.traces.load import columns_of, load_workload
-    from gridweave.scenarios.workload.needs import with_load, with_needs
+    from gridweave.scenarios.traces.needs import with_needs_said
+    from gridweave.scenarios.workload.needs import with_load
 
     # Tasks are not processors: which jobs are too wide is known when they have needs.
     workload = load_workload(trace, nodes=None if needs else nodes, columns=columns_of(trace))[0]
@@ -604,5 +605,5 @@ def _tasks_of(
     on_nodes = nodes or workload.nodes
     if on_nodes is None:
         raise OptionError("--nodes", "is needed: the trace does not say how many there are")
-    workload = with_needs(workload, needs or "whole", np.random.default_rng(seed))
+    workload = with_needs_said(workload, needs or "whole", np.random.default_rng(seed))
     return (workload if load is None else with_load(workload, on_nodes, load)), on_nodes
