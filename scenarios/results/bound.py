@@ -89,7 +89,7 @@ def stretch_bound(workload: Workload, nodes: int, *, method: str = "flow") -> fl
 def _jobs_of(workload: Workload) -> BoundedJobs:
     groups = needs_of(workload)
     need = np.zeros(len(workload), np.int64)
-    np.add.at(need, groups.row, parts_of_node(groups.cpu) * groups.count)
+    np.add.at(need, groups.row, parts_of_node(groups.cpu) * groups.tasks)
     return BoundedJobs(workload.submit_ms, workload.run_ms, need)
 
 

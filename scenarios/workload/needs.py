@@ -41,7 +41,9 @@ def needs_of(workload: Workload) -> NeedsOfTasks:
 def cpu_needs(workload: Workload) -> npt.NDArray[np.float64]:
     """Return the CPU that all tasks of each job need together, in nodes, shape (n,)."""
     groups = needs_of(workload)
-    return np.bincount(groups.row, groups.cpu * groups.count, minlength=len(workload))
+    found = np.zeros(len(workload))
+    np.add.at(found, groups.row, groups.cpu * groups.tasks)
+    return found
 
 
 def with_largest(workload: Workload) -> Workload:
@@ -73,7 +75,7 @@ def with_groups(workload: Workload, groups: NeedsOfTasks) -> Workload:
             if name:
                 columns[name] = np.zeros(len(workload), values.dtype)
                 columns[name][groups.row[chosen]] = values[chosen]
-    width = np.bincount(groups.row, groups.count, minlength=len(workload)).astype(np.int64)
+    width = np.bincount(groups.row, groups.tasks, minlength=len(workload)).astype(np.int64)
     return workload.replace(width=width, columns=columns)
 
 
@@ -98,7 +100,7 @@ def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> No
     for names in GROUP_COLUMNS:
         if any(name in workload.columns for name in names):
             _check_group(workload, *names)
-    count = needs_of(workload).count
+    count = needs_of(workload).tasks
     if (count < 1).any():
         row = int(needs_of(workload).row[np.argmax(count < 1)])
         problem = f"has {workload.width[row]} tasks, and its groups behind the first leave none of them to that"
@@ -182,8 +184,10 @@ def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
     tasks, cpu, memory = GROUP_COLUMNS[0]
     others = {
         tasks: np.where(has_root, workload.width - 1, 0),
-        cpu: np.where(has_root, workload.columns["cpu_need"], 0.0),
-        memory: np.where(has_root, workload.columns["memory_fraction"] * _MEMORY_BESIDE_ROOT, 0.0),
+        cpu: np.where(has_root, np.asarray(workload.columns["cpu_need"]), 0.0),
+        memory: np.where(
+            has_root, _MEMORY_BESIDE_ROOT * np.asarray(workload.columns["memory_fraction"], np.float64), 0.0
+        ),
     }
     return workload.replace(columns={**workload.columns, **others})
 

@@ -42,13 +42,14 @@ class NeedsOfTasks(NamedTuple):
     ----------
     row : numpy.ndarray of int64
         The row of their job; ascending.
-    count : numpy.ndarray of int64
+    tasks : numpy.ndarray of int64
+        How many.
     cpu, memory : numpy.ndarray of float64
         Parts of a node.
     """
 
     row: npt.NDArray[np.int64]
-    count: npt.NDArray[np.int64]
+    tasks: npt.NDArray[np.int64]
     cpu: npt.NDArray[np.float64]
     memory: npt.NDArray[np.float64]
 

@@ -49,7 +49,7 @@ def groups_of_jobs(jobs: Jobs) -> TaskGroups:
 def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
     """Return why jobs can never run, by their ids."""
     # Those whose tasks are alike, and have room, need not be asked for one by one.
-    has_room = groups.count <= nodes * (UNIT // groups.memory)
+    has_room = groups.tasks <= nodes * (UNIT // groups.memory)
     is_alone = np.bincount(groups.job, minlength=len(jobs)) == 1
     asked = np.unique(groups.job[~(has_room & is_alone[groups.job])]).tolist()
     reasons = {int(jobs.job_id[row]): why_no_room(groups.of(row), nodes) for row in asked}

@@ -22,14 +22,14 @@ class TaskGroups(NamedTuple):
     ----------
     job : numpy.ndarray of int64
         Whose tasks they are, as a row of other tables; ascending.
-    count : numpy.ndarray of int64
+    tasks : numpy.ndarray of int64
         How many.
     need, memory : numpy.ndarray of int64
         Of one of them, in millionths of a node.
     """
 
     job: Ints
-    count: Ints
+    tasks: Ints
     need: Ints
     memory: Ints
 
@@ -56,7 +56,7 @@ def merged(groups: TaskGroups) -> TaskGroups:
         is_new = np.ones(len(order), np.bool_)
         is_new[1:] = (np.diff(groups.job) != 0) | (np.diff(groups.memory) != 0) | (np.diff(groups.need) != 0)
         first = np.flatnonzero(is_new)
-        count = np.add.reduceat(groups.count, first)
+        count = np.add.reduceat(groups.tasks, first)
         groups = TaskGroups(groups.job[first], count, groups.need[first], groups.memory[first])
     return groups
 
@@ -78,26 +78,26 @@ def enter_groups(state: FractionalSite, slots: Ints, groups: TaskGroups, first_g
     state.jobs["first_group"][slots], state.jobs["end_group"][slots] = end - counts, end
     rows = state.groups[first_group : first_group + len(groups.job)]
     rows["count"], rows["need"], rows["memory"] = groups[1:]
-    rows["first"] = first + np.cumsum(groups.count) - groups.count
+    rows["first"] = first + np.cumsum(groups.tasks) - groups.tasks
     state.jobs["first"][slots] = rows["first"][end - counts - first_group]
 
 
 def why_no_room(groups: TaskGroups, nodes: int) -> str | None:
     """Return why the tasks of one job have no room on so many idle nodes; None if they do."""
-    width = int(groups.count.sum())
+    width = int(groups.tasks.sum())
     most = nodes * (UNIT // groups.memory)
     if len(groups.job) == 1:
         too_many = width > most[0]
         return f"it has {width} tasks, and the memory of this site has room for {most[0]} of them" if too_many else None
-    if (groups.count <= most).all() and _fits_idle(groups, nodes):
+    if (groups.tasks <= most).all() and _fits_idle(groups, nodes):
         return None
     return f"it has {width} tasks that differ, and the memory of this site has no room for all of them together"
 
 
 def _fits_idle(groups: TaskGroups, nodes: int) -> bool:
     """Whether Greedy, and MCB8 at the least yield, place a job on idle nodes: else it might wait for ever."""
-    state = empty_fractional(nodes, slots=1, groups=len(groups.job), pool=int(groups.count.sum()))
-    state.jobs["width"], state.jobs["share"], state.jobs["start_ms"] = groups.count.sum(), SHARE_ONE, -1
+    state = empty_fractional(nodes, slots=1, groups=len(groups.job), pool=int(groups.tasks.sum()))
+    state.jobs["width"], state.jobs["share"], state.jobs["start_ms"] = groups.tasks.sum(), SHARE_ONE, -1
     state.counters["n_here"] = 1
     enter_groups(state, np.zeros(1, np.int64), groups, 0, 0)
     zero = np.int64(0)

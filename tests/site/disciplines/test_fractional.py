@@ -291,8 +291,8 @@ def test_packing_against_brute_force() -> None:
 def site_of(nodes: int, groups: TaskGroups) -> FractionalSite:
     """Return a site at which jobs wait."""
     count = int(groups.job.max()) + 1
-    state = empty_fractional(nodes, slots=count, groups=len(groups.job), pool=int(groups.count.sum()))
-    state.jobs["width"] = np.bincount(groups.job, groups.count)
+    state = empty_fractional(nodes, slots=count, groups=len(groups.job), pool=int(groups.tasks.sum()))
+    state.jobs["width"] = np.bincount(groups.job, groups.tasks)
     state.jobs["share"], state.jobs["status"], state.jobs["start_ms"] = 1000, 1, -1
     state.here[:], state.counters["n_here"] = np.arange(count), count
     enter_groups(state, np.arange(count), groups, 0, 0)

@@ -196,7 +196,7 @@ def test_root_tasks_are_drawn_for_half_of_the_jobs_with_several_tasks() -> None:
     assert (found.width[rooted] > 1).all()
     for row in rooted[:50]:
         mine = groups.row == row
-        assert groups.count[mine].tolist() == [1, found.width[row] - 1]
+        assert groups.tasks[mine].tolist() == [1, found.width[row] - 1]
         assert groups.memory[mine][1] == groups.memory[mine][0] / 4
     needs = job_messages(found)[rooted[0]].resources
     assert needs is not None

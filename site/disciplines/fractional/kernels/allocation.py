@@ -85,10 +85,11 @@ def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, given: Int) -> N
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
+        sum_of_one, frozen_of_one = group.need * asked, group.need * given
         for task in range(group.first, group.first + group.count):
             node = state.nodes[state.tasks[task]]
-            node.sum += group.need * asked
-            node.frozen += group.need * given
+            node.sum += sum_of_one
+            node.frozen += frozen_of_one
 
 
 @kernel_part

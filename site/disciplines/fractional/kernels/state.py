@@ -216,10 +216,11 @@ def count_tasks(state: FractionalSite, slot: Int, end: Int, times: Int) -> None:
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
+        need, memory = times * group.need, times * group.memory
         for task in range(group.first, min(end, group.first + group.count)):
             node = state.nodes[state.tasks[task]]
-            node.load += times * group.need
-            node.memory += times * group.memory
+            node.load += need
+            node.memory += memory
 
 
 @kernel
