@@ -178,8 +178,8 @@ class TimeAxis:
             # Found once, and not each time that something asks for them: calendars are slow.
             locator.set_axis(axes.xaxis)
             ticks = locator()
-            labels = FixedFormatter(dates.format_ticks(ticks))
-            labels.set_offset_string(dates.get_offset())
+            labels = FixedFormatter(dates.format_ticks(ticks))  # type: ignore[no-untyped-call]
+            labels.set_offset_string(dates.get_offset())  # type: ignore[no-untyped-call]
             axes.xaxis.set_major_locator(FixedLocator(ticks))
             axes.xaxis.set_major_formatter(labels)
         axes.set_xlabel(self.label)
