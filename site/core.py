@@ -19,6 +19,7 @@ from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import (
     AsksBatchSystem,
     ChangesRates,
+    ChoosesForms,
     ChoosesNodes,
     CountsWork,
     Discipline,
@@ -33,7 +34,7 @@ from gridweave.site.disciplines.protocol import (
     TellsSwitches,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
-from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
+from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,
@@ -155,6 +156,10 @@ class SiteCore:
     def own_at_end(self) -> object:
         """What the discipline tells of a run that is over; None if nothing."""
         return self._discipline.own_at_end() if isinstance(self._discipline, TellsAtEnd) else None
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return in which of its forms a job runs, where it has forms of its own."""
+        return self._discipline.form_of(job_id) if isinstance(self._discipline, ChoosesForms) else None
 
     @property
     def learns(self) -> LearnsTimes | None:

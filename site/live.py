@@ -24,6 +24,7 @@ from gridweave.site.job import (
     Job,
     JobRecord,
     JobRequest,
+    in_form,
     request_problem,
     why_impossible,
 )
@@ -351,9 +352,8 @@ class LiveSite:
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
                     speed = rate / RATE_ONE if self._gives_parts else 1.0
+                    self._note_pause(job_id, rate)
                     self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
-                    if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
-                        self.book.note(job_id, "evicted", f"at {self.settings.name}: {why}")
                 case MoveJob():
                     self._move(command)
                 case EvictJob():
@@ -368,6 +368,13 @@ class LiveSite:
                         self.book.end(record, "failed", reason)
                 case ToGrid(answer=answer):
                     self._answer(answer)
+
+    def _note_pause(self, job_id: int, rate: int) -> None:
+        """Note that a job stands still as another has its machines, or that it goes on there."""
+        if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
+            self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
+        elif self.core.site.evicts_jobs and job_id in self.runs.paused():
+            self.book.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
         """Tell of jobs whose nodes a batch system took back before they began, and when these are asked for again."""
@@ -399,10 +406,11 @@ class LiveSite:
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
         if evicts and len(described.sites) == 1:
-            # In one of its forms it may have other nodes than it asked for.
+            # In one of its forms it may have other nodes than it asked for, and another command.
+            request = in_form(described.request, self.core.site.form_of(command.job_id))
             width = sum(high - low for low, high in command.nodes)
-            size = 1 if described.request.program.ranks == "first-node" else width
-            described = msgspec.structs.replace(described, limit_ms=limit_ms, size=size)
+            size = 1 if request.program.ranks == "first-node" else width
+            described = msgspec.structs.replace(described, request=request, limit_ms=limit_ms, size=size)
         run = self._made(command, described)
         run.port = port
         if len(described.sites) == 1:

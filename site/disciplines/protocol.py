@@ -14,7 +14,7 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason
-from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.job import Job, JobForm, NodeIntervals, Running
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import HasState
 
@@ -245,6 +245,14 @@ class TellsAtEnd(Protocol):
 
     def own_at_end(self) -> object:
         """Return what a simulation tells as ``result.own``."""
+
+
+@runtime_checkable
+class ChoosesForms(Protocol):
+    """What `SiteCore` asks besides of a discipline whose jobs may have several forms (`Entry.has_forms`)."""
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return in which of the forms that it has of its own a running job runs; None if it has none."""
 
 
 @runtime_checkable

@@ -409,13 +409,16 @@ def test_completion(here: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
     assert grid_client.complete_sites("") == []
 
 
-def test_a_shell_gets_completions(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command itself answers a shell that completes."""
+@pytest.mark.parametrize(("words", "completed"), [("drain s", "south"), ("sites --ma", "--machines")])
+def test_a_shell_gets_completions(
+    here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str, completed: str
+) -> None:
+    """The command itself answers a shell that completes: names, and options."""
     monkeypatch.setenv("_GRIDWEAVE_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "gridweave drain s")
+    monkeypatch.setenv("COMP_WORDS", f"gridweave {words}")
     monkeypatch.setenv("COMP_CWORD", "2")
     status, out, _ = shell()
-    assert (status, out.split()) == (0, ["south"])
+    assert (status, out.split()) == (0, [completed])
 
 
 def test_numbers_of_jobs() -> None:

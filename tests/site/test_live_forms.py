@@ -77,6 +77,21 @@ def test_a_job_starts_in_the_form_that_ends_first_on_the_agent_of_its_machines()
     north.check_invariants()
 
 
+def test_a_form_may_have_a_command_of_its_own() -> None:
+    """The job runs the command of the form in which it starts, and its own in a form that names none."""
+    north = site()
+    forms = (
+        JobForm(width=2, on=("x86",), speed=1.5, argv=("mpi", "-n", "2")),
+        JobForm(width=4, on=("old",), speed=2.0),
+    )
+    commands = north.handle(0, UserSubmitted("one", asked(*forms)), UserSubmitted("two", asked(*forms)))
+    launched = [each.launch for each in commands if isinstance(each, StartRun)]
+    assert [(one.size, one.argv) for one in launched] == [(2, ("mpi", "-n", "2")), (4, ("true",))]
+    again = site()
+    again.restore(read_state(again, dump_state(north)))
+    assert [each.launch for each in again.runs.orders("m0", "m1") if isinstance(each, StartRun)] == launched
+
+
 def test_jobs_of_a_class_have_the_forms_of_the_class() -> None:
     """``--job-class cfd`` has the form that the site has for the class of that name; others run on one machine."""
     north = site()
@@ -138,6 +153,11 @@ def test_what_a_live_site_knows_is_edited() -> None:
             asked(JobForm()),
             SitePolicy(),
             "its machines are all alike, and the job has forms; hand it in with --nodes in place of --form",
+        ),
+        (
+            asked(JobForm(argv=("a", "b\0"))),
+            POLICY,
+            "command: 'b\\x00' contains a NUL character, which the operating system does not accept",
         ),
         (asked(JobForm(speed=0.0)), POLICY, "form 1 has the speed 0; above 0 and up to 10000"),
     ],

@@ -37,7 +37,7 @@ from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction
 from gridweave.site.explain import SiteReason, ahead_text
-from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.job import Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.state import CoreState
@@ -265,6 +265,7 @@ class Heterogeneous:
         else:
             number = int(self._site.class_of[machines[0]])
             rate, resource = speeds.alone[number], self._site.classes[number].name
+        form, is_in = self._site.form_at(one.job, machines[0], team)
         del self._waiting[one.job.job_id]
         one.planned_ms = None
         self._runs[one.job.job_id] = JobOnMachines(
@@ -276,7 +277,8 @@ class Heterogeneous:
             rate=rate,
             resource=resource,
             is_team=team is not None,
-            memory_mb=self._site.memory_mb(one.job, machines[0], team),
+            form=form,
+            memory_mb=is_in.memory_mb,
         )
         if rate != RATE_ONE:
             self._rates.append((one.job.job_id, rate))
@@ -293,7 +295,7 @@ class Heterogeneous:
         assert all(self._may_evict(level, run) for run in holders), "a machine would have two jobs"
         staying: list[JobOnMachines] = []
         if self._policy.evicted == "pause":
-            memory_mb = self._site.memory_mb(one.job, machines[0], team)
+            memory_mb = self._site.form_at(one.job, machines[0], team)[1].memory_mb
             pausable = [run for run in holders if not run.was.job.in_step]
             staying = those_that_may_stay(pausable, machines, memory_mb, self._site.room_mb)
         for run in holders:
@@ -385,6 +387,11 @@ class Heterogeneous:
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the machines of a running job; it has all their hardware threads."""
         return tuple((machine, machine + 1) for machine in self._runs[job_id].machines), ()
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return in which of the forms that it has of its own a running job runs; None if it has none."""
+        run = self._runs[job_id]
+        return run.was.job.forms[run.form] if run.was.job.forms else None
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
         """Return None: no two jobs share a machine."""

@@ -166,13 +166,14 @@ class Inventory:
         of_any = [form for form in self._forms if form.job_class is None]
         return job.forms or of_class or of_any or [Form(width=job.width)]
 
-    def memory_mb(self, job: Job, machine: int, team: Team | None) -> int:
-        """Return what a job has of each machine where it runs, on one alone or on a team: as its fastest form says."""
-        number = int(self.class_of[machine])
+    def form_at(self, job: Job, machine: int, team: Team | None) -> tuple[int, Form | JobForm]:
+        """Return in which form a job runs on a machine alone, or on a team: the first of the fastest, by its number."""
+        kind = int(self.class_of[machine])
         forms = self._forms_of(job)
         speeds = [self.speeds_in([form]) for form in forms]
-        rates = [one.alone[number] if team is None else one.teams.get(team, 0) for one in speeds]
-        return forms[rates.index(max(rates))].memory_mb
+        rates = [one.alone[kind] if team is None else one.teams.get(team, 0) for one in speeds]
+        number = rates.index(max(rates))
+        return number, forms[number]
 
     def speeds_in(self, forms: Sequence[Form | JobForm]) -> Speeds:
         """Return how fast a job of these forms runs where, the fastest of several forms."""

@@ -63,6 +63,7 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
     rate: int
     resource: str
     is_team: bool
+    form: int = 0
     memory_mb: int = 0
     paused_ms: int | None = None
     resumes_ms: int = 0
@@ -141,6 +142,8 @@ def those_that_may_stay(
     ----------
     holders : sequence of JobOnMachines
         All jobs on those machines; the first that fits stays.
+    form : int
+        The number of its form, of those that it has of its own or else of its class, from 0.
     memory_mb : int
         What the job that comes has of each machine.
     room_mb : mapping from int to int, optional

@@ -37,11 +37,12 @@ class QuickCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments."""
-        given, _, typed = self.make_parser(ctx).parse_args([*args])
-        if not any(param.is_eager for param in typed):  # such as --help, which tells of all
-            plain = dict(self._plain(given))
-            ctx.params |= plain
-            ctx.meta[_READ] = {"help", *plain}
+        if not ctx.resilient_parsing:  # else a shell completes it, and wants to know of all
+            given, _, typed = self.make_parser(ctx).parse_args([*args])
+            if not any(param.is_eager for param in typed):  # such as --help, which tells of all
+                plain = dict(self._plain(given))
+                ctx.params |= plain
+                ctx.meta[_READ] = {"help", *plain}
         return super().parse_args(ctx, args)
 
     def make_parser(self, ctx: Any) -> Any:

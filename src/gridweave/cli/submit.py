@@ -165,7 +165,8 @@ _Form = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FORM",
-        help="Form in which the job can run on machines that differ (width=4,on=x86,speed=3). Repeatable.",
+        help="Form in which the job can run on machines that differ (width=4,on=x86,speed=3), with its own command "
+        "after a colon if it has one. Repeatable.",
     ),
 ]
 _Key = Annotated[

@@ -367,10 +367,19 @@ def parse_form(text: str) -> JobForm:
     --------
     >>> parse_form("width=4,on=sparc+x86,speed=2.5") == JobForm(width=4, on=("sparc", "x86"), speed=2.5)
     True
+    >>> parse_form("width=4: ./parallel 'a b'").argv
+    ('./parallel', 'a b')
     """
     found: dict[str, Any] = {}
     right = "write for example width=4,on=sparc+x86,speed=2.5,cores=2,memory=512 (MB), each at most once"
-    for part in text.split(","):
+    ways, has_command, command = text.partition(":")
+    try:
+        found["argv"] = tuple(shlex.split(command))
+    except ValueError as error:
+        raise OptionError("--form", f"{text!r}: the command cannot be read: {error}") from None
+    if has_command and not found["argv"]:
+        raise OptionError("--form", f"{text!r}: no command after the colon; write for example width=4: ./solver")
+    for part in ways.split(","):
         name, is_given, value = (piece.strip() for piece in part.partition("="))
         if not is_given or name in found or name not in (*_FORM, "on"):
             raise OptionError("--form", f"{text!r}: {part.strip()!r} is not understood; {right}")

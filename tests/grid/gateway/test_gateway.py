@@ -45,10 +45,12 @@ async def test_what_a_job_uses_over_time_is_told_machine_by_machine() -> None:
         for first, last in ((0, 3), (4, 5)):
             curve = UsageCurve(site="", host="n1", first_rank=first, last_rank=last, size=7, start_ms=1, points=())
             backend.write(job_id, msgspec.json.encode(curve), rank=first, stream="usage")
-        backend.write(job_id, b'{"points": 1}', rank=6, stream="usage")
-        _, usage, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/usage")
-        assert [(piece["first_rank"], piece["last_rank"]) for piece in usage["pieces"]] == [(0, 3), (4, 5)]
-        assert not usage["is_whole"]
+        wrong = UsageCurve(site="", host="n1", first_rank=6, last_rank=6, size=7, start_ms=10**17, points=())
+        for written in (b'{"points": 1}', b"{" * 100_000, msgspec.json.encode(wrong)):
+            backend.written[job_id, 6, "usage"] = written
+            _, usage, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/usage")
+            assert [(piece["first_rank"], piece["last_rank"]) for piece in usage["pieces"]] == [(0, 3), (4, 5)]
+            assert not usage["is_whole"]
         curve = UsageCurve(
             site="", host="n1", first_rank=6, last_rank=6, size=7, start_ms=1, points=(UsagePoint(2, 0.5, 3),)
         )

@@ -32,7 +32,13 @@ async def test_from_submission_to_output(tmp_path: Path) -> None:
     """A job that is handed in over HTTP runs; its events, its output and its story are what really happened."""
     async with LocalGrid(tmp_path) as live, serving(live.backend) as grid:
         [job_id] = await grid.submit(
-            script("echo $GRIDWEAVE_RANK; echo wrong >&2", nodes=2, name="ranks"), X_Request_Id="r1"
+            # It runs until it was looked at once.
+            script(
+                "echo $GRIDWEAVE_RANK; echo wrong >&2; while [ ! -e ../usage.json ]; do sleep 0.05; done",
+                nodes=2,
+                name="ranks",
+            ),
+            X_Request_Id="r1",
         )
         await asyncio.wait_for(wait_for_end(grid, job_id), 60)
         _, record, _ = await grid.ask("GET", f"/v1/jobs/{job_id}")

@@ -302,13 +302,13 @@ async def test_what_a_job_uses_over_time_is_drawn(served: Served, backend: FakeB
     backend.start(job_id, (("north", 1), ("south", 1)))
     for rank, memory in enumerate((1 << 20, 2 << 20)):
         points = tuple(UsagePoint(second * 1000, 2.0 * second, memory) for second in range(1, 5))
-        curve = UsageCurve(site="", host="n1", first_rank=rank, last_rank=rank, size=2, start_ms=0, points=points)
+        curve = UsageCurve(site="", host="<b>n1", first_rank=rank, last_rank=rank, size=2, start_ms=0, points=points)
         backend.write(job_id, msgspec.json.encode(curve), rank=rank, stream="usage")
     await window.go(f"{served.url}/#/job/{job_id}")
     said = "at most 4 processors, at the end 4 processors, over 4.0 s"
     await expect(window.page.get_by_role("img", name=f"Processors busy: {said}")).to_be_visible()
     await expect(window.page.get_by_role("img", name="Memory: at most 3.0 MB")).to_be_visible()
-    await expect(window.page.get_by_text("Rank 0 on n1; Rank 1 on n1.")).to_be_visible()
+    await expect(window.page.get_by_text("Rank 0 on <b>n1; Rank 1 on <b>n1.")).to_be_visible()
     await window.page.locator("figure.chart ~ details summary").click()
     table = window.page.get_by_role("region", name="Use over time")
     await expect(table.get_by_role("row")).to_have_count(5)
