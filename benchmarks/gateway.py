@@ -164,22 +164,21 @@ async def flood(grid: Client) -> tuple[float, np.ndarray]:
     return FLOOD / (time.perf_counter() - begin_s), np.array(taken_s)
 
 
-async def add_flood(grid: Client, table: Table) -> None:
-    """Add what comes of many submissions in flight."""
-    rate, taken_s = await flood(grid)
+def add_flood(table: Table, rate: float, taken_s: np.ndarray) -> None:
+    """Add what came of many submissions in flight."""
     table.add_row(f"single submissions, {IN_FLIGHT} in flight", f"{rate:,.0f} jobs/s", "")
     for quantile in (50, 99, 100):
         table.add_row(f"... each, {quantile}%", f"{1000 * np.percentile(taken_s, quantile):.0f} ms", "")
 
 
-async def flood_here(table: Table) -> None:
-    """Add what comes of them before the grid of `gridweave up`; none of the jobs is left there."""
+async def flood_drained() -> tuple[float, np.ndarray]:
+    """Return what comes of them before the grid of `gridweave up`; none of the jobs is left there."""
     async with Client() as grid:
         names = [site.name for site in await grid.sites()]
         for name in names:
             await grid.drain(name)
         try:
-            await add_flood(grid, table)
+            return await flood(grid)
         finally:
             await grid.cancel([record.job_id async for record in grid.jobs(state=OPEN)])
             for name in names:
@@ -271,7 +270,7 @@ async def measure(url: str, table: Table) -> None:
         await settle(session, url)
         await add_singles(session, url, table, "all start and end at once")
     async with Client(url) as grid:
-        await add_flood(grid, table)
+        add_flood(table, *await flood(grid))
     async with aiohttp.ClientSession() as session:
         await settle(session, url)
         async with drained(url):
@@ -291,7 +290,7 @@ def main(arguments: list[str]) -> None:
     table = Table("what", "figure", "asked", title=f"The gateway {what}, {os.cpu_count()} cores")
     if "--flood" in arguments:
         table.title = "The gateway of the grid that runs here, its sites drained"
-        asyncio.run(flood_here(table))
+        add_flood(table, *asyncio.run(flood_drained()))
     else:
         with served(is_fake) as url:
             asyncio.run(measure(url, table))

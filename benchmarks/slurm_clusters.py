@@ -3,9 +3,11 @@
     python benchmarks/slurm_clusters.py [JOBS]
 
 Must be run as root, with slurm-wlm and munge installed. Two clusters of six nodes on this machine, each with the same
-jobs of own users, first alone, then beside jobs of the grid, which may have four nodes of each in pilots. A tenth of
-these are wider than either site. Told: how they ended, how far apart the ranks of each wide one began, as a histogram,
-and how long the own users waited each time. Asked for: all end well, and ranks begin within 100 ms of each other.
+jobs of own users: alone on all nodes, alone on the two that the cap leaves them (the other four are drained), and
+beside jobs of the grid, which may have four nodes of each in pilots. A tenth of these are wider than either site. Told:
+how they ended, how far apart the ranks of each wide one began, as a histogram, and how long the own users waited each
+time. Asked for: all end well, ranks begin within 100 ms of each other, and beside the grid own users wait no longer
+than alone on what the cap leaves them.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from batch_site import NODES as OF_GRID  # noqa: E402
 from batch_site import GridOfClusters  # noqa: E402
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules  # noqa: E402
 from gridweave.site.job import OVER  # noqa: E402
@@ -32,11 +36,14 @@ from slurm_cluster import SlurmCluster, running_cluster  # noqa: E402
 RESULTS = Path(__file__).parent / "results" / "slurm_clusters.json"
 JOBS, NODES, OWN_JOBS, PATIENCE_S = 200, 6, 20, 1_800.0
 PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle_ms=10_000))
+LEFT = NODES - OF_GRID
+"""Nodes of each cluster that the cap leaves its own users."""
+
 STEPS_MS = (10, 30, 100, 300, 1_000, 3_000)
 
 
-async def own_users(cluster: SlurmCluster, folder: Path) -> float:
-    """Submit the jobs of a cluster's own users, the same ones every time, and return their mean wait in seconds."""
+async def own_users(cluster: SlurmCluster, folder: Path) -> list[float]:
+    """Submit the jobs of a cluster's own users, the same ones every time, and return how long each waited, in s."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(1)
     for number in range(OWN_JOBS):
@@ -48,15 +55,28 @@ async def own_users(cluster: SlurmCluster, folder: Path) -> float:
         while len(list(folder.iterdir())) < OWN_JOBS or not all(each.stat().st_size for each in folder.iterdir()):
             await asyncio.sleep(0.2)
     told = [list(map(float, each.read_text().split())) for each in folder.iterdir()]
-    return statistics.mean(start_s - submit_s for submit_s, start_s in told)
+    return [start_s - submit_s for submit_s, start_s in told]
 
 
-async def both_alone(clusters: tuple[SlurmCluster, ...], folder: Path) -> list[float]:
-    """Return how long the own users of each cluster wait where there is no grid."""
-    return await asyncio.gather(*(own_users(each, folder / each.name) for each in clusters))
+async def both_alone(clusters: tuple[SlurmCluster, ...], folder: Path, nodes: int) -> list[list[float]]:
+    """Return how long the own users of each cluster wait where there is no grid, on so many of the nodes."""
+    others = [f"{each.name}[{nodes + 1}-{NODES}]" for each in clusters] if nodes < NODES else []
+    for cluster, names in zip(clusters, others, strict=False):
+        cluster.run("scontrol", "update", f"NodeName={names}", "State=DRAIN", "Reason=benchmark")
+    waits_s = await asyncio.gather(*(own_users(each, folder / each.name) for each in clusters))
+    for cluster, names in zip(clusters, others, strict=False):
+        cluster.run("scontrol", "update", f"NodeName={names}", "State=RESUME")
+    return waits_s
 
 
-async def with_grid(clusters: tuple[SlurmCluster, ...], folder: Path, jobs: int) -> dict[str, object]:
+def waits_text(what: str, waits_s: list[list[float]]) -> str:
+    """Return how long own users waited, in one line: the mean, the median and the longest over both clusters."""
+    every = sorted(wait for each in waits_s for wait in each)
+    told = statistics.mean(every), statistics.median(every), every[-1]
+    return f"own users wait {told[0]:6.2f} s (median {told[1]:5.2f}, longest {told[2]:6.2f}) {what}"
+
+
+async def with_grid(clusters: tuple[SlurmCluster, ...], folder: Path, jobs: int) -> dict[str, Any]:
     """Run the grid's jobs beside those of the own users, and return what came of both."""
     rng = np.random.default_rng(2)
     begun = folder / "begun"
@@ -97,10 +117,13 @@ def main(jobs: int) -> None:
         clusters = tuple(
             stack.enter_context(running_cluster(folder / each, each, NODES, "120")) for each in ("north", "south")
         )
-        alone_s = asyncio.run(both_alone(clusters, folder / "alone"))
-        print(f"own users wait {statistics.mean(alone_s):.2f} s where there is no grid")
-        found = asyncio.run(with_grid(clusters, folder / "grid", jobs)) | {"own_waits_alone_s": alone_s}
-    print(f"{jobs} jobs of the grid, {found['outcomes']}, in {found['s']} s; own users wait {found['own_waits_s']} s")
+        waits_s = {f"alone on {n} nodes": asyncio.run(both_alone(clusters, folder / f"{n}", n)) for n in (NODES, LEFT)}
+        found = asyncio.run(with_grid(clusters, folder / "grid", jobs))
+    waits_s[f"beside a grid that may have {NODES - LEFT} of {NODES}"] = found.pop("own_waits_s")
+    found["own_waits_s"] = waits_s
+    print(f"{jobs} jobs of the grid, {found['outcomes']}, in {found['s']} s")
+    for what, each_s in waits_s.items():
+        print(waits_text(what, each_s))
     spreads_ms = np.array(found["spreads_ms"])
     for low, high in zip((0, *STEPS_MS), (*STEPS_MS, np.inf), strict=True):
         count = int(((spreads_ms >= low) & (spreads_ms < high)).sum())

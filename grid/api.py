@@ -26,11 +26,14 @@ from gridweave.site.desk_messages import KeptNodes as KeptNodes  # noqa: PLC0414
 from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
+from gridweave.site.desk_messages import SiteExperience as SiteExperience  # noqa: PLC0414
 from gridweave.site.desk_messages import SiteInfo as SiteInfo  # noqa: PLC0414
+from gridweave.site.disciplines.known_times import KnownTimes as KnownTimes  # noqa: PLC0414
 from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRequest, SignalName
+from gridweave.site.launch import UsageCurve
 
 Scope = Literal["read", "submit", "cancel", "operate"]
 """What a token may do: see the sites, the queue and its user's jobs; hand in jobs; cancel, hold and release its user's
@@ -142,6 +145,22 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[StoryEntry]
 
 
+class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job uses over time, in its last attempt.
+
+    Attributes
+    ----------
+    pieces : list of UsageCurve
+        For each machine, in the order of the ranks there; none if nothing is kept of it any more.
+    is_whole : bool
+        Whether that is all of the job: false if it is on more machines than are told of, or one does not answer.
+    """
+
+    job_id: int
+    pieces: list[UsageCurve]
+    is_whole: bool
+
+
 class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Why a stream of events ends: the last thing that is told (``event: end`` of server-sent events).
 
@@ -156,6 +175,18 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: Literal["slow", "revoked", "stopping"]
     after: int
+
+
+class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a site is to know of how long jobs take.
+
+    Attributes
+    ----------
+    times : list of KnownTimes
+        In place of those of the same class or user and the same resource; those of 0 runs are forgotten.
+    """
+
+    times: Annotated[list[KnownTimes], Meta(min_length=1, max_length=MOST_LISTED)]
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ from gridweave.grid.messages import (
     PathsMeasured,
     ReportDone,
     ReportHeld,
+    ReportRefusal,
     ReportRefused,
     TellSite,
     ToSite,
@@ -583,7 +584,8 @@ class LiveGrid:
                 if cause == "user":
                     self._denied.add((site, record.request.user))
                     self._users_changed(record.request.user)
-                self.book.note(job_id, "refused", f"at {name}: {reason}")
+                if cause != "job":  # of which the core tells more
+                    self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
             case LeaseEnded() | Withdrawn():
                 self.book.note(job_id, "released", f"at {name}")
@@ -663,6 +665,8 @@ class LiveGrid:
                 case ReportRefused(job_id=job_id, reason=reason):
                     if not self.book.decline(job_id, reason):
                         self.book.refuse(self.book.records[job_id], reason)
+                case ReportRefusal(job_id=job_id, site=site, said=said):
+                    self.book.note(job_id, "refused", f"at {self._names[site]}: {said}")
                 case ReportHeld(job_id=job_id, attempt=attempt):
                     record = self.book.records[job_id]
                     self._waits_again(record)

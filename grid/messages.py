@@ -121,7 +121,15 @@ class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
     attempt: int  # number of its last attempt, for when it comes back
 
 
-GridCommand = ToSite | ReportRefused | ReportDone | ReportHeld
+class ReportRefusal(msgspec.Struct, frozen=True, tag="ReportRefusal", gc=False):
+    """Tell the user that a site which had taken a job will not have it: how often, why, and when it is asked again."""
+
+    job_id: int
+    site: int
+    said: str
+
+
+GridCommand = ToSite | ReportRefused | ReportRefusal | ReportDone | ReportHeld
 
 
 class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):

@@ -318,7 +318,6 @@ def _with_bandwidths(
 ) -> tuple[Topology, Paths]:
     """Widen the links that have carried more than they should; narrow paths that carry less, each by a gate."""
     speeds = {ends: pair.bandwidth_bps for ends, pair in known.items() if pair.bandwidth_bps is not None}
-    sites = len(topology.sites)
     bandwidth_bps = topology.bandwidth_bps.copy()
     stream_bps = paths.stream_bps.copy()
     for (one, other), speed in speeds.items():
@@ -340,16 +339,21 @@ def _with_bandwidths(
     topology = replace(topology, bandwidth_bps=bandwidth_bps)
     if not gates:
         return topology, paths
-    at = np.array([one * sites + other for one, other in gates], np.int64)
     targets = topology.node_of_site[[other for _, other in gates]]
-    numbers = len(topology.source) + np.arange(len(gates))
+    return (
+        _with_gates(topology, targets, np.array(list(gates.values()))),
+        _through_gates(paths, list(gates), len(topology.sites), len(topology.source)),
+    )
+
+
+def _through_gates(paths: Paths, ends: Sequence[tuple[int, int]], sites: int, first_gate: int) -> Paths:
+    """Return paths of which those between some ends lead through a gate at last: links, numbered in their order."""
+    at = np.array([one * sites + other for one, other in ends], np.int64)
+    numbers = first_gate + np.arange(len(ends))
     links = np.insert(paths.links, paths.first[at + 1], numbers.astype(np.uint32))
     longer = np.zeros(sites * sites + 1, np.int64)
     np.add.at(longer, at + 1, 1)
-    return (
-        _with_gates(topology, targets, np.array(list(gates.values()))),
-        replace(paths, first=paths.first + np.cumsum(longer), links=links),
-    )
+    return replace(paths, first=paths.first + np.cumsum(longer), links=links)
 
 
 def _narrowest(paths: Paths, bandwidth_bps: FloatArray) -> FloatArray:

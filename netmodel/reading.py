@@ -403,17 +403,22 @@ def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
         if link.back is not None:
             report.add((*path, "back"), f"link {row.label}: is one way, and has a way back; leave out one of them")
         return [row]
-    back = link.back or BackTable()
-    back_bps = _link_speed(back.bandwidth_bps, back.bandwidth, link, (*path, "back"), report)
+    return [row, _way_back(link, row, report)]
+
+
+def _way_back(link: LinkTable, row: LinkRow, report: Reporter) -> LinkRow:
+    """Return the way back over a cable: as the way there, but for what is said of it."""
+    back, path = link.back or BackTable(), (*row.path, "back")
+    back_bps = _link_speed(back.bandwidth_bps, back.bandwidth, link, path, report)
     there = row.back()
     if link.back is not None:
-        there.path = (*path, "back")
+        there.path = path
     for field in ("latency_ms", "loss", "jitter_ms"):
         if getattr(back, field) is not None:
             setattr(there, field, getattr(back, field))
     if back_bps is not None:
         there.bandwidth_bps = back_bps
-    return [row, there]
+    return there
 
 
 def _link_speed(bps: float | None, text: str | None, link: LinkTable, path: KeyPath, report: Reporter) -> float | None:

@@ -1,11 +1,14 @@
-"""Which nodes of a site are free."""
+"""Which nodes of a site are free, and which ports of its machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
+import msgspec
+
 from gridweave.errors import InputError
+from gridweave.site.messages import LOCAL, Machine
 
 Interval = tuple[int, int]
 
@@ -144,3 +147,72 @@ def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
         pieces.append((start, stop))
         width -= stop - start
         free &= carried
+
+
+class Port(msgspec.Struct, frozen=True):
+    """A port that was given to a job; number 0: none was free."""
+
+    machine: str = ""
+    number: int = 0
+    meeting: str = ""
+
+
+NO_PORT = Port()
+
+
+class Ports:
+    """The ports of a site's machines, each given to one job at a time.
+
+    Examples
+    --------
+    >>> from gridweave.site.messages import Machine
+    >>> ports = Ports([Machine(name="n0", nodes=1, ports=(2000, 2001))])
+    >>> first = ports.take("n0")
+    >>> first.meeting, ports.take("n0").meeting
+    ('127.0.0.1:2000', '')
+    >>> ports.give(first)
+    >>> ports.take("n0").number
+    2000
+    """
+
+    def __init__(self, machines: Collection[Machine]) -> None:
+        self._ranges = {machine.name: range(*machine.ports) for machine in machines}
+        self._taken: dict[str, set[int]] = {machine.name: set() for machine in machines}
+        self._hosts: dict[str, str] = {}
+
+    def state(self) -> tuple[dict[str, list[int]], dict[str, str]]:
+        """Return the ports that jobs have, and by which names machines are reached."""
+        return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts
+
+    def restore(self, taken: dict[str, list[int]], hosts: dict[str, str]) -> None:
+        """Take in what `state` has returned of the same machines."""
+        self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
+        self._hosts = hosts
+
+    def reached_by(self, machine: str, host: str) -> None:
+        """Have the ranks of later jobs reach a machine by this name."""
+        self._hosts[machine] = host
+
+    def host_of(self, machine: str) -> str:
+        """Return by which name a machine is reached; empty if it was never there."""
+        return self._hosts.get(machine, "")
+
+    def take(self, machine: str) -> Port:
+        """Return the lowest port of a machine that no job has; there may be none."""
+        taken = self._taken[machine]
+        number = next((port for port in self._ranges[machine] if port not in taken), 0)
+        if not number:
+            return NO_PORT
+        taken.add(number)
+        return Port(machine, number, f"{self._hosts.get(machine, LOCAL)}:{number}")
+
+    def give(self, port: Port) -> None:
+        """Take a port back."""
+        if port.number:
+            self._taken[port.machine].discard(port.number)
+
+    def taken(self) -> Iterator[tuple[str, int]]:
+        """Yield machine and number of the ports that jobs have."""
+        for machine, numbers in self._taken.items():
+            for number in numbers:
+                yield machine, number

@@ -20,6 +20,7 @@ from gridweave.site.messages import (
     Answer,
     BatchSeen,
     CancelJob,
+    Cause,
     ChangeRate,
     Command,
     CommitNodes,
@@ -29,6 +30,7 @@ from gridweave.site.messages import (
     EnqueueJob,
     Event,
     EvictJob,
+    ExperienceEdited,
     FragmentsMet,
     JobCancelled,
     JobFinished,
@@ -266,7 +268,8 @@ class ContractCore:
         said = SiteReason(nodes=self.nodes, free=site.free)
         if part.state == WAITING:
             ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
-            said = msgspec.structs.replace(said, ahead=ahead, reason=self._share.why_outside)
+            why = self._share.why_outside
+            said = msgspec.structs.replace(said, ahead=ahead, reason=why, cause=why)
             return forecast_at(name, said, now_ms, job_id, job.width, job.estimate_ms)
         reason = "its nodes are reserved until the start that was agreed on"
         said = msgspec.structs.replace(said, start_ms=part.start_ms, reason=reason)
@@ -374,7 +377,7 @@ class ContractCore:
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
                 return self._asked_by_own_user(event)
-            case BatchSeen():
+            case BatchSeen() | ExperienceEdited():
                 return (event,)
             case RequestQuote(width=width) if self.site.asks is not None and width > self.nodes:
                 self.site.asks.wished(self._now_ms, width)
@@ -642,7 +645,8 @@ class ContractCore:
                     self._out.append(command)
             elif isinstance(command, RefuseJob):
                 self._forget(command.job_id)
-                self._answer(Refused(command.job_id, part.attempt, command.reason))
+                cause: Cause = "job" if part.state == WAITING else ""
+                self._answer(Refused(command.job_id, part.attempt, command.reason, cause))
             elif isinstance(command, KillJob) and part.outcome == "finished":
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
                 self._out.append(command)
@@ -729,7 +733,12 @@ class ContractCore:
         if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
             reason = f"{reason}; {note}"
         slowdown, takes_parts = self._slowdown_of(request, room), self.site.takes_parts
-        return Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
+        quoted = Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
+        if self.site.asks is not None:
+            coming, coming_ms = self.site.asks.coming(self._now_ms, request.length_ms)
+            if coming_ms is not None and min(coming, room) > free:
+                quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
+        return quoted
 
     def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
         """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""

@@ -19,12 +19,14 @@ from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import (
     AsksBatchSystem,
     ChangesRates,
+    ChoosesForms,
     ChoosesNodes,
     CountsWork,
     Discipline,
     Eviction,
     EvictsJobs,
     KeepsFigures,
+    LearnsTimes,
     MovesJobs,
     MovesStarts,
     Policy,
@@ -32,7 +34,7 @@ from gridweave.site.disciplines.protocol import (
     TellsSwitches,
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
-from gridweave.site.job import Job, NodeIntervals, Running, check_job, why_impossible
+from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,
@@ -41,6 +43,7 @@ from gridweave.site.messages import (
     Command,
     Event,
     EvictJob,
+    ExperienceEdited,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -104,7 +107,8 @@ class SiteCore:
     def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
         self._pool = NodePool(nodes)
         entry = entry_of(policy)
-        self.slices_time, self.shares_nodes = entry.slices_time, entry.shares_nodes
+        may_pause = entry.may_pause(policy)
+        self.slices_time, self.shares_nodes = entry.slices_time or may_pause, entry.shares_nodes or may_pause
         self.gives_fractions, self.has_forms = entry.gives_fractions, entry.has_forms
         self._use(entry.make(nodes, policy, week_offset_ms))
         # Whether nodes are here to be held; a batch system gives them to each job when it likes.
@@ -152,6 +156,15 @@ class SiteCore:
     def own_at_end(self) -> object:
         """What the discipline tells of a run that is over; None if nothing."""
         return self._discipline.own_at_end() if isinstance(self._discipline, TellsAtEnd) else None
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return in which of its forms a job runs, where it has forms of its own."""
+        return self._discipline.form_of(job_id) if isinstance(self._discipline, ChoosesForms) else None
+
+    @property
+    def learns(self) -> LearnsTimes | None:
+        """The discipline, where it learns how long jobs take."""
+        return self._discipline if isinstance(self._discipline, LearnsTimes) else None
 
     @property
     def asks(self) -> AsksBatchSystem | None:
@@ -229,6 +242,10 @@ class SiteCore:
             return self._reserve(event)
         if isinstance(event, BatchSeen):
             return self._batch_seen(event)
+        if isinstance(event, ExperienceEdited):
+            if self.learns is not None:
+                self.learns.edit_times(event.times)
+            return []
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
     def _batch_seen(self, event: BatchSeen) -> list[Command]:
@@ -324,6 +341,11 @@ class SiteCore:
             change_ms = reservation.start_ms + (reservation.length_ms if begun else 0)
             next_ms = change_ms if next_ms is None else min(next_ms, change_ms)
         return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
+
+    def why_paused(self, now_ms: int, job_id: int) -> str:
+        """Return for which job a running one stands still as it was evicted; empty if it does not."""
+        is_evicted = self._evicts is not None and job_id in self._nodes_of and self._evicts.is_paused(job_id)
+        return self._evicts.why_paused(now_ms, job_id) if self._evicts is not None and is_evicted else ""
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier.
@@ -534,7 +556,8 @@ class SiteCore:
         return next(limits, None)
 
     def _may_be_killed(self, running: Running) -> bool:
-        return running.job.job_id not in self._killed
+        job_id = running.job.job_id
+        return job_id not in self._killed and not (self._evicts is not None and self._evicts.is_paused(job_id))
 
     def _kill_overdue(self) -> list[Command]:
         """Command the end of the jobs that have reached their limit; a driver that simulates has ended them itself."""

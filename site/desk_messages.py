@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals, State
 
 MOST_LISTED = 1_000
@@ -179,7 +180,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     policy : str
         How it schedules by itself, in words that tell apart any two policies; empty: not known.
     paused : tuple of int
-        Jobs that run there and stand still until their time slice comes.
+        Jobs that run there and stand still: until their time slice comes, or those have ended that were to go first.
     busy : tuple of BusyNodes
         What runs on which nodes.
     progress : tuple of JobProgress
@@ -210,6 +211,22 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     users: str = ""
 
 
+class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site knows of how long jobs take.
+
+    Attributes
+    ----------
+    learns : bool
+        Whether it learns that at all: its discipline does, or does not.
+    times : list of KnownTimes
+        By class, user and resource.
+    """
+
+    site: str
+    learns: bool
+    times: list[KnownTimes] = []
+
+
 class SiteNames(msgspec.Struct, frozen=True):
     """A site of the grid: its name, how many of its nodes the grid may have, and its machines."""
 
@@ -221,7 +238,7 @@ class SiteNames(msgspec.Struct, frozen=True):
 EventKind = Literal[
     "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
     "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "evicts", "evicted", "retried",
-    "ended",
+    "paused", "resumed", "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

@@ -39,6 +39,8 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
         The running jobs that end by ``start_ms``, by their estimates; empty if there is none.
     reason : str
         One line for a person, with numbers.
+    cause : str
+        The same without numbers, if the discipline tells it; what differs in numbers alone is one cause.
     """
 
     site: str = ""
@@ -49,6 +51,7 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
     ahead: int = 0
     waits_for: tuple[int, ...] = ()
     reason: str = ""
+    cause: str = ""
 
 
 class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
         How many jobs stand before it in the queue.
     reason : str
         Why it waits, in one line.
+    cause : str
+        The same without numbers, if whoever words it tells it; what differs in numbers alone is one cause.
     split : SplitReason, optional
         None where nothing is split.
     queues : tuple of str
@@ -108,6 +113,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     length_ms: int = 0
     ahead: int = 0
     reason: str = ""
+    cause: str = ""
     sites: tuple[SiteReason, ...] = ()
     split: SplitReason | None = None
     queues: tuple[str, ...] = ()
@@ -133,6 +139,7 @@ def forecast_at(
         length_ms=length_ms,
         ahead=said.ahead,
         reason=said.reason,
+        cause=said.cause,
         sites=(msgspec.structs.replace(said, site=site),),
     )
 

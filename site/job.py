@@ -143,6 +143,8 @@ class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         How many times as fast as its limit says the work is done, on machines of speed 1.
     cores, memory_mb : int
         What each of its machines must have.
+    argv : tuple of str
+        Its command and the arguments of that, in place of those of the job; empty: those of the job.
     """
 
     on: tuple[str, ...] = ()
@@ -150,6 +152,7 @@ class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     speed: float = 1.0
     cores: int = 1
     memory_mb: int = 0
+    argv: tuple[str, ...] = ()
 
 
 IfEvicted = Literal["", "never", "restart", "checkpoint"]
@@ -444,9 +447,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         All of these must have come true before it goes into the queue.
     account : str
         Whose node-hours it uses; the maxima of an account count for all its users together.
-    forms : tuple of JobForm
-        Of which the site chooses one; then `nodes` is the width of the widest. Only a site whose machines differ takes
-        such a job.
     batch_options : tuple of str
         Options for the batch system that its nodes belong to, each ``name=value``; only a site that passes all of them
         on takes the job.
@@ -639,27 +639,48 @@ def request_problem(request: JobRequest) -> str | None:
         return f"limit_ms is {request.limit_ms}; a time from 1 to {MAX_TIME_MS} ms"
     if not 0 <= request.sensitivity <= 1e6:
         return f"sensitivity is {request.sensitivity}; a number from 0 to 1e6"
-    program = request.program
     return (
         _bound_problem(request)
         or _order_problem(request)
         or _batch_problem(request)
         or forms_problem(request.nodes, request.forms)
         or _needs_problem(request)
-        or launch_problem(
-            Launch(
-                job_id=0,
-                attempt=0,
-                ranks=(Rank(0),),
-                argv=program.argv,
-                call=program.call,
-                environment=program.environment,
-                working_directory=program.working_directory,
-                grace_ms=program.grace_ms,
-                output_limit_bytes=program.output_limit_bytes,
-            )
+        or next((problem for form in (None, *request.forms) if (problem := _command_problem(request, form))), None)
+    )
+
+
+def _command_problem(request: JobRequest, form: JobForm | None) -> str | None:
+    """Return what is wrong with the program of a job, or with the command of one of its forms, if that has one."""
+    program = in_form(request, form).program
+    if form is not None and form.argv and program.call is not None:
+        return "the job runs a function, and a form of it has a command; give one of the two"
+    return launch_problem(
+        Launch(
+            job_id=0,
+            attempt=0,
+            ranks=(Rank(0),),
+            argv=program.argv,
+            call=program.call,
+            environment=program.environment,
+            working_directory=program.working_directory,
+            grace_ms=program.grace_ms,
+            output_limit_bytes=program.output_limit_bytes,
         )
     )
+
+
+def in_form(request: JobRequest, form: JobForm | None) -> JobRequest:
+    """Return what runs of a job in one of its forms: with the command of that, if it has one.
+
+    Examples
+    --------
+    >>> job = JobRequest(program=Program(argv=("serial",)), limit_ms=1000)
+    >>> in_form(job, JobForm(argv=("parallel", "-v"))).program.argv, in_form(job, JobForm()) is job
+    (('parallel', '-v'), True)
+    """
+    if form is None or not form.argv:
+        return request
+    return msgspec.structs.replace(request, program=msgspec.structs.replace(request.program, argv=form.argv))
 
 
 def _bound_problem(request: JobRequest) -> str | None:
@@ -673,6 +694,8 @@ def _bound_problem(request: JobRequest) -> str | None:
         return f"priority is {request.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     texts = {f"environment: {name[:100]}": f"{name}={value}" for name, value in program.environment.items()}
     texts |= {f"argument {number} of the command": text for number, text in enumerate(program.argv)}
+    for place, form in enumerate(request.forms, start=1):
+        texts |= {f"argument {number} of the command of form {place}": text for number, text in enumerate(form.argv)}
     total = 0
     for what, text in texts.items():
         size = len(text.encode(errors="surrogatepass"))

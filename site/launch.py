@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from gridweave.site.elements import Element, Ranges, ranges_problem
 
@@ -384,6 +385,54 @@ def both_ran(one: Ran, other: Ran) -> Ran:
     if one is None or other is None:
         return one or other
     return max(one[0], other[0]), max(one[1], other[1])
+
+
+_UnixMs = Annotated[int, Meta(ge=0, le=8_640_000_000_000_000)]
+"""Unix time in ms, as far as browsers know it."""
+
+_Rank = Annotated[int, Meta(ge=0, le=10**7)]
+
+
+class UsagePoint(msgspec.Struct, frozen=True, array_like=True):
+    """What a piece of a job had used up to an instant.
+
+    Attributes
+    ----------
+    at_ms : int
+        By the clock of its machine, Unix time.
+    cpu_s : float
+        Processor time of all its processes since they began.
+    memory_bytes : int
+        The most that they had together at a look since the point before.
+    """
+
+    at_ms: _UnixMs
+    cpu_s: Annotated[float, Meta(ge=0)]
+    memory_bytes: Annotated[int, Meta(ge=0)]
+
+
+class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """What a piece of a job used over time; as it lies where its user may write, it is bounded.
+
+    Attributes
+    ----------
+    site, host : str
+        Where it runs; the host as its operating system calls itself.
+    first_rank, last_rank, size : int
+        The ranks of the piece, of so many of the whole job.
+    start_ms : int
+        When its processes began, by the clock of its machine, Unix time; they had used nothing then.
+    points : tuple of UsagePoint
+        In order of time; at most 120 and the newest.
+    """
+
+    site: Annotated[str, Meta(max_length=200)]
+    host: Annotated[str, Meta(max_length=200)]
+    first_rank: _Rank
+    last_rank: _Rank
+    size: _Rank
+    start_ms: _UnixMs
+    points: Annotated[tuple[UsagePoint, ...], Meta(max_length=1000)]
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:

@@ -75,7 +75,8 @@ class Bound(msgspec.Struct, frozen=True):
         """What binds, and by how much, in one line."""
         kind, name, _ = self.group
         if kind == "array":
-            return f"{self.most} jobs of its array {self.group[2]} are under way, as many as may be"
+            are = "is" if self.most == 1 else "are"
+            return f"{_jobs(self.most)} of its array {self.group[2]} {are} under way, as many as may be"
         whose = whose_text(kind, name)
         if self.what == "jobs":
             return f"{whose} has {_jobs(self.there)} under way and may have {self.most}: {self.missing} too many"

@@ -7,10 +7,12 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gridweave.site.allocation import NO_PORT, Port
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.elements import of_attempt
@@ -22,6 +24,7 @@ from gridweave.site.job import (
     Job,
     JobRecord,
     JobRequest,
+    in_form,
     request_problem,
     why_impossible,
 )
@@ -29,6 +32,7 @@ from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
+    BatchSeen,
     ChangeRate,
     CommitNodes,
     Ended,
@@ -62,7 +66,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import NO_PORT, Port, Run, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.runs import Run, Runs, RunsState, SiteSettings, make_run
 from gridweave.site.state import CoreState, with_parts
 
 
@@ -179,7 +183,8 @@ class LiveSite:
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
         if found is None and record is not None:
-            return record_forecast(record, now_ms, self.book.why_kept(job_id, now_ms))
+            why = self.core.site.why_paused(now_ms, job_id) or self.book.why_kept(job_id, now_ms)
+            return record_forecast(record, now_ms, why)
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
@@ -338,13 +343,16 @@ class LiveSite:
 
     def _run_core(self) -> None:
         events, self._inner = self._inner, []
-        for command in self.core.handle(self._now_ms, *events):
+        commands = self.core.handle(self._now_ms, *events)
+        self._note_lost(events)
+        for command in commands:
             match command:
                 case StartJob():
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
                     speed = rate / RATE_ONE if self._gives_parts else 1.0
+                    self._note_pause(job_id, rate)
                     self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
                 case MoveJob():
                     self._move(command)
@@ -360,6 +368,21 @@ class LiveSite:
                         self.book.end(record, "failed", reason)
                 case ToGrid(answer=answer):
                     self._answer(answer)
+
+    def _note_pause(self, job_id: int, rate: int) -> None:
+        """Note that a job stands still as another has its machines, or that it goes on there."""
+        if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
+            self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
+        elif self.core.site.evicts_jobs and job_id in self.runs.paused():
+            self.book.note(job_id, "resumed", f"at {self.settings.name}")
+
+    def _note_lost(self, events: Iterable[ContractEvent]) -> None:
+        """Tell of jobs whose nodes a batch system took back before they began, and when these are asked for again."""
+        asks = [ask for event in events if isinstance(event, BatchSeen) for ask in event.asks if ask.state == "over"]
+        for ask in asks:
+            forecast = self.core.forecast(self._now_ms, ask.job_id)
+            if forecast is not None:
+                self.book.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob) -> None:
         """Have the machines start a job that was given nodes: of the site's own users, or of the grid.
@@ -383,10 +406,11 @@ class LiveSite:
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
         if evicts and len(described.sites) == 1:
-            # In one of its forms it may have other nodes than it asked for.
+            # In one of its forms it may have other nodes than it asked for, and another command.
+            request = in_form(described.request, self.core.site.form_of(command.job_id))
             width = sum(high - low for low, high in command.nodes)
-            size = 1 if described.request.program.ranks == "first-node" else width
-            described = msgspec.structs.replace(described, limit_ms=limit_ms, size=size)
+            size = 1 if request.program.ranks == "first-node" else width
+            described = msgspec.structs.replace(described, request=request, limit_ms=limit_ms, size=size)
         run = self._made(command, described)
         run.port = port
         if len(described.sites) == 1:

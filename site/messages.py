@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.elements import Element
 from gridweave.site.eligibility import Past
 from gridweave.site.job import (
@@ -117,7 +118,21 @@ class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
     problem: str = ""  # why it does not answer; empty if it does
 
 
-Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | BatchSeen
+class ExperienceEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited", gc=False):
+    """An operator knows better how long jobs take."""
+
+    times: tuple[KnownTimes, ...]  # in place of those of the same kind; those of 0 runs are forgotten
+
+
+Event = (
+    JobSubmitted
+    | JobFinished
+    | JobCancelled
+    | ReservationRequested
+    | ReservationCancelled
+    | BatchSeen
+    | ExperienceEdited
+)
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
@@ -293,8 +308,9 @@ Request = (
 )
 
 
-Cause = Literal["", "user"]
-"""Of a refusal: ``user`` if the site takes no job of that user, which no wait changes; otherwise what it has now."""
+Cause = Literal["", "user", "job"]
+"""Of a refusal: ``user`` if the site takes no job of that user, which no wait changes; ``job`` if it had taken the job
+and will not have it after all, as its batch system cancels it; otherwise what it has now."""
 
 
 class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
@@ -308,6 +324,10 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     slowdown: float | None = None
     cause: Cause = ""  # of a refusal
     takes_parts: bool = True  # of a job on several sites
+    # Nodes for this length that the site has asked its batch system for, and that nothing which waits there needs; and
+    # when the last of them is expected.
+    coming: int = 0
+    coming_ms: int | None = None
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
@@ -594,6 +614,7 @@ LiveSiteEvent = (
     | MachineForgotten
     | MaximaSet
     | BatchSeen
+    | ExperienceEdited
 )
 """What a live site is told."""
 

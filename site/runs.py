@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.allocation import nodes_of_groups
+from gridweave.site.allocation import NO_PORT, Port, Ports, nodes_of_groups
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
@@ -20,7 +20,6 @@ from gridweave.site.elements import Element, count_of, elements_problem, indexes
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName, part_of_nodes, task_groups
 from gridweave.site.launch import ANYONE, Launch, NodePart, Ran, Rank, TakenUsers, Used, both_ran, total_usage
 from gridweave.site.messages import (
-    LOCAL,
     ConfirmRun,
     EndRun,
     FragmentEnding,
@@ -81,77 +80,6 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> int:
         """Nodes of the site."""
         return sum(machine.nodes for machine in self.machines)
-
-
-class Port(msgspec.Struct, frozen=True):
-    """A port that was given to a job; number 0: none was free."""
-
-    machine: str = ""
-    number: int = 0
-    meeting: str = ""
-
-
-NO_PORT = Port()
-
-
-class Ports:
-    """The ports of a site's machines, each given to one job at a time.
-
-    Examples
-    --------
-    >>> from gridweave.site.messages import Machine
-    >>> from gridweave.site.policy import SitePolicy
-    >>> machine = Machine(name="n0", nodes=1, ports=(2000, 2001))
-    >>> ports = Ports(SiteSettings(name="north", number=0, machines=(machine,), policy=SitePolicy()))
-    >>> first = ports.take("n0")
-    >>> first.meeting, ports.take("n0").meeting
-    ('127.0.0.1:2000', '')
-    >>> ports.give(first)
-    >>> ports.take("n0").number
-    2000
-    """
-
-    def __init__(self, settings: SiteSettings) -> None:
-        self._ranges = {machine.name: range(*machine.ports) for machine in settings.machines}
-        self._taken: dict[str, set[int]] = {machine.name: set() for machine in settings.machines}
-        self._hosts: dict[str, str] = {}
-
-    def state(self) -> tuple[dict[str, list[int]], dict[str, str]]:
-        """Return the ports that jobs have, and by which names machines are reached."""
-        return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts
-
-    def restore(self, taken: dict[str, list[int]], hosts: dict[str, str]) -> None:
-        """Take in what `state` has returned of the same machines."""
-        self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
-        self._hosts = hosts
-
-    def reached_by(self, machine: str, host: str) -> None:
-        """Have the ranks of later jobs reach a machine by this name."""
-        self._hosts[machine] = host
-
-    def host_of(self, machine: str) -> str:
-        """Return by which name a machine is reached; empty if it was never there."""
-        return self._hosts.get(machine, "")
-
-    def take(self, machine: str) -> Port:
-        """Return the lowest port of a machine that no job has; there may be none."""
-        taken = self._taken[machine]
-        number = next((port for port in self._ranges[machine] if port not in taken), 0)
-        if not number:
-            return NO_PORT
-        taken.add(number)
-        return Port(machine, number, f"{self._hosts.get(machine, LOCAL)}:{number}")
-
-    def give(self, port: Port) -> None:
-        """Take a port back."""
-        if port.number:
-            self._taken[port.machine].discard(port.number)
-
-    def taken(self) -> Iterator[tuple[str, int]]:
-        """Yield machine and number of the ports that jobs have."""
-        for machine, numbers in self._taken.items():
-            for number in numbers:
-                yield machine, number
 
 
 MOST_CODES = 20
@@ -438,7 +366,7 @@ class Runs:
     """
 
     def __init__(self, settings: SiteSettings, book: JobBook) -> None:
-        self.ports = Ports(settings)
+        self.ports = Ports(settings.machines)
         self.over: dict[int, Run] = {}
         self.begun: list[Run] = []
         self._book = book
@@ -574,10 +502,13 @@ class Runs:
         return run is not None and run.attempt == attempt
 
     def signal(self, job_id: int, attempt: int, signal: SignalName) -> None:
-        """Have the machines send the ranks of a job a signal, those that run."""
+        """Have the machines send the ranks of a job a signal, those that run.
+
+        Each knows what has begun there, also before it has said so here.
+        """
         run = self._runs.get(job_id)
-        if run is not None and run.attempt == attempt and not run.ending:
-            machines = [machine for machine, piece in run.pieces.items() if piece.has_run and not piece.is_over]
+        if run is not None and run.attempt == attempt and not (run.ending or run.is_kept):
+            machines = [machine for machine, piece in run.pieces.items() if not piece.is_over]
             self._book.out += [SignalRun(machine, job_id, attempt, signal) for machine in machines]
 
     def _ends(self, job_id: int) -> None:

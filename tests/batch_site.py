@@ -166,7 +166,7 @@ class GridOfClusters:
     async def __aenter__(self) -> GridOfClusters:
         """Start it."""
         for site in self.sites:
-            site.folder.mkdir()
+            site.folder.mkdir(exist_ok=True)
             site.grid = self.driver
             await site.start()
         self._works = asyncio.ensure_future(self.driver.run())

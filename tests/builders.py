@@ -221,6 +221,26 @@ def to_workload(jobs: Sequence[Job], *, nodes: int | None = None) -> Workload:
     )
 
 
+def workload_of_gaps(
+    rows: list[tuple[int, int, int, int]], *, nodes: int = 16, tick_ms: int = 1000, overran: list[bool] | None = None
+) -> Workload:
+    """Return the jobs with these gaps, widths, estimates and run times in ticks (the run time cut at the estimate)."""
+    from gridweave.scenarios.workload.table import Workload
+
+    gap, width, estimate, run = np.array(rows, np.int64).T
+    run = np.minimum(run, estimate)
+    return Workload(
+        job_id=np.arange(len(rows)),
+        submit_ms=np.cumsum(gap) * tick_ms,
+        width=width,
+        estimate_ms=estimate * tick_ms,
+        run_ms=run * tick_ms,
+        overran=np.zeros(len(rows), np.bool_) if overran is None else np.array(overran) & (run == estimate),
+        nodes=nodes,
+        name="small",
+    )
+
+
 def cancelling(rng: np.random.Generator, workload: Workload) -> Workload:
     """Let users cancel half of the jobs, at any time after their submission."""
     count, span_ms = len(workload), int(workload.submit_ms[-1] - workload.submit_ms[0])

@@ -23,6 +23,7 @@ from gridweave.grid.api import (
     JobQuery,
     KeptNodes,
     KnownNetwork,
+    KnownTimes,
     NetworkLink,
     NetworkNode,
     Outlook,
@@ -33,6 +34,7 @@ from gridweave.grid.api import (
     QueuedJob,
     ScheduledJob,
     Scheduling,
+    SiteExperience,
     SiteInfo,
     SiteReason,
     StoryEntry,
@@ -41,6 +43,7 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.grid.gateway.backend import Backend
+from gridweave.site.disciplines.known_times import TimesKey, in_order
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
 
@@ -67,6 +70,7 @@ class FakeBackend(Backend):
         self.stories: dict[int, list[StoryEntry]] = {}
         self.told: list[JobEvent] = []
         self.written: dict[tuple[int, int, str], bytes] = {}
+        self.learned: dict[TimesKey, KnownTimes] = {}
         self.draining: dict[str, bool] = {"north": False, "south": False}
         self.progress: dict[str, list[JobProgress]] = {}
         self.kept: dict[str, list[KeptNodes]] = {}
@@ -318,6 +322,18 @@ class FakeBackend(Backend):
         if site not in self.draining:
             raise InputError(f"site {site!r:.50} is none of north, south")
         self.draining[site] = draining
+
+    async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
+        """Return what a site has learned; only north learns."""
+        self._check()
+        if site not in self.draining:
+            raise InputError(f"site {site!r:.50} is none of north, south")
+        if site == "south":
+            return SiteExperience(site=site, learns=False)
+        for known in changes:
+            self.learned.pop(known.key, None)
+            self.learned |= {known.key: known} if known.runs else {}
+        return SiteExperience(site=site, learns=True, times=in_order(self.learned.values()))
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return what waits."""

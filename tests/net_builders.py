@@ -5,6 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
+from gridweave.errors import InputError
 from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
@@ -13,6 +14,28 @@ from gridweave.netmodel.routing import find_paths
 from gridweave.scenarios.workload.table import Workload
 
 PATTERN_NAMES = tuple(PATTERNS)
+
+ZOO = """\
+graph [
+  label "Zoo"
+  node [ id 0 label "AMS" Longitude 4.88969 Latitude 52.37403 ]
+  node [ id 1 label "BRU" Longitude 4.34878 Latitude 50.85045 ]
+  node [ id 2 label "FRA" Longitude 8.68333 Latitude 50.11667 ]
+  node [ id 3 label "Kiev" ]
+  node [ id 4 label "FRA" Longitude 8.6 Latitude 50.2 ]
+  edge [ source 0 target 1 LinkSpeedRaw 10000000000.0 LinkLabel "10 Gbps" ]
+  edge [ source 1 target 2 LinkSpeed "2.5" LinkSpeedUnits "G" ]
+  edge [ source 2 target 0 LinkLabel "Lit Fibre" LinkLabel "155 Mbps" ]
+  edge [ source 2 target 3 LinkLabel "Lit Fibre" ]
+  edge [ source 0 target 1 LinkSpeedRaw 10000000000.0 ]
+  edge [ source 2 target 4 LinkSpeed "1" LinkSpeedUnits "G" latency_ms 0.25 jitter_ms 0.5 loss 0.001 ]
+]
+"""
+
+
+def no_file(name: str) -> str:
+    """Refuse to read another file."""
+    raise InputError(f"{name}: there is no such file")
 
 
 def drawn_model(rng: np.random.Generator, sites: int) -> NetworkModel:

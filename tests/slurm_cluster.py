@@ -44,26 +44,33 @@ MpiDefault=none
 MailProg=/bin/true
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime={longest} State=UP
+{more}
 """
+
+URGENT = """\
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
+"""
+"""What makes a cluster take nodes away for jobs of its partition urgent."""
 
 
 class SlurmCluster:
     """A cluster of nodes that are all this machine; its partition is called main."""
 
-    def __init__(self, folder: Path, name: str, nodes: int, longest: str = "INFINITE") -> None:
+    def __init__(self, folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = "") -> None:
         self.folder, self.name, self.nodes = folder, name, nodes
         self.conf = folder / "slurm.conf"
         port, *ports = [unused_port() for _ in range(nodes + 1)]
         host = socket.gethostname().partition(".")[0]
         lines = [
-            f"NodeName={name}{number + 1} NodeHostname={host} NodeAddr=127.0.0.1 Port={each} CPUs=2 State=UNKNOWN"
+            f"NodeName={name}{number + 1} NodeHostname={host} NodeAddr=127.0.0.1 Port={each} CPUs=2"
             for number, each in enumerate(ports)
         ]
         for each in ("state", "spool"):
             (folder / each).mkdir(parents=True)
-        self.conf.write_text(
-            _CONF.format(name=name, host=host, port=port, folder=folder, nodes="\n".join(lines), longest=longest)
-        )
+        told = {"name": name, "host": host, "port": port, "folder": folder, "longest": longest, "more": more}
+        self.conf.write_text(_CONF.format(nodes="\n".join(lines), **told))
 
     def run(self, *command: str) -> str:
         """Run a command of Slurm, and return what it prints."""
@@ -76,7 +83,8 @@ class SlurmCluster:
         self.start_controller()
         for number in range(self.nodes):
             self.start_node(number)
-        self.wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.nodes), "idle nodes")
+        idle = ("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D")
+        self.wait(lambda: self.run(*idle).strip() == str(self.nodes), "idle nodes")
 
     def start_controller(self) -> None:
         """Start the controller, or start it anew, and wait until it answers."""
@@ -132,7 +140,9 @@ class SlurmCluster:
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, name: str, nodes: int, longest: str = "INFINITE") -> Iterator[SlurmCluster]:
+def running_cluster(
+    folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = ""
+) -> Iterator[SlurmCluster]:
     """Yield a cluster that runs; skip where there is no Slurm."""
     needed = [
         shutil.which(each, path=f"{os.defpath}:/usr/sbin") for each in ("slurmctld", "slurmd", "sbatch", "munged")
@@ -143,7 +153,7 @@ def running_cluster(folder: Path, name: str, nodes: int, longest: str = "INFINIT
         Path("/run/munge").mkdir(exist_ok=True)
         shutil.chown("/run/munge", "munge", "munge")
         subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged"], check=True)
-    cluster = SlurmCluster(folder, name, nodes, longest)
+    cluster = SlurmCluster(folder, name, nodes, longest, more)
     try:
         cluster.up()
         yield cluster

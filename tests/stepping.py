@@ -1,4 +1,4 @@
-"""The reference's records as the package has them, and a small driver that tells a `SiteCore` what happens."""
+"""The reference's records as the package has them, and what tells a core what happens."""
 
 from __future__ import annotations
 
@@ -119,6 +119,13 @@ def step(
             elif isinstance(command, RefuseReservation):
                 stepped.answers[command.reservation_id] = (False, command.earliest_start_ms)
         core.check_invariants()
+
+
+def do(core: Any, now_ms: int, *events: Any) -> list[Any]:
+    """Return what a core commands; its state must hold."""
+    commands = list(core.handle(now_ms, *events))
+    core.check_invariants()
+    return commands
 
 
 def _submissions(jobs: list[PlainJob], requests: list[Reservation], now: int) -> list[Event]:

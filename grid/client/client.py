@@ -600,6 +600,10 @@ class Client:
         """Return all that has happened to a job."""
         return await self.transport.call("GET", f"/v1/jobs/{job_id}/story", api.Story)
 
+    async def usage(self, job_id: int) -> api.UsageOverTime:
+        """Return what a job uses over time, machine by machine, as long as its output is kept there."""
+        return await self.transport.call("GET", f"/v1/jobs/{job_id}/usage", api.UsageOverTime)
+
     async def events(
         self,
         *,
@@ -667,6 +671,20 @@ class Client:
     async def resume(self, site: str) -> None:
         """Have a drained site take jobs of the grid again."""
         await self.transport.call("POST", f"/v1/sites/{_in_path(site)}/resume", api.Done)
+
+    async def experience(self, site: str, changes: Sequence[api.KnownTimes] = ()) -> api.SiteExperience:
+        """Return how long jobs take, as far as a site knows that, after some changes.
+
+        Parameters
+        ----------
+        changes : sequence of KnownTimes
+            In place of what it knows of the same class or user and the same resource; those of 0 runs are forgotten.
+        """
+        path = f"/v1/sites/{_in_path(site)}/experience"
+        if not changes:
+            return await self.transport.call("GET", path, api.SiteExperience)
+        body = api.ExperienceChanges(times=list(changes))
+        return await self.transport.call("POST", path, api.SiteExperience, body=body)
 
     async def whoami(self) -> api.TokenInfo:
         """Return who the gateway takes this client for, and what it may do."""

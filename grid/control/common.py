@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from gridweave.grid.control.awaiting import Awaited
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.queue import GridQueue
+from gridweave.grid.control.refusals import SiteRefusals, another
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
     GridCommand,
@@ -21,6 +23,7 @@ from gridweave.grid.messages import (
     PathsMeasured,
     ReportDone,
     ReportHeld,
+    ReportRefusal,
     ReportRefused,
     ToSite,
 )
@@ -28,7 +31,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
-from gridweave.site.messages import Answer, CancelJob, Quoted, WithdrawJob
+from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, WithdrawJob
 from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
 
 
@@ -221,7 +224,16 @@ class Delegation:
     # When each of the quotes came.
     quoted_ms: dict[int, int] = field(default_factory=dict)
     refused_by: set[int] = field(default_factory=set)
+    # Of the sites that had taken it since it last ran, and would not have it then.
+    refusals: dict[int, SiteRefusals] = field(default_factory=dict)
     barred: Barred = ()
+    # Nodes of several sites that are on their way, for which it waits.
+    awaited: Awaited | None = None
+
+    def avoids(self, site: int, now_ms: int) -> bool:
+        """Return whether it is not to be offered to a site now."""
+        refusals = self.refusals.get(site)
+        return site in self.barred or (refusals is not None and refusals.is_left_alone(now_ms))
 
 
 class DelegatingState(ControlState, frozen=True, kw_only=True):
@@ -314,6 +326,23 @@ class DelegatingControl(Control):
         if delegation.hopeless:
             return self._refuse(delegation)
         return None
+
+    def _note_refusal(self, now_ms: int, delegation: Delegation, answer: Refused) -> list[GridCommand]:
+        """Leave a site alone for a while that took a job and will not have it; one that no other can have is hopeless.
+
+        A site that refuses at its door, as it is drained, is asked again as ever.
+        """
+        if answer.cause != "job":
+            return []
+        job, site, known = delegation.job, delegation.site, delegation.refusals
+        known[site] = another(known.get(site), now_ms, answer.reason, self._retry_ms)
+        out = tuple(s for s, refusals in sorted(known.items()) if refusals.again_ms is None)
+        if out and self.why_never(job, (*delegation.barred, *out)) is not None:
+            said = [
+                f"{self._names[s]} took it {known[s].times} times and refused it then: {known[s].reason}" for s in out
+            ]
+            delegation.hopeless = "; ".join(said)
+        return [ReportRefusal(job.job_id, site, known[site].text(now_ms))]
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from gridweave.grid.control.coallocation import ENDED, MOVED, AttemptChange, AttemptsState, CoAllocator
+from gridweave.grid.control.awaiting import awaited
+from gridweave.grid.control.coallocation import ENDED, MOVED, AttemptChange, AttemptsState, CoAllocator, Fragments
 from gridweave.grid.control.common import (
     ASKING,
     BACKLOG,
@@ -156,6 +157,7 @@ class LimitedControl(DelegatingControl):
         match answer:
             case Started():
                 delegation.state = RUNNING
+                delegation.refusals.clear()
             case Enqueued() if delegation.hurried and delegation.state == WAITING and not delegation.cancelled:
                 delegation.hurried = False
                 return self._ask_others(now_ms, delegation, range(len(self._nodes)))
@@ -164,7 +166,7 @@ class LimitedControl(DelegatingControl):
             case Ended(outcome=outcome):
                 return self._done(delegation, "cancelled" if outcome == "lost" else outcome)
             case Refused():
-                return self._put_back(now_ms, delegation)
+                return [*self._note_refusal(now_ms, delegation, answer), *self._put_back(now_ms, delegation)]
             case Withdrawn():
                 return self._withdrawn(now_ms, delegation)
         return []
@@ -211,7 +213,7 @@ class LimitedControl(DelegatingControl):
         if wanted is not None:
             return wanted
         job_id = delegation.job.job_id
-        sites = [site for site in range(len(self._nodes)) if site not in delegation.barred]
+        sites = [site for site in range(len(self._nodes)) if not delegation.avoids(site, now_ms)]
         self._patience_ms.pop(job_id, None)
         if not sites:
             return self._put_back(now_ms, delegation)
@@ -238,7 +240,7 @@ class LimitedControl(DelegatingControl):
     def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
         """Ask those of the sites that a job does not wait at already, and that are large enough."""
         width = delegation.job.width
-        fitting = [s for s in sites if s not in delegation.barred and self._nodes[s] >= width]
+        fitting = [s for s in sites if not delegation.avoids(s, now_ms) and self._nodes[s] >= width]
         others = [s for s in fitting if s != delegation.site]
         return [self._ask(now_ms, delegation, site, whole=False) for site in others]
 
@@ -277,12 +279,25 @@ class LimitedControl(DelegatingControl):
         if split is not None:
             fragments, length_ms = split
             if end_ms is None or not self.policy.adaptive or now_ms + length_ms < end_ms:
-                delegation.state = SPLIT
+                delegation.state, delegation.awaited = SPLIT, None
                 delegation.number += 1
                 return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
-        if site is None:
+        waits = split is None and self._awaits(now_ms, delegation, end_ms)
+        if site is None or waits:
             return self._put_back(now_ms, delegation)
         return self._delegate(now_ms, delegation, site, end_ms)
+
+    def _awaits(self, now_ms: int, delegation: Delegation, alone_ms: int | None) -> bool:
+        """Return whether a job waits for nodes of several sites that are to come, rather than at one site."""
+        job, before = delegation.job, delegation.awaited
+        sends = delegation.sends, delegation.submit_ms, now_ms
+
+        def split(nodes: Mapping[int, int]) -> tuple[Fragments, int] | None:
+            return self._one_job.split(job, delegation.sensitivity, self._not_asked(nodes), *sends)
+
+        since_ms = now_ms if before is None else before.since_ms
+        delegation.awaited = awaited(now_ms, since_ms, delegation.quotes, split, alone_ms)
+        return delegation.awaited is not None and delegation.awaited.is_worth_it
 
     @staticmethod
     def _earliest_end(
@@ -306,7 +321,7 @@ class LimitedControl(DelegatingControl):
         end_ms, *_, site = min(ends)
         return end_ms, site
 
-    def _not_asked(self, free: dict[int, int]) -> dict[int, int]:
+    def _not_asked(self, free: Mapping[int, int]) -> dict[int, int]:
         """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""
         left = dict(free)
         for fragments in self._attempts.asked:
@@ -322,7 +337,7 @@ class LimitedControl(DelegatingControl):
         job = delegation.job
         if delay_ms:
             job = msgspec.structs.replace(job, estimate_ms=job.estimate_ms + delay_ms)
-        delegation.state, delegation.site = WAITING, site
+        delegation.state, delegation.site, delegation.awaited = WAITING, site, None
         delegation.end_ms = now_ms + job.estimate_ms if end_ms is None else end_ms
         delegation.number += 1
         if self._renew_at_ms is None:
@@ -330,7 +345,7 @@ class LimitedControl(DelegatingControl):
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
 
     def _withdrawn(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        is_wanted = not (delegation.cancelled or delegation.held or delegation.next_site in delegation.barred)
+        is_wanted = not (delegation.cancelled or delegation.held or delegation.avoids(delegation.next_site, now_ms))
         if delegation.state == WITHDRAWING and is_wanted:
             return self._delegate(now_ms, delegation, delegation.next_site)
         return self._ask_all(now_ms, delegation)
@@ -372,7 +387,7 @@ class LimitedControl(DelegatingControl):
         starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
         if delegation.state != WAITING or delegation.site == site or not starts_now:
             return []
-        if delegation.cancelled or delegation.held or site in delegation.barred:
+        if delegation.cancelled or delegation.held or delegation.avoids(site, now_ms):
             return []
         if delegation.job.width > quote.free - claimed or not self._is_nearer(now_ms, delegation, site):
             return []

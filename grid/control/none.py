@@ -63,7 +63,7 @@ class NoControl(DelegatingControl):
         self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
     ) -> list[GridCommand]:
         self._jobs[job.job_id] = sent = Delegation(job, draw, attempt, barred=barred)
-        return self._send(sent)
+        return self._send(sent, now_ms)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says of a job; what it says of itself is not known at this level."""
@@ -75,14 +75,17 @@ class NoControl(DelegatingControl):
         self._area[sent.site] -= sent.job.width * sent.job.estimate_ms
         if isinstance(answer, Ended) and answer.outcome != "lost":
             return self._done(sent, answer.outcome)
+        told: list[GridCommand] = []
         if isinstance(answer, Refused):
             sent.refused_by.add(sent.site)
+            told = self._note_refusal(now_ms, sent, answer)
         else:
             sent.refused_by.clear()
+            sent.refusals.clear()
         wanted = self._wanted(sent)
         if wanted is not None:
-            return wanted
-        return self._send(sent) if self._fitting(sent) else self._put_back(now_ms, sent)
+            return [*told, *wanted]
+        return [*told, *(self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent))]
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Take no note: links are not known at this level."""
@@ -101,21 +104,21 @@ class NoControl(DelegatingControl):
         for sent in self._jobs.values():
             if sent.state == BACKLOG:
                 sent.refused_by.clear()
-                commands += self._send(sent) if self._fitting(sent) else self._put_back(now_ms, sent)
+                commands += self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent)
         return commands
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
         return self._retry_at_ms
 
-    def _fitting(self, sent: Delegation) -> list[int]:
+    def _fitting(self, sent: Delegation, now_ms: int) -> list[int]:
         """Return the sites that are large enough for a job, and have not refused it."""
         left = [s for s, nodes in enumerate(self._nodes) if nodes >= sent.job.width]
-        return [s for s in left if s not in sent.refused_by and s not in sent.barred]
+        return [s for s in left if s not in sent.refused_by and not sent.avoids(s, now_ms)]
 
-    def _send(self, sent: Delegation) -> list[GridCommand]:
+    def _send(self, sent: Delegation, now_ms: int) -> list[GridCommand]:
         """Choose the site with the least of the grid's own work for its size; or at random."""
-        fitting = self._fitting(sent)
+        fitting = self._fitting(sent, now_ms)
         if self._rng is None:
             site = min(fitting, key=lambda s: (self._area[s] / self._nodes[s], s))
         else:
@@ -134,7 +137,8 @@ class NoControl(DelegatingControl):
             return None
         site = None if sent.state == BACKLOG else sent.site
         loads = self._loads(sent.refused_by)
-        found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, self._retry_at_ms or 0, self._names)
+        retry_ms, refusals = self._retry_at_ms or 0, sent.refusals
+        found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, retry_ms, self._names, refusals)
         return lambda: found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:

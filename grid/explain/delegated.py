@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gridweave.grid.control.awaiting import Awaited
 from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
-from gridweave.site.explain import Forecast, Forecaster, SiteReason, nodes_text
+from gridweave.grid.control.refusals import SiteRefusals
+from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text
 from gridweave.site.job import Job
 from gridweave.site.times import rough_span_text, when_text
 
@@ -24,7 +26,11 @@ def delegated_forecast(
         return msgspec.structs.replace(known, reason=said)
     if delegation.state == BACKLOG:
         again = when_text(max(retry_ms, now_ms), now_ms)
-        return msgspec.structs.replace(known, reason=f"no site would take it; all are asked again {again}")
+        if delegation.awaited is not None:
+            said = f"{_awaited(now_ms, delegation.awaited, names)}; the sites are asked again {again}"
+            return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
+        who = "those that may be" if delegation.refusals else "all"
+        return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
     name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
     start_ms = None if quote is None else quote.start_ms
     known = msgspec.structs.replace(
@@ -49,7 +55,9 @@ def apart_forecast(forecaster: Forecaster) -> Forecast:
 
 def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str]) -> SiteReason:
     """Return what a site has said last of a job."""
-    quote = delegation.quotes.get(site)
+    refusals, quote = delegation.refusals.get(site), delegation.quotes.get(site)
+    if refusals is not None and (refusals.is_left_alone(now_ms) or quote is None):
+        return SiteReason(site=names[site], nodes=nodes, reason=_refused(now_ms, refusals))
     if quote is None:
         reason = _too_small(nodes, delegation.job) or "has not said when it could start it"
         return SiteReason(site=names[site], nodes=nodes, reason=reason)
@@ -60,7 +68,24 @@ def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: S
     else:
         start = "at once" if quote.start_ms <= asked_ms else when_text(quote.start_ms, now_ms)
         reason += f"a start {start}, {nodes_text(quote.free)} free now"
+    if refusals is not None:
+        reason += f"; {_refused(asked_ms, refusals)}"
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
+
+
+def _awaited(now_ms: int, awaited: Awaited, names: Sequence[str]) -> str:
+    """Return for which nodes a job waits that are to come, and what that costs and gains."""
+    places = listed([f"{nodes_text(nodes)} of {names[site]}" for site, nodes in awaited.fragments])
+    said = f"it waits for {places}, of which the last are expected {when_text(awaited.start_ms, now_ms)}"
+    said += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
+    if awaited.alone_ms is None:
+        return said
+    gain = rough_span_text(awaited.alone_ms - awaited.end_ms)
+    return f"{said}, and it ends {gain} sooner than on one site"
+
+
+def _refused(now_ms: int, refusals: SiteRefusals) -> str:
+    return f"took it and refused it then: {refusals.text(now_ms)}"
 
 
 def _too_small(nodes: int, job: Job) -> str:
@@ -75,13 +100,17 @@ def sent_forecast(
     loads: Sequence[int | None],
     retry_ms: int,
     names: Sequence[str],
+    refusals: Mapping[int, SiteRefusals],
 ) -> Forecast:
     """Return how it stands with a job without control.
 
     `site` is None if all have refused it, which is then sent again at `retry_ms`. `loads` is for how long each site is
     busy with what it was sent; None for one that has refused.
     """
-    rows = _loaded(job, nodes, loads, names)
+    rows = tuple(
+        msgspec.structs.replace(row, reason=_refused(now_ms, refusals[s])) if s in refusals else row
+        for s, row in enumerate(_loaded(job, nodes, loads, names))
+    )
     if site is None:
         again = when_text(max(retry_ms, now_ms), now_ms)
         return Forecast(

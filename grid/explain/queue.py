@@ -93,7 +93,7 @@ class Standing:
         self._whole_end_ms, self._whole_site, self._whole_ms = self._first_end_alone()
         # All is said before the queue is played forward.
         self._moves = "" if queue.tuning is None else f"; {queue.tuning.why_starts_move()}"
-        self._reason = self._why()
+        self._cause, self._reason = self._why()
         self._rows = tuple(self._row(site) for site in self._sites)
         self._split = self._split_now()
 
@@ -137,29 +137,32 @@ class Standing:
             now_ms=self._now_ms,
             ahead=self._ahead,
             reason=reason + self._moves,
+            cause=self._cause,
             sites=self._rows,
             split=self._split,
         )
 
     # -- the job ------------------------------------------------------------------------------------------------------
 
-    def _why(self) -> str:
+    def _why(self) -> tuple[str, str]:
+        """Return why it waits: without numbers, and with them."""
         need, length = f"it needs {nodes_text(self._job.width)}", rough_span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
-            return f"its start is reserved: {need} for {length}, which no earlier gap has"
+            return "its start is reserved", f"its start is reserved: {need} for {length}, which no earlier gap has"
         if not self._ahead:
-            return f"it is first in the queue; {need}, {self._most_free()}"
+            return "it is first in the queue", f"it is first in the queue; {need}, {self._most_free()}"
         if self._policy.backfill == "none":
-            return f"{ahead_text(self._ahead)} must start before it: this queue lets none be overtaken"
+            ahead = f"{ahead_text(self._ahead)} must start before it: this queue lets none be overtaken"
+            return "others must start before it", ahead
         roomy = [site for site in self._sites if self._has_room(site)]
         if any(self._hindrance(site) is None for site in roomy):
-            return f"{need}, which are free: the next pass over the queue places it, if no job ahead takes them"
+            placed = f"{need}, which are free: the next pass over the queue places it, if no job ahead takes them"
+            return "its nodes are free", placed
         if roomy:
-            return (
-                f"{need}, which are free, but it would run for {length} on nodes that are kept for job {self._head}, "
-                f"first in the queue{self._head_due()}"
-            )
-        return f"{need}, {self._most_free()}; {ahead_text(self._ahead)} would be offered them before it"
+            kept = f"but it would run for {length} on nodes that are kept for job {self._head}, first in the queue"
+            return "free nodes are kept for the first", f"{need}, which are free, {kept}{self._head_due()}"
+        ahead = f"{ahead_text(self._ahead)} would be offered them before it"
+        return "too few nodes are free", f"{need}, {self._most_free()}; {ahead}"
 
     def _most_free(self) -> str:
         most, total = max(self._free, default=0), sum(self._free)

@@ -12,10 +12,12 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
+    KnownTimes,
     OutputPart,
     PlannedStarts,
     Queue,
     Scheduling,
+    SiteExperience,
     SiteInfo,
     StoryEntry,
     WhatIf,
@@ -85,13 +87,19 @@ class Backend(Protocol):
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
     ) -> OutputPart | None:
-        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job."""
+        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job.
+
+        The stream ``usage`` is what the piece of the rank used over time: a `UsageCurve` as JSON.
+        """
 
     async def sites(self) -> list[SiteInfo]:
         """Return how the sites are, also of one that does not answer."""
 
     async def drain(self, site: str, draining: bool) -> None:
         """Have a site take nothing new of the grid, or take it again."""
+
+    async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
+        """Return how long jobs take, as far as a site knows, after some changes of that."""
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""

@@ -15,6 +15,7 @@ from gridweave.grid.api import (
     MOST_LISTED,
     BusyNodes,
     Done,
+    ExperienceChanges,
     Forecast,
     Health,
     Instant,
@@ -23,6 +24,7 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
+    KnownTimes,
     MadeToken,
     NewToken,
     PlannedStarts,
@@ -33,25 +35,33 @@ from gridweave.grid.api import (
     Scheduling,
     ShortToken,
     SignalJobs,
+    SiteExperience,
     SiteInfo,
     Sites,
     Story,
     TokenInfo,
     Tokens,
+    UsageOverTime,
     WhatIf,
     WhatIfAnswer,
 )
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
 from gridweave.site.job import JobRecord, WishKind
+from gridweave.site.launch import UsageCurve
 from gridweave.version import __version__
 
 METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 
 _LOOK_S = 5.0
+
+MOST_PIECES = 32
+"""Of so many machines of a job it is told what it uses over time."""
+
+_MOST_CURVE_BYTES = 1 << 16
 
 
 class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,6 +115,31 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
     except InputError as error:
         raise RefusalError("unknown-site", str(error)) from None
     return Done()
+
+
+async def experience(call: GatewayCall) -> SiteExperience:
+    """Show how long jobs take, as far as a site knows."""
+    return await _experience(call, ())
+
+
+async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExperience:
+    """Have a site know better how long jobs take; what it knows then is answered."""
+    for number, times in enumerate(body.times):
+        # Those that are forgotten need no times.
+        whole = times if times.runs else msgspec.structs.replace(times, runs=1, mean_ms=1.0, deviation_ms=0.0)
+        if problem := whole.problem():
+            raise refused_field(f"times[{number}]", problem)
+    found = await _experience(call, tuple(body.times))
+    if not found.learns:
+        raise RefusalError("invalid-request", f"site {found.site} learns no run times; its discipline does not")
+    return found
+
+
+async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> SiteExperience:
+    try:
+        return await call.backend.experience(call.target, changes)
+    except InputError as error:
+        raise RefusalError("unknown-site", str(error)) from None
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
@@ -224,6 +259,26 @@ async def story(call: GatewayCall) -> Story:
     """Tell all that happened to a job."""
     record = await call.own_job()
     return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
+
+
+async def usage(call: GatewayCall) -> UsageOverTime:
+    """Tell what a job uses over time, machine by machine, as long as its output is kept there."""
+    record = await call.own_job()
+    pieces: list[UsageCurve] = []
+    rank, size = 0, 1
+    while rank < size and len(pieces) < MOST_PIECES:
+        try:
+            part = await call.backend.output(record.job_id, rank, "usage", 0, _MOST_CURVE_BYTES)
+            piece = msgspec.json.decode(b"" if part is None else part.data, type=UsageCurve)
+        except UnavailableError:
+            if not pieces:
+                raise
+            break
+        except (msgspec.MsgspecError, RecursionError, InputError):  # there is none, or its user has written over it
+            break
+        pieces.append(piece)
+        rank, size = max(rank, piece.last_rank) + 1, piece.size
+    return UsageOverTime(job_id=record.job_id, pieces=pieces, is_whole=rank >= size)
 
 
 async def forecast(call: GatewayCall) -> Forecast:

@@ -98,6 +98,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("GET /v1/jobs/{id}", handlers.show_job, problems=_JOB),
     route("GET /v1/jobs/{id}/story", handlers.story, problems=_JOB),
     route("GET /v1/jobs/{id}/forecast", handlers.forecast, problems=_JOB),
+    route("GET /v1/jobs/{id}/usage", handlers.usage, problems=_JOB),
     route(
         "GET /v1/jobs/{id}/output",
         streams.output,
@@ -118,6 +119,8 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("GET /v1/sites", handlers.sites),
     route("POST /v1/sites/{name}/drain", handlers.drain, "operate", problems=("unknown-site",)),
     route("POST /v1/sites/{name}/resume", handlers.resume, "operate", problems=("unknown-site",)),
+    route("GET /v1/sites/{name}/experience", handlers.experience, "operate", problems=("unknown-site",)),
+    route("POST /v1/sites/{name}/experience", handlers.edit_experience, "operate", problems=("unknown-site",)),
     route("GET /v1/queue", handlers.queue),
     route("GET /v1/network", handlers.network),
     route("GET /v1/scheduling", handlers.scheduling),

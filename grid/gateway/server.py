@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gridweave.errors import GridweaveError, InputError, OptionError, SiteAwayError, UnavailableError
+from gridweave.grid.api import Scope
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity, TokenStore, identify
 from gridweave.grid.gateway.audit import AuditEntry, AuditLog, audit_place
 from gridweave.grid.gateway.backend import Backend
@@ -190,6 +191,14 @@ class Gateway:
             problem = f"the gateway's log has more, under this request's id ({type(error).__name__})"
             raise RefusalError("internal", problem) from None
 
+    async def _let_in(self, call: GatewayCall, scope: Scope) -> None:
+        """Find out who asks; refuse who may not, or asks too often."""
+        call.identity = await self._identified(call)
+        if not call.identity.may(scope):
+            scopes = ", ".join(call.identity.info.scopes)
+            raise RefusalError("forbidden", f"the token is for {scopes}; one for {scope} is needed")
+        self._check_rate(call)
+
     async def _dispatch(self, call: GatewayCall) -> web.StreamResponse:
         request, parts = call.request, self._parts
         if self._link is not None and is_of_link(request.path):
@@ -201,12 +210,7 @@ class Gateway:
         route = find_route(call, request.path, request.method)
         call.route = route
         if route.scope is not None:
-            call.identity = await self._identified(call)
-            if not call.identity.may(route.scope):
-                scopes = ", ".join(call.identity.info.scopes)
-                problem = f"the token is for {scopes}; one for {route.scope} is needed"
-                raise RefusalError("forbidden", problem)
-            self._check_rate(call)
+            await self._let_in(call, route.scope)
         form = accepted(request.headers.get("Accept", ""), route.forms)
         if form is None:
             raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.forms)}")

@@ -101,24 +101,30 @@ async def _hand_in(
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
+def _read_raw(call: GatewayCall) -> _RawJobs:
+    """Return the jobs of a request, none of them read yet."""
+    most = call.parts.settings.max_jobs
+    _Counting.left = most
+    try:
+        return decode(call.data, call.form, _RawJobs)
+    except RefusalError:
+        if _Counting.left < 0:
+            problem = f"more than {most} jobs; hand them in with several requests"
+            raise RefusalError("too-many-jobs", problem) from None
+        raise
+
+
 async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
     """Return to which site, and which jobs; all that is wrong with their types is told at once."""
-    settings = call.parts.settings
-    _Counting.left = settings.max_jobs
-    try:
-        raw = decode(call.data, call.form, _RawJobs)
-    except RefusalError as error:
-        if _Counting.left < 0:
-            problem = f"more than {settings.max_jobs} jobs; hand them in with several requests"
-            raise RefusalError("too-many-jobs", problem) from None
-        raise error
+    raw = _read_raw(call)
     call.data = b""
+    most_bytes = call.parts.settings.max_job_bytes
     jobs: list[NewJob] = []
     wrong: list[FieldProblem] = []
     parts = 0
     for place, one in enumerate(raw.jobs):
         try:
-            request = _read_one(one, f"jobs[{place}].request", call.form, settings.max_job_bytes)
+            request = _read_one(one, f"jobs[{place}].request", call.form, most_bytes)
         except RefusalError as error:
             if not error.errors:
                 raise

@@ -20,11 +20,13 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
+    KnownTimes,
     MachineInfo,
     OutputPart,
     PlannedStarts,
     Queue,
     Scheduling,
+    SiteExperience,
     SiteInfo,
     StoryEntry,
     WhatIf,
@@ -339,6 +341,10 @@ class LiveBackend:
     async def drain(self, site: str, draining: bool) -> None:
         """Have a site take nothing new of the grid, or take it again."""
         await self._ask(await self._site(site), "drain", type(None), draining)
+
+    async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
+        """Return how long jobs take, as far as a site knows, after some changes of that."""
+        return await self._ask(await self._site(site), "experience", SiteExperience, changes)
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait."""

@@ -76,7 +76,9 @@ class GridDesk(Desk[GridDriver]):
             forecaster = self.driver.grid.forecaster(self.driver.clock.now_ms(), job_id)
             if forecaster is None:
                 return record_forecast(found[0], self.driver.clock.now_ms())
-            return await asyncio.to_thread(forecaster)
+            forecast = await asyncio.to_thread(forecaster)
+        self._waits.heard(forecast)
+        return forecast
 
     async def quote(self, request: JobRequest, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start, by what the grid knows; it may be instead of one that waits."""

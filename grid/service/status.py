@@ -16,6 +16,7 @@ from gridweave.errors import GridweaveError
 from gridweave.grid.api import Queue, SiteInfo
 from gridweave.grid.service.keeper import LOG, read_kept
 from gridweave.grid.service.state import (
+    DEFAULT_NAME,
     GATEWAY,
     HEAD,
     KEEPER,
@@ -142,8 +143,8 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
     if info is None:
         seen = _seen(process, is_unasked)
         kept = count_running(folder, "*")
-        return _part(name, seen.well, process, f"{seen.detail}; {kept} parts of jobs run on this machine")
-    detail = f"{info.free} of {info.nodes} nodes free, {info.running} jobs run, {info.waiting} wait"
+        return _part(name, seen.well, process, f"{seen.detail}; {parts_run(kept)} on this machine")
+    detail = f"{info.free} of {info.nodes} nodes free, {_jobs_run(info.running)}, {info.waiting} waiting"
     detail += "".join(f"; {words}" for words in (site.launcher, info.users) if words)
     away = [machine.name for machine in info.machines if not machine.here]
     detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
@@ -157,7 +158,7 @@ def _meta(state: LocalGridState, said: _Said) -> PartStatus:
     if queue is None:
         seen = _seen(process, bool(said.problem))
         return _part("meta-scheduler", seen.well, process, seen.detail)
-    detail = f"{queue.running} jobs run, {queue.starting} start, {queue.waiting} wait, {queue.held} are held"
+    detail = f"{_jobs_run(queue.running)}, {queue.starting} starting, {queue.waiting} waiting, {queue.held} held"
     return _part("meta-scheduler", True, process, detail)
 
 
@@ -166,18 +167,48 @@ def _keeper(state: LocalGridState) -> PartStatus:
     kept = read_kept(state.name)
     process = next(iter(state.keeper), None)
     if process is None:
-        detail = "does not run; `gridweave up` starts it"
+        detail = f"does not run, so that nobody brings back what ends; {_up(state)} starts it"
         if kept is not None and kept.gave_up:
             why = f": {kept.problem}" if kept.problem else ""
-            detail = f"gave up {', '.join(kept.missing)} after {kept.tries} tries{why}; see logs/{LOG}"
+            told = f"gave up {', '.join(kept.missing)} after {kept.tries} tries{why}"
+            detail = f"{told}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins anew"
         return PartStatus(name=KEEPER, well=False, detail=detail)
+    place = process.pid, process.start_ticks
+    if _is_stopped(place):
+        return _part(KEEPER, False, place, f"its process was stopped (SIGSTOP); kill -CONT {process.pid} lets it go on")
     detail = "brings back what ends"
     if state.missing:
         detail = f"is bringing back: {', '.join(state.missing)}"
         detail += f"; the last try failed: {kept.problem}" if kept is not None and kept.problem else ""
     elif kept is not None and kept.mended:
-        detail += f"; {kept.mended} times so far, the last time: {', '.join(kept.missing)}"
-    return _part(KEEPER, True, (process.pid, process.start_ticks), detail)
+        times = "once" if kept.mended == 1 else f"{kept.mended} times"
+        detail += f"; {times} so far, the last time: {', '.join(kept.missing)}"
+    return _part(KEEPER, True, place, detail)
+
+
+def _up(state: LocalGridState) -> str:
+    """Return the command that starts what is missing of a grid."""
+    return "`gridweave up`" if state.name == DEFAULT_NAME else f"`gridweave up --name {state.name}`"
+
+
+def _is_stopped(process: tuple[int, int]) -> bool:
+    stat = process_stat(process[0])
+    return stat is not None and stat.state == "T"
+
+
+def parts_run(count: int) -> str:
+    """Return that so many parts of jobs run.
+
+    Examples
+    --------
+    >>> parts_run(1), parts_run(1_200)
+    ('1 part of a job runs', '1,200 parts of jobs run')
+    """
+    return "1 part of a job runs" if count == 1 else f"{count:,} parts of jobs run"
+
+
+def _jobs_run(count: int) -> str:
+    return "1 job runs" if count == 1 else f"{count:,} jobs run"
 
 
 class _Seen(NamedTuple):
@@ -190,8 +221,7 @@ def _seen(process: tuple[int, int] | None, is_unasked: bool) -> _Seen:
     if process is None:
         what = "does not run, or it cannot be told without the gateway" if is_unasked else "does not answer"
         return _Seen(False, what)
-    stat = process_stat(process[0])
-    if stat is not None and stat.state == "T":
+    if _is_stopped(process):
         return _Seen(False, "does not answer: its process was stopped (SIGSTOP)")
     if is_unasked:
         return _Seen(True, "runs on; the gateway is not there to ask it")
@@ -217,7 +247,7 @@ def _writer(journal: Path) -> tuple[int, int] | None:
 def _process(state: LocalGridState, name: str, detail: str) -> PartStatus:
     process = state.process(name)
     if process is None:
-        right = "the keeper brings it back" if state.keeper else "`gridweave up` starts it again"
+        right = "the keeper brings it back" if state.keeper else f"{_up(state)} starts it again"
         return PartStatus(name=name, well=False, detail=f"does not run; {right}")
     return _part(name, True, (process.pid, process.start_ticks), detail)
 

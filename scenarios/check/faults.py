@@ -124,6 +124,13 @@ def _of_lines(matched: Matched) -> Iterator[Fault]:
     listed = np.isin(workload.job_id, ids)
     words = (f"job {workload.job_id[i]} {'never ran' if listed[i] else 'is not in it'}" for i in np.flatnonzero(idle))
     yield _first("never ran", idle, words)
+    yield from _of_widths(matched, unknown)
+
+
+def _of_widths(matched: Matched, unknown: BoolArray) -> Iterator[Fault]:
+    """Yield what is wrong with the nodes of jobs."""
+    schedule, workload, row = matched.schedule, matched.workload, matched.row
+    ids = schedule.job_id
     other = ~unknown & (workload.width[row] != schedule.width)
     words = (
         f"job {ids[i]} has {schedule.width[i]} nodes; the trace says {workload.width[row[i]]}"

@@ -111,21 +111,26 @@ class _Form(NamedTuple):
     has_headings: bool = True
 
 
+def _places(path: str | Path, form: _Form, first: tuple[int, str]) -> list[int]:
+    """Return where the columns of a form stand in a line, by the first line of a file."""
+    if not form.has_headings:
+        return list(range(len(form.columns)))
+    headings = [name.strip() for name in form.split(first[1])]
+    places = []
+    for names in form.columns:
+        there = [name for name in names.split("|") if name in headings]
+        if not there:
+            said = " or ".join(names.split("|"))
+            raise TraceError(path, f"has no column {said}, as schedules of {form.name} do", line=first[0])
+        places.append(headings.index(there[0]))
+    return places
+
+
 def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Schedule:
     """Return all lines of a file as a schedule."""
-    places = list(range(len(form.columns)))
-    if form.has_headings:
-        headings = [name.strip() for name in form.split(rows[0][1])]
-        places = []
-        for names in form.columns:
-            there = [name for name in names.split("|") if name in headings]
-            if not there:
-                said = " or ".join(names.split("|"))
-                raise TraceError(path, f"has no column {said}, as schedules of {form.name} do", line=rows[0][0])
-            places.append(headings.index(there[0]))
-        rows = rows[1:]
+    places = _places(path, form, rows[0])
     jobs = []
-    for number, line in rows:
+    for number, line in rows[1:] if form.has_headings else rows:
         values: list[str] = []
         try:
             values = form.split(line)

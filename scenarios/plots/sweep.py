@@ -65,6 +65,7 @@ def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over:
     naming = naming_of(metric)
     values = _values(plan, summary, metric, naming)
     lines = layout.over is not None and over_numbers(layout.over)
+    draw = _draw_lines if lines else _draw_bars
     panels = list(itertools.product(*(range(len(axis.values)) for axis in layout.panels)))
     columns = min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
@@ -75,10 +76,7 @@ def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over:
             axes.set_visible(False)
             continue
         at = dict(zip((axis.name for axis in layout.panels), places, strict=True))
-        if lines:
-            _draw_lines(axes, layout, values, at)
-        else:
-            _draw_bars(axes, layout, values, at)
+        draw(axes, layout, values, at)
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
         if layout.panels:
             axes.set_title(_label(layout.panels, places, names=True), fontsize="medium", loc="left")
@@ -163,6 +161,12 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
             linewidth=3.2 - 2 * number / count,
             label=_label(layout.lines, places),
         )
+    _scale(axes, over, numbers)
+    tidy(axes)
+
+
+def _scale(axes: Axes, over: Axis, numbers: FloatArray) -> None:
+    """Set and name the scale of an axis of numbers."""
     if numbers.min() > 0 and numbers.max() / numbers.min() >= _LOG_FROM:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
@@ -171,7 +175,6 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
     elif axes.get_xscale() != "log":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.6g}"))
     axes.set_xlabel("Overhead p" if over.key == "grid.overhead" else over.name)
-    tidy(axes)
 
 
 def _draw_bars(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, int]) -> None:

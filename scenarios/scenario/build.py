@@ -38,6 +38,7 @@ from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
+from gridweave.scenarios.workload.run_times import with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
@@ -78,7 +79,7 @@ def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np
 
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
-STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES = 7, 8, 9, 10
+STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES, STREAM_RUN_TIMES = 7, 8, 9, 10, 11
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -253,6 +254,8 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     workload = _source(draft, remarks)
     if workload is None:
         return None
+    if report.is_clean(("workload", "run_times")):
+        workload = with_run_times(workload, table.run_times, rng_of(scenario, STREAM_RUN_TIMES))
     if report.is_clean(("workload", "estimates")):
         workload = with_estimates(workload, table.estimates, rng_of(scenario, STREAM_ESTIMATES))
     whole = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
@@ -264,18 +267,9 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):
         return None
-    transformed = _sending(draft, transformed)
-    if table.resources is not None:
-        rng = rng_of(scenario, STREAM_RESOURCES)
-        file = beside(draft.folder, table.resources)
-        transformed = with_resources(transformed, table.resources, file, rng, report)
-    if table.needs is not None:
-        try:
-            said = beside(draft.folder, table.needs) or table.needs
-            transformed = with_needs_said(transformed, said, rng_of(scenario, STREAM_RESOURCES))
-        except InputError as error:
-            report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
-            return None
+    transformed = _needing(draft, _sending(draft, transformed))
+    if transformed is None:
+        return None
     remarks += _about_sharing(scenario)
     to_grid = np.zeros(len(transformed), np.bool_)
     if policy.mode != "local":
@@ -284,6 +278,32 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     if not fits.all() and not _left_out(transformed, fits, why, table.drop_wide, report, remarks):
         return None
     return transformed.take(fits), to_grid[fits]
+
+
+def _generated(draft: Draft, generator: str) -> Workload | None:
+    """Return the jobs of a generator; None if their number or their machine is not known."""
+    table = draft.scenario.workload
+    model = load_model(beside(draft.folder, generator) or generator)
+    nodes = table.nodes or sum(site.nodes for site in sites_of(draft.scenario))
+    if table.jobs is None or not nodes or not draft.report.is_clean(("workload", "nodes"), ("workload", "load")):
+        return None
+    return generate(model, table.jobs, rng_of(draft.scenario, STREAM_GENERATOR), nodes=nodes, load=table.load)
+
+
+def _needing(draft: Draft, workload: Workload) -> Workload | None:
+    """Return the jobs with what they need of nodes; None, and a problem, if that cannot be had."""
+    table, report = draft.scenario.workload, draft.report
+    if table.resources is not None:
+        rng = rng_of(draft.scenario, STREAM_RESOURCES)
+        workload = with_resources(workload, table.resources, beside(draft.folder, table.resources), rng, report)
+    if table.needs is None:
+        return workload
+    try:
+        said = beside(draft.folder, table.needs) or table.needs
+        return with_needs_said(workload, said, rng_of(draft.scenario, STREAM_RESOURCES))
+    except InputError as error:
+        report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
+        return None
 
 
 def _source(draft: Draft, remarks: list[str]) -> Workload | None:
@@ -301,15 +321,7 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             return workload
         if table.traces is not None:
             return _of_each_site(draft, table.traces, remarks)
-        if table.generator is None:
-            return None
-        model = load_model(beside(draft.folder, table.generator) or table.generator)
-        total = sum(site.nodes for site in sites_of(draft.scenario))
-        nodes = table.nodes or total
-        if table.jobs is None or not nodes or not report.is_clean(("workload", "nodes"), ("workload", "load")):
-            return None
-        rng = rng_of(draft.scenario, STREAM_GENERATOR)
-        return generate(model, table.jobs, rng, nodes=nodes, load=table.load)
+        return None if table.generator is None else _generated(draft, table.generator)
     except OptionError as error:
         known = error.option in type(table).__struct_fields__
         report.add(("workload", error.option) if known else place, error.problem if known else str(error))

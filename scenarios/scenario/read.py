@@ -60,6 +60,7 @@ from gridweave.scenarios.workload.columns import (
     check_site,
 )
 from gridweave.scenarios.workload.estimates import with_estimates
+from gridweave.scenarios.workload.run_times import with_run_times
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 
@@ -381,10 +382,14 @@ def _check_source(table: WorkloadTable, report: FileReport) -> None:
 
 def _check_workload(table: WorkloadTable, report: FileReport) -> None:
     none = np.zeros(0, np.int64)
-    try:
-        with_estimates(Workload(none, none, none, none, none), table.estimates, np.random.default_rng(0))
-    except OptionError as error:
-        report.add(("workload", "estimates"), error.problem)
+    for key, model, apply in (
+        ("run_times", table.run_times, with_run_times),
+        ("estimates", table.estimates, with_estimates),
+    ):
+        try:
+            apply(Workload(none, none, none, none, none), model, np.random.default_rng(0))
+        except OptionError as error:
+            report.add(("workload", key), error.problem)
     steps: list[object] = list(table.transform)
     for number, step in enumerate(steps):
         if not isinstance(step, Transformation):

@@ -155,6 +155,8 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
         jobs for (all sites together, if left out).
     estimates : str
         ``keep``, ``perfect``, ``omega:X`` or ``phi:X``; applied before the transformations.
+    run_times : str
+        ``keep`` or ``lognormal:X``: drawn around those of the trace, before the estimates.
     transform : list of Transformation
         Applied in this order.
     home : str or dict from str to float
@@ -184,6 +186,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     load: Factor | None = None
     nodes: Nodes | None = None
     estimates: Annotated[str, Meta(extra_json_schema={"pattern": _ESTIMATES})] = "keep"
+    run_times: Annotated[str, Meta(extra_json_schema={"pattern": "^(keep|lognormal:.+)$"})] = "keep"
     transform: list[Annotated[Transformation, Meta(extra_json_schema={"minProperties": 1, "maxProperties": 1})]] = (
         msgspec.field(default_factory=list)
     )

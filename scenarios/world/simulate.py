@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -191,18 +192,18 @@ def _result(
     ids, works = workload.job_id.tolist(), world.works
     runs = list(map(works.finished.get, ids, repeat(Ran(NEVER, NEVER, {}))))
     start_ms, end_ms = (np.array(list(map(attrgetter(name), runs)), np.int64) for name in ("begun_ms", "end_ms"))
-    parts = list(map(attrgetter("fragments"), runs))
-    counts = np.array(list(map(len, parts)), np.int64)
-    fragments = np.zeros(counts.sum(), FRAGMENT)
-    fragments["site"] = np.fromiter(chain.from_iterable(parts), np.int64)
-    fragments["width"] = np.fromiter(chain.from_iterable(map(dict.values, parts)), np.int64)
+    columns: dict[str, npt.NDArray[Any]] = {}
+    if traffic is not None:
+        columns["factor"] = traffic.factor
+        columns["slowdown"] = traffic.slowdowns(start_ms, end_ms)
+        columns["transfer_ms"] = traffic.transfer_ms
     return grid_result(
         workload,
         np.array(nodes, np.int64),
         policy,
         start_ms,
         end_ms,
-        Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts),
+        _placement([run.fragments for run in runs]),
         {job_id: world.refused[job_id] for job_id in ids if job_id in world.refused},
         world=WorldUse(
             messages=world.connections.messages,
@@ -212,15 +213,18 @@ def _result(
             restarts=world.history.restarts,
             link_changes=world.link_changes,
         ),
-        columns={}
-        if traffic is None
-        else {
-            "factor": traffic.factor,
-            "slowdown": traffic.slowdowns(start_ms, end_ms),
-            "transfer_ms": traffic.transfer_ms,
-        },
+        columns=columns,
         shared=world.shares_nodes,
     )
+
+
+def _placement(parts: Sequence[Mapping[int, int]]) -> Placement:
+    """Return where jobs ran, of each its sites with their nodes."""
+    counts = np.array(list(map(len, parts)), np.int64)
+    fragments = np.zeros(counts.sum(), FRAGMENT)
+    fragments["site"] = np.fromiter(chain.from_iterable(parts), np.int64)
+    fragments["width"] = np.fromiter(chain.from_iterable(part.values() for part in parts), np.int64)
+    return Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts)
 
 
 def _with_orders(

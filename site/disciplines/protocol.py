@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.compiled import Compiled
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason
-from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.job import Job, JobForm, NodeIntervals, Running
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import HasState
 
@@ -166,6 +167,12 @@ class AsksBatchSystem(Protocol):
     def wished(self, now_ms: int, width: int) -> None:
         """Take note that the grid looks for nodes for a job that is wider than the site."""
 
+    def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
+        """Return how many nodes nobody needs, for a job of this length, once all have come that are on their way; when.
+
+        None: it is not known, or none are on their way.
+        """
+
     def note(self, now_ms: int) -> str:
         """Say what a grid should know that cannot place such a job: half a sentence, or nothing."""
 
@@ -188,6 +195,12 @@ class Eviction(NamedTuple):
 @runtime_checkable
 class EvictsJobs(Protocol):
     """What `SiteCore` asks besides of a discipline that takes running jobs off their nodes, to run again later."""
+
+    def is_paused(self, job_id: int) -> bool:
+        """Return whether a running job stands still on its nodes, as others have them."""
+
+    def why_paused(self, now_ms: int, job_id: int) -> str:
+        """Return for which job one stands still that does, since when, and until when."""
 
     def take_evictions(self) -> list[Eviction]:
         """Return the jobs that the last pass has put back into the queue, in the order in which it did."""
@@ -232,6 +245,25 @@ class TellsAtEnd(Protocol):
 
     def own_at_end(self) -> object:
         """Return what a simulation tells as ``result.own``."""
+
+
+@runtime_checkable
+class ChoosesForms(Protocol):
+    """What `SiteCore` asks besides of a discipline whose jobs may have several forms (`Entry.has_forms`)."""
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return in which of the forms that it has of its own a running job runs; None if it has none."""
+
+
+@runtime_checkable
+class LearnsTimes(Protocol):
+    """What `SiteCore` asks besides of a discipline that learns how long jobs take."""
+
+    def known_times(self) -> tuple[KnownTimes, ...]:
+        """Return what is known of run times now."""
+
+    def edit_times(self, changes: Sequence[KnownTimes]) -> None:
+        """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
 
 
 class Played(NamedTuple):
@@ -329,6 +361,9 @@ class Entry:
     slices_time : bool
         Whether a running job may stand still while others have its nodes. Such a site takes no part of a job on several
         sites: that would wait for itself.
+    may_pause : callable
+        Takes a policy; returns whether a job may stand still while those that evicted it have its nodes. Others of its
+        jobs are on nodes that nobody else has, so it takes parts of jobs on several sites, and these are not paused.
     columns : tuple of str
         What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
         discipline is one that `KeepsFigures`.
@@ -360,6 +395,7 @@ class Entry:
     needs: tuple[str, ...] = ()
     keeps_reservations: bool = False
     slices_time: bool = False
+    may_pause: Callable[[Any], bool] = lambda _policy: False
     columns: tuple[str, ...] = ()
     remarks: Callable[[Any, int], Sequence[str]] | None = None
     metrics: Callable[[Played], Mapping[str, float]] | None = None

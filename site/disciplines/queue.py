@@ -269,52 +269,56 @@ class ArrayDiscipline:
         promised_ms = int(self._state.jobs[self._slots.of[job_id]]["promised_ms"])
         if self._plan is not None:
             start_ms: int | None = promised_ms
-            reason = self._why_planned_then(job, place, promised_ms, now_ms)
+            cause, reason = self._why_planned_then(job, place, promised_ms, now_ms)
         elif place == 0:
             start_ms = max(self._shadow_ms(job), now_ms)
             free = free_text(int(self._state.counters[0]["free"]))
-            reason = f"it is first in the queue; it needs {nodes_text(job.width)}, and {free}"
+            cause = "it is first in the queue"
+            reason = f"{cause}; it needs {nodes_text(job.width)}, and {free}"
         else:
             start_ms = None
-            reason = self._why_not_backfilled(job, place, now_ms)
+            cause, reason = self._why_not_backfilled(job, place, now_ms)
         return SiteReason(
             start_ms=start_ms,
             is_bound=start_ms is not None and start_ms > now_ms and self._policy.keeps_promises,
             ahead=place,
             waits_for=() if start_ms is None else self._must_end_by(start_ms),
             reason=reason,
+            cause=cause,
         )
 
     def _shadow_ms(self, head: Job) -> int:
         return int(shadow_time(self._state, np.int64(head.width)))
 
-    def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> str:
-        """Say what holds a planned or reserved start back: a window, the nodes, or a cap."""
+    def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> tuple[str, str]:
+        """Return what holds a planned or reserved start back: a window, the nodes, or a cap; with numbers, too."""
         mask = np.int64(self._mask(job))
         if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
-            return "a limit of the site lets no such job start before then"
+            return "a limit of the site", "a limit of the site lets no such job start before then"
         if self._policy.backfill == "none" and place > 0:
-            return "this site starts no job before the one ahead of it"
+            return "others must start before it", "this site starts no job before the one ahead of it"
         kept = f"the jobs that run and {ahead_text(place)}" if place else "the jobs that run"
         if self._state.counters[0]["n_reservations"]:
             kept += " and the reservations"
         if mask:
             kept += ", under the limits that apply to it,"
         length = rough_span_text(job.estimate_ms)
-        return f"it needs {nodes_text(job.width)} for {length}, and {kept} leave no earlier room for that"
+        need = f"it needs {nodes_text(job.width)} for {length}"
+        return "no earlier room is left", f"{need}, and {kept} leave no earlier room for that"
 
-    def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> str:
-        """Say which test of backfilling a job behind the head fails."""
+    def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> tuple[str, str]:
+        """Return which test of backfilling a job behind the head fails, without numbers and with them."""
         free = int(self._state.counters[0]["free"])
         if self._policy.backfill == "none":
-            return f"{ahead_text(place)} must start before it: this queue lets none be overtaken"
+            ahead = f"{ahead_text(place)} must start before it: this queue lets none be overtaken"
+            return "others must start before it", ahead
         if job.width > free:
             need = f"it needs {nodes_text(job.width)}, and {free_text(free)}"
-            return f"{need}; {ahead_text(place)} would be offered them before it"
+            return "too few nodes are free", f"{need}; {ahead_text(place)} would be offered them before it"
         head = self._slots.jobs[int(self._state.waiting[0])]
         limit_ms = int(self._state.counters[0]["limit_ms"])
         extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
-        return (
+        return "free nodes are kept for the first", (
             f"it would run for {rough_span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
             f"{when_text(limit_ms, now_ms)}; it needs {nodes_text(job.width)} where {extra} can be spared beyond then"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -265,12 +265,21 @@ def write(connection: Connection, steps: Sequence[StepRows]) -> None:
     ):
         if rows:
             _insert(connection, table, rows)
+    _move_channels(connection, channels)
+    _keep_snapshots(connection, [row for step in steps for row in step.snapshots])
+
+
+def _move_channels(connection: Connection, channels: Mapping[str, Counts]) -> None:
+    """Write how far channels have come, and forget what was acknowledged."""
     for peer, counts in sorted(channels.items()):
         row = {"of_peer": peer, **msgspec.structs.asdict(counts)}
         if not execute_plain(connection, _CHANNEL_MOVED, row).rowcount:
             connection.execute(_NEW_CHANNEL, {"peer": peer, **msgspec.structs.asdict(counts)})
         execute_plain(connection, _ACKNOWLEDGED, row)
-    snapshots = [row for step in steps for row in step.snapshots]
+
+
+def _keep_snapshots(connection: Connection, snapshots: Sequence[Mapping[str, Any]]) -> None:
+    """Write snapshots, and leave the newest alone."""
     for row in snapshots:
         connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == row["sequence"]))
         connection.execute(insert(tables.snapshots), row)

@@ -27,7 +27,15 @@ from gridweave.site.launch import (
 )
 from gridweave.site.machine.affinity import usable_cores
 from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups, parts_problem
-from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, result_path, user_folder
+from gridweave.site.machine.folders import (
+    USAGE,
+    Key,
+    piece_folder,
+    read_launch,
+    read_regular,
+    result_path,
+    user_folder,
+)
 from gridweave.site.machine.output import STREAMS, output_path
 from gridweave.site.machine.runner import Runner
 from gridweave.site.machine.starter import ask_launcher
@@ -55,8 +63,8 @@ from gridweave.site.messages import (
 
 logger = logging.getLogger("gridweave.live")
 
-RESULT = "result"
-"""In place of a stream: what a callable has returned."""
+RESULT, USAGE_OVER_TIME = "result", "usage"
+"""In place of a stream: what a callable has returned; what the piece of a rank used over time, a `UsageCurve`."""
 
 MOST_OUTPUT = 4 << 20
 """So much output is handed out at one time."""
@@ -71,6 +79,13 @@ _GROUP = "gridweave"
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_REPORTS = 1_000
+
+
+def written_path(folder: Path, own: Path, rank: int, stream: str) -> Path:
+    """Return the file of a stream, or of what is asked for in place of one; `own` is the user's part of the folder."""
+    if stream == RESULT:
+        return result_path(own, rank)
+    return folder / USAGE if stream == USAGE_OVER_TIME else output_path(folder, rank, stream)
 
 
 class OutputRead(msgspec.Struct, frozen=True):
@@ -262,9 +277,9 @@ class AgentDriver:
         return OutputRead(is_here, data, size)
 
     def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
-        """Return a part of a rank's output: ``out`` or ``err``, or ``result``, what its callable returned, as JSON."""
-        if stream not in (*STREAMS, RESULT):
-            raise OptionError("stream", f"is {stream!r:.20}; out, err or result")
+        """Return a part of a rank's output: ``out`` or ``err``; of ``result`` or ``usage``, as JSON."""
+        if stream not in (*STREAMS, RESULT, USAGE_OVER_TIME):
+            raise OptionError("stream", f"is {stream!r:.20}; out, err, result or usage")
         if min(job_id, attempt, rank, offset, limit) < 0:
             raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
         path = self._written_path(piece_folder(self.runner.root, (job_id, attempt)), rank, stream)
@@ -293,9 +308,7 @@ class AgentDriver:
         return msgspec.structs.replace(rank, threads=chosen or None)
 
     def _written_path(self, folder: Path, rank: int, stream: str) -> Path:
-        if stream != RESULT:
-            return output_path(folder, rank, stream)
-        return result_path(user_folder(folder, launcher=self._rules.launcher), rank)
+        return written_path(folder, user_folder(folder, launcher=self._rules.launcher), rank, stream)
 
     def _say(self, report: Report) -> None:
         self._queue.append(report)

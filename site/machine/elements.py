@@ -176,17 +176,21 @@ def run_elements(
     _cut_now_and_then(streams)
     own = dict(environment)
     actions = [(os.POSIX_SPAWN_DUP2, stream.descriptor, number) for number, stream in enumerate(streams, start=1)]
-    while (index := elements.draw()) is not None:
-        own[INDEX_VARIABLE] = str(index)
-        start_ms, began_s = int(time.time() * 1000), time.monotonic()
+
+    def run() -> tuple[int, float, int]:
+        """Run an element; return its exit code, the processor time and the most memory in KiB that it took."""
         try:
             pid = os.posix_spawn(program, command, own, file_actions=actions)
         except OSError as error:
             os.write(streams[1].descriptor, f"{program}: {os.strerror(error.errno or 0)}\n".encode())
-            code, cpu_s, peak_bytes = NOT_STARTED, 0.0, 0
-        else:
-            _, status, used = os.wait4(pid, 0)
-            code, cpu_s, peak_bytes = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss
+            return NOT_STARTED, 0.0, 0
+        _, status, used = os.wait4(pid, 0)
+        return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss
+
+    while (index := elements.draw()) is not None:
+        own[INDEX_VARIABLE] = str(index)
+        start_ms, began_s = int(time.time() * 1000), time.monotonic()
+        code, cpu_s, peak_kib = run()
         element = Element(
             index=index,
             exit_code=code if code >= 0 else None,
@@ -194,7 +198,7 @@ def run_elements(
             start_ms=start_ms,
             wall_ms=round((time.monotonic() - began_s) * 1000),
             cpu_ms=round(cpu_s * 1000),
-            peak_memory_bytes=peak_bytes * 1024,
+            peak_memory_bytes=peak_kib * 1024,
             rank=rank,
             out=streams[0].hand_on(),
             err=streams[1].hand_on(),

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.launch import Launch, PieceState
+from gridweave.site.launch import Launch, PieceState, UsageCurve
 
 LAUNCH = "launch.msgpack"
 CALL = "call.msgpack"
@@ -29,6 +29,7 @@ HEARD = "heard"
 RESERVE = "reserve"
 SHIM_LOG = "shim.log"
 NOTICES = "notices"
+USAGE = "usage.json"
 JOBS = "jobs"
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -224,6 +225,11 @@ def _write_reserved(folder: Path, data: bytes) -> bool:
         os.close(handle)
     (folder / RESERVE).replace(folder / STATE)
     return True
+
+
+def write_usage(folder: Path, curve: UsageCurve) -> None:
+    """Write what a piece has used over time; it is lost with the folder, and nothing rests on it."""
+    write_whole(folder / USAGE, msgspec.json.encode(curve))
 
 
 def read_state(folder: Path) -> PieceState | None:

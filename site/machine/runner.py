@@ -401,11 +401,12 @@ class Runner:
     def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
         """Have all processes of a piece get a signal, if it runs."""
         piece = self._pieces.get((job_id, attempt))
-        if piece is None or piece.ended or piece.shim is None:
+        if piece is None or piece.ended:
             return
         with contextlib.suppress(OSError):
             write_whole(piece.folder / SIGNAL, name.encode())
-            signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
+            if piece.shim is not None:  # else it is told when the fork server has said which it is
+                signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
 
     async def adopt(self) -> tuple[Key, ...]:
         """Find again what other runners of this folder have started; return what lives and is watched from now on.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource  # noqa: F401 -- os.wait4 imports it when it is called first, which each fork would do anew
 import sys
 import traceback
 from collections.abc import Mapping

@@ -28,6 +28,7 @@ from gridweave.site.launch import (
     PieceState,
     Rank,
     RankReport,
+    UsageCurve,
     Used,
     launch_problem,
     total_usage,
@@ -51,13 +52,14 @@ from gridweave.site.machine.folders import (
     take_signal,
     user_folder,
     write_state,
+    write_usage,
     write_whole,
 )
 from gridweave.site.machine.output import RankOutput
 from gridweave.site.machine.processes import TOKEN_VARIABLE, boot_id, process_stat, signal_pipe
 from gridweave.site.machine.rank import GO, HANDLED, READY, RankStart
 from gridweave.site.machine.starter import LauncherStarter, OwnStarter, Starter
-from gridweave.site.machine.usage import Meter
+from gridweave.site.machine.usage import BoundedCurve, Meter
 
 CLOSED = -1
 """In place of a pipe that has ended."""
@@ -218,6 +220,7 @@ class Supervisor:
         self.user_folder = user_folder(folder, launcher=launch.launcher)
         self.processes: list[RankProcess] = []
         self.meter = Meter(os.getpid())
+        self.curve = BoundedCurve()
         self.selector = selectors.DefaultSelector()
         self.gate: tuple[int, int] | None = None
 
@@ -502,6 +505,7 @@ class Supervisor:
             self._kill(now_s)
         if self.sample_at_s is not None and now_s >= self.sample_at_s:
             took_s = self.meter.sample()
+            self._note_usage()
             self._look_for_memory()
             self.sample_s = min(self.sample_s * 2, _LAST_SAMPLE_S)
             self.sample_at_s = now_s + max(self.sample_s, _SAMPLE_SHARE * took_s)
@@ -677,10 +681,28 @@ class Supervisor:
     def _write(self) -> None:
         write_state(self.folder, self._state())
 
+    def _note_usage(self) -> None:
+        """Write down what the piece has used up to now."""
+        self.curve.add(int(time.time() * 1000), self.meter.cpu_s, self.meter.memory_bytes)
+        ranks, size = [rank.rank for rank in self.launch.ranks], self.launch.size
+        curve = UsageCurve(
+            site=self.launch.site,
+            host=os.uname().nodename,
+            first_rank=min(ranks),
+            last_rank=max(ranks),
+            size=len(ranks) if size is None else size,
+            start_ms=self.started_ms or 0,
+            points=self.curve.points,
+        )
+        with contextlib.suppress(OSError):  # a full disk
+            write_usage(self.folder, curve)
+
     def _write_end(self) -> None:
         """Write the last state; nothing of the piece runs any more."""
         for process in self.processes:
             process.output.finish()
+        if self.curve.points:  # what ended before the first look has no course, and its sums are in the state
+            self._note_usage()
         write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))
 
 

@@ -7,8 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gridweave.site.launch import Used
+from gridweave.site.launch import UsagePoint, Used
 from gridweave.site.machine.processes import ProcessStat, descendants, process_stat
+
+MOST_POINTS = 120
+"""So many points of what a piece uses over time are kept."""
 
 _KIB = 1024
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -96,6 +99,49 @@ class _Live:
         self.written_bytes += written_bytes
 
 
+class BoundedCurve:
+    """What was seen of a piece over time, in a bounded number of points.
+
+    When they are full, each two become one, and from then on twice as many looks are. Processor time is counted from
+    the beginning, and of memory the most is kept, so that nothing is lost by that but detail.
+
+    Examples
+    --------
+    >>> curve = BoundedCurve(most=4)
+    >>> for second in range(1, 8):
+    ...     curve.add(1000 * second, float(second), 70 - 10 * second)
+    >>> [(point.at_ms, point.cpu_s, point.memory_bytes) for point in curve.points]
+    [(2000, 2.0, 60), (4000, 4.0, 40), (6000, 6.0, 20), (7000, 7.0, 0)]
+    """
+
+    def __init__(self, most: int = MOST_POINTS) -> None:
+        self._most, self._every, self._looks = most, 1, 0
+        self._kept: list[UsagePoint] = []
+        self._newest: UsagePoint | None = None  # which is not among them yet
+
+    def add(self, at_ms: int, cpu_s: float, memory_bytes: int) -> None:
+        """Take in a look."""
+        point = UsagePoint(at_ms, cpu_s, memory_bytes)
+        self._newest = point if self._newest is None else _joined(self._newest, point)
+        self._looks += 1
+        if self._looks < self._every:
+            return
+        self._kept.append(self._newest)
+        self._newest, self._looks = None, 0
+        if len(self._kept) == self._most:
+            self._kept = [_joined(*pair) for pair in zip(self._kept[::2], self._kept[1::2], strict=True)]
+            self._every *= 2
+
+    @property
+    def points(self) -> tuple[UsagePoint, ...]:
+        """The points, and the newest look."""
+        return (*self._kept, *(() if self._newest is None else (self._newest,)))
+
+
+def _joined(one: UsagePoint, later: UsagePoint) -> UsagePoint:
+    return UsagePoint(later.at_ms, later.cpu_s, max(one.memory_bytes, later.memory_bytes))
+
+
 class Meter:
     """Counts what the processes below one use, by rank.
 
@@ -107,6 +153,7 @@ class Meter:
     """
 
     def __init__(self, root: int) -> None:
+        self.memory_bytes = 0  # what all had together at the last look
         self._root = root  # the process of which they all stem
         self._sums: dict[int | None, _Sum] = {None: _Sum()}
         self._leaders: dict[int, int] = {}
@@ -141,11 +188,17 @@ class Meter:
         self._owners = known
         for owner, part in live.items():
             self._sums[owner].add_sample(part)
+        self.memory_bytes = sum(part.memory_bytes for part in live.values())
         return time.monotonic() - began
 
     def usage(self, rank: int, wall_s: float) -> Used:
         """Return what a rank used."""
         return self._sums[rank].usage(wall_s)
+
+    @property
+    def cpu_s(self) -> float:
+        """The processor time of all, up to now."""
+        return sum(part.usage(0.0).cpu_s for part in self._sums.values())
 
     def unowned(self) -> Used:
         """Return what those processes used that no rank can be found for."""

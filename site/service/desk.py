@@ -28,17 +28,21 @@ from gridweave.site.desk_messages import (
     MachineInfo,
     Queue,
     QueuedJob,
+    SiteExperience,
     SiteInfo,
     SiteNames,
 )
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.machine.agent import OutputRead
+from gridweave.site.messages import ExperienceEdited
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.site_driver import SiteDriver
+from gridweave.site.service.waits import WaitReasons
 
 KEEP_EVENTS = 20_000
 """So many events are known without the journal."""
@@ -101,6 +105,7 @@ class Desk(Generic[D]):
         self.driver, self.core = driver, core
         self._journal = journal
         self._events = Events(journal.last_note)
+        self._waits = WaitReasons()
         driver.on_notes = self._noted
 
     async def submit(self, jobs: list[tuple[str, JobRequest]], origin: str) -> list[Accepted | Declined]:
@@ -160,8 +165,9 @@ class Desk(Generic[D]):
         return found
 
     async def story(self, job_id: int) -> list[Note]:
-        """Return what happened to a job here, the oldest first."""
-        return await asyncio.to_thread(self._journal.story, job_id)
+        """Return what happened to a job here, and why it waited as far as somebody asked, the oldest first."""
+        notes = await asyncio.to_thread(self._journal.story, job_id)
+        return sorted([*notes, *self._waits.of(job_id)], key=lambda note: note.at_ms)
 
     def _noted(self, notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
         self._events.add(self._event(note, ended) for note in notes)
@@ -247,7 +253,18 @@ class SiteDesk(Desk[SiteDriver]):
     `away` are the machines that do not answer, as far as whoever carries orders knows.
     """
 
-    methods = (*Desk.methods, "status", "drain", "machine_of", "forecast", "quote", "queue", "about", "part")
+    methods = (
+        *Desk.methods,
+        "status",
+        "drain",
+        "machine_of",
+        "forecast",
+        "quote",
+        "queue",
+        "about",
+        "part",
+        "experience",
+    )
 
     def __init__(
         self,
@@ -323,6 +340,16 @@ class SiteDesk(Desk[SiteDriver]):
         """Have the site take in nothing new for the grid, or take it in again."""
         await self.driver.drain(draining)
 
+    async def experience(self, changes: tuple[KnownTimes, ...]) -> SiteExperience:
+        """Return how long jobs take, as far as the site knows, after some changes of that (`ExperienceEdited`)."""
+        core, name = self.driver.site.core.site, self.driver.settings.name
+        if core.learns is None:
+            return SiteExperience(site=name, learns=False)
+        if changes:
+            await self.driver.told(ExperienceEdited(changes))
+        await self.driver.durable()
+        return SiteExperience(site=name, learns=True, times=list(core.learns.known_times()))
+
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
         """Return which machine runs a rank of an attempt; empty if none does now."""
         await self.driver.durable()
@@ -337,7 +364,10 @@ class SiteDesk(Desk[SiteDriver]):
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts that is here, and why not earlier; None if it is not known."""
         await self.driver.durable()
-        return self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
+        forecast = self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
+        if forecast is not None:
+            self._waits.heard(forecast, f"at {self.driver.settings.name}: ")
+        return forecast
 
     async def quote(self, request: JobRequest, for_grid: bool) -> Forecast:
         """Return when a job would start that were handed in now, or delegated by the grid."""

@@ -186,26 +186,12 @@ class Link:
             return await self._post("call", path, data, timeout_s)
 
     async def _post(self, what: str, path: str, data: bytes, timeout_s: float) -> bytes:
+        """Send something and return the answer; keep how that went, and how long it took."""
         import aiohttp
 
         begin_s = time.monotonic()
-        headers = {
-            "Authorization": f"Bearer {self._secret.sent()}",
-            VERSION_HEADER: LINK_VERSION,
-            SITE_HEADER: self.end.site,
-            "Content-Type": BODY_FORM,
-        }
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
-        # What is long is read by a thread: to hand it over at once would hold up the loop.
-        body = data if len(data) <= _LONG_BYTES else io.BytesIO(data)
         try:
-            session = self._open(aiohttp)
-            async with session.post(
-                self.end.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
-                answer = await response.read()
-                if response.status not in (200, 204):
-                    raise self._refused(response.status, response.content_type, answer)
+            answer = await self._answer(path, data, timeout_s)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or f"no answer within {timeout_s:.0f} s"
             if type(error) is aiohttp.ClientConnectorError and error.errno and error.errno > 0:
@@ -215,15 +201,28 @@ class Link:
         except UnavailableError as error:
             self._failed(what, str(error))
             raise
-        seconds = time.monotonic() - begin_s
-        self.observe(what, seconds)
-        status = self._seen
-        if status.problem:
-            logger.warning("%s answers again", self.end.url)
-        self._told, self._answered_s = "", time.monotonic()
-        self._seen = msgspec.structs.replace(
-            status, answered=status.answered + 1, answered_ms=time.time_ns() // 1_000_000, seconds=seconds, problem=""
-        )
+        self._succeeded(what, time.monotonic() - begin_s)
+        return answer
+
+    async def _answer(self, path: str, data: bytes, timeout_s: float) -> bytes:
+        """Send something and return the answer; UnavailableError if it is none of ours."""
+        import aiohttp
+
+        headers = {
+            "Authorization": f"Bearer {self._secret.sent()}",
+            VERSION_HEADER: LINK_VERSION,
+            SITE_HEADER: self.end.site,
+            "Content-Type": BODY_FORM,
+        }
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
+        # What is long is read by a thread: to hand it over at once would hold up the loop.
+        body = data if len(data) <= _LONG_BYTES else io.BytesIO(data)
+        async with self._open(aiohttp).post(
+            self.end.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            answer = await response.read()
+            if response.status not in (200, 204):
+                raise self._refused(response.status, response.content_type, answer)
         return answer
 
     def _open(self, aiohttp: Any) -> aiohttp.ClientSession:
@@ -243,6 +242,16 @@ class Link:
             with contextlib.suppress(msgspec.MsgspecError):
                 detail = msgspec.msgpack.decode(data, type=_Problem).detail
         return UnavailableError(f"{self.end.url}: {detail}")
+
+    def _succeeded(self, what: str, seconds: float) -> None:
+        self.observe(what, seconds)
+        status = self._seen
+        if status.problem:
+            logger.warning("%s answers again", self.end.url)
+        self._told, self._answered_s = "", time.monotonic()
+        self._seen = msgspec.structs.replace(
+            status, answered=status.answered + 1, answered_ms=time.time_ns() // 1_000_000, seconds=seconds, problem=""
+        )
 
     def _failed(self, what: str, why: str) -> None:
         """Count a request without an answer; each reason is told once, and then every minute."""

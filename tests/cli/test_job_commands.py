@@ -409,13 +409,16 @@ def test_completion(here: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
     assert grid_client.complete_sites("") == []
 
 
-def test_a_shell_gets_completions(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command itself answers a shell that completes."""
+@pytest.mark.parametrize(("words", "completed"), [("drain s", "south"), ("sites --ma", "--machines")])
+def test_a_shell_gets_completions(
+    here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str, completed: str
+) -> None:
+    """The command itself answers a shell that completes: names, and options."""
     monkeypatch.setenv("_GRIDWEAVE_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "gridweave drain s")
+    monkeypatch.setenv("COMP_WORDS", f"gridweave {words}")
     monkeypatch.setenv("COMP_CWORD", "2")
     status, out, _ = shell()
-    assert (status, out.split()) == (0, ["south"])
+    assert (status, out.split()) == (0, [completed])
 
 
 def test_numbers_of_jobs() -> None:
@@ -447,12 +450,17 @@ def test_records_hold_what_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert (row[1], row[8]) == ("n" * 23 + "…", "2h5m")
 
 
-@pytest.mark.parametrize(("command", "file"), [("jobs", "job_commands"), ("sites", "grid_commands")])
-def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere, command: str, file: str) -> None:
-    """It needs neither aiohttp nor asyncio nor numpy, nor the other commands; a table needs no rich."""
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [("jobs", "job_commands"), ("sites", "grid_commands"), ("show 1", "job_commands"), ("submit -- true", "submit")],
+)
+def test_a_command_that_asks_one_thing_loads_little(here: Elsewhere, shell: Shell, command: str, file: str) -> None:
+    """It needs neither aiohttp nor asyncio nor numpy nor pydantic, nor the other commands; a table needs no rich."""
+    shell("submit", "--", "true")
     code = "import sys; from gridweave.cli import main\ntry: main.run()\nfinally: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, check=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, check=True, text=True)
     assert f"gridweave.cli.{file}" in done.stdout
-    assert ("─" in done.stdout) == (command == "sites")
-    heavy = {"aiohttp", "asyncio", "numpy", "ray", "rich.table", "gridweave.cli.up", "gridweave.cli.simulate"}
-    assert not heavy & set(done.stdout.split())
+    assert ("─" in done.stdout) == (command != "submit -- true")
+    heavy = {"aiohttp", "asyncio", "numpy", "pydantic", "ray", "rich.table"}
+    heavy |= {"gridweave.cli.up", "gridweave.cli.simulate"}
+    assert heavy & set(done.stdout.split()) == set()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
 
+from command_runs import failure_of, run_well
 from gridweave.cli.reproduce import reproduce
-from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError, UnavailableError
 
 TracePath = Callable[[str], Path]
 
 app = typer.Typer()
 app.command()(reproduce)
+run, failure = partial(run_well, app), partial(failure_of, app)
 
 SMALL_KTH = """\
 ; UnixStartTime: 844084831
@@ -35,23 +37,6 @@ def small_kth(no_traces: Path) -> Path:
     path = no_traces / "KTH-SP2-1996-2.swf"
     path.write_text(SMALL_KTH)
     return path
-
-
-def run(*arguments: object) -> Result:
-    """Run the command; it must end well."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None, result.output
-    assert result.exit_code == 0
-    return result
-
-
-def failure(*arguments: object) -> GridweaveError:
-    """Run the command; it must end with an error of the project, of one line, and print no result. Return the error."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert isinstance(result.exception, GridweaveError), result.output
-    assert len(str(result.exception).splitlines()) == 1
-    assert result.stdout == ""
-    return result.exception
 
 
 def test_without_a_name_the_tables_are_listed(small_kth: Path) -> None:

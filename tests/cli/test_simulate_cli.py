@@ -228,6 +228,9 @@ def test_drawn_estimates_go_by_the_seed(metrics: Callable[..., list[dict[str, An
     assert one["metrics"] != other["metrics"]
     assert one["metrics"] != perfect["metrics"]
     assert (one["options"]["estimates"], other["options"]["seed"]) == ("phi:0.2", 2)
+    (drawn,) = metrics(path, "--order", "sjf", "--run-times", "lognormal:1", "--seed", 1)
+    assert drawn["options"]["run_times"] == "lognormal:1"
+    assert drawn["metrics"] not in (one["metrics"], perfect["metrics"])
 
 
 # -- the files

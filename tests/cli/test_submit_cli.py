@@ -513,6 +513,14 @@ def test_forms_of_machines_that_differ(here: Elsewhere, shell: Shell) -> None:
     )
 
 
+def test_a_form_has_a_command_of_its_own(here: Elsewhere, shell: Shell) -> None:
+    """What stands after the colon is its command, as a shell splits it; other forms have that of the job."""
+    assert shell("submit", "--form", "width=4: mpirun ./solver 'a b'", "--form", "on=x86", "--", "./solver")[0] == 0
+    (request,) = handed_in(here)
+    assert request.forms == (JobForm(width=4, argv=("mpirun", "./solver", "a b")), JobForm(on=("x86",)))
+    assert request.program.argv == ("./solver",)
+
+
 def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
     """Each --task-group is one, those of the script first; a job has as many tasks as they have together."""
     lines = "#GRIDWEAVE --task-group tasks=1,memory=0.5"
@@ -535,6 +543,8 @@ def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
         (["--task-group", "tasks=2", "--cpu-need", "0.5"], "leave out --cpu-need and --memory-need"),
         (["-n", "3", "--task-group", "tasks=2"], "the groups have 2 tasks, and the job 3; say the same, or leave"),
         (["--form", "wide=4"], "--form: 'wide=4': 'wide=4' is not understood; write for example width=4,on=sparc+x86"),
+        (["--form", "width=4: "], "--form: 'width=4: ': no command after the colon; write for example width=4: ./so"),
+        (["--form", "width=4: ./x 'a"], "the command cannot be read: No closing quotation"),
         (["--form", "width=4,width=5"], "'width=5' is not understood"),
         (["--form", "width=four"], "'four' is no width; write for example"),
         (["--form", "speed=0"], "form 1 has the speed 0; above 0 and up to 10000"),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import platformdirs
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
+from command_runs import failure_of, run_well
 from gridweave.cli.trace import app
-from gridweave.errors import GridweaveError, InputError, TraceError, UnavailableError
+from gridweave.errors import InputError, TraceError, UnavailableError
 from gridweave.scenarios.traces.fetch import KNOWN_TRACES
 from gridweave.scenarios.traces.load import load_workload
 
@@ -30,6 +32,8 @@ SWF = """\
 4 86400 -1 10 9 -1 -1 -1 20 -1 1 5 6 -1 7 8 -1 -1
 5 172800 -1 10 2 -1 -1 -1 20 -1 1 5 6 -1 7 8 -1 -1
 """
+run, failure = partial(run_well, app), partial(failure_of, app)
+
 COLUMNS = ("user", "group", "job_class", "partition")
 
 
@@ -39,23 +43,6 @@ def trace(tmp_path: Path) -> Path:
     path = tmp_path / "small.swf"
     path.write_text(SWF)
     return path
-
-
-def run(*arguments: object) -> Result:
-    """Run the command; it must end well."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None, result.output
-    assert result.exit_code == 0
-    return result
-
-
-def failure(*arguments: object) -> GridweaveError:
-    """Run the command; it must end with an error of the project, of one line. Return it."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert isinstance(result.exception, GridweaveError), result.output
-    assert len(str(result.exception).splitlines()) == 1
-    assert result.stdout == ""
-    return result.exception
 
 
 # -- info

@@ -53,6 +53,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.state import dump_state, read_state
+from stepping import do
 
 NORTH, SOUTH = 0, 1
 
@@ -67,13 +68,6 @@ def job(nodes: int, *, key: str = "key", ranks: str = "each-node", **more: Any) 
     """Return the submission of a job."""
     options = {"limit_ms": 1000, **more}
     return UserSubmitted(key, JobRequest(program=Program(argv=("true",), ranks=ranks), nodes=nodes, **options))  # type: ignore[arg-type]
-
-
-def do(core: LiveGrid, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a grid commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return list(commands)
 
 
 def told(commands: list[Any], *kinds: type) -> list[tuple[int, Any]]:

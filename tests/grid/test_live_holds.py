@@ -34,6 +34,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.state import dump_state, read_state
+from stepping import do
 
 NORTH, SOUTH = 0, 1
 
@@ -49,13 +50,6 @@ def job(nodes: int = 1, *, key: str = "key", past: tuple[Past, ...] = (), **more
     """Return the submission of a job of anna's."""
     options: dict[str, Any] = {"limit_ms": 1000, "user": "anna"} | more
     return UserSubmitted(key, JobRequest(program=Program(argv=("true",)), nodes=nodes, **options), "anna", past)
-
-
-def do(core: LiveGrid, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a grid commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return list(commands)
 
 
 def told(commands: list[Any], *kinds: type) -> list[tuple[int, Any]]:

@@ -13,6 +13,7 @@ from gridweave.site.job import Accepted, Declined, JobRequest, Program
 from gridweave.site.maxima import Maxima, MaximaSet, Maximum
 from gridweave.site.messages import Ended, ReserveNodes, Started, UserSubmitted, Wish
 from gridweave.site.state import dump_state, read_state
+from stepping import do
 
 HOUR_MS = 3_600_000
 
@@ -22,13 +23,6 @@ def grid(maxima: Maxima) -> LiveGrid:
     found = LiveGrid(GridSettings(sites=(("north", 8),), policy=GridPolicy(mode="sharing")))
     do(found, 0, MaximaSet(maxima))
     return found
-
-
-def do(core: LiveGrid, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a grid commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return list(commands)
 
 
 def job(key: str, nodes: int = 1, **more: Any) -> UserSubmitted:

@@ -10,7 +10,7 @@ import pytest
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Program
+from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Noted, Program
 from gridweave.site.launch import TakenUsers
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
@@ -118,6 +118,23 @@ def test_explain_says_which_site_does_not_take_the_user() -> None:
         north = next(row for row in found.sites if row.site == "north")
         assert (north.start_ms, north.reason) == (None, f"does not take it: {WHY}")
         assert found.reason.startswith("some sites do not take its user, so it is delegated; ")
+
+
+def test_the_story_tells_how_often_a_site_has_refused_a_job_that_it_took() -> None:
+    """And when the site is asked again; what a site refuses at its door is told as it says it."""
+    core = LiveGrid(GridSettings(sites=(("north", 4),), policy=GridPolicy(control="limited")))
+    stories, now_ms, commands = [], 0, do(core, 0, job("b", "bert"))
+    for cause in ("", "job", "job"):
+        ((_, enqueued),) = place(core, now_ms, commands)
+        told = do(core, now_ms, FromLiveSite(NORTH, Refused(1, enqueued.attempt, "cancelled there", cause)))
+        stories += [note.detail for note in told if isinstance(note, Noted) and note.kind == "refused"]
+        now_ms = core.next_wakeup_ms() or 0
+        commands = do(core, now_ms)
+    assert stories == [
+        "at north: cancelled there",
+        "at north: cancelled there; the site is asked again in 10s",
+        "at north: cancelled there; that was refusal 2 of 6, and the site is asked again in 20s",
+    ]
 
 
 def test_the_queue_knows_which_nodes_jobs_apart_have() -> None:

@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     EndRun,
     LeaseEnded,
     Machine,
+    PaceRun,
     ReserveNodes,
     RunEnded,
     RunStarted,
@@ -30,6 +31,7 @@ from gridweave.site.messages import (
     Wish,
 )
 from gridweave.site.runs import SiteSettings
+from gridweave.site.state import dump_state, read_state
 
 OWN = 1_000_000_000_001
 LEVELS = (Level(name="high", priority=2, evicts=("low",)), Level(name="low", priority=0))
@@ -247,3 +249,38 @@ def test_a_site_goes_on_from_its_state_while_a_job_leaves() -> None:
     for now_ms, event in ((22_000, RunEnded("m0", OWN, 1, "cancelled")), (23_000, RunStarted("m0", OWN + 1, 1))):
         assert one.handle(now_ms, event) == other.handle(now_ms, event)
     assert one.state() == other.state()
+
+
+def test_where_jobs_are_paused_the_evicted_stands_still_on_its_machine() -> None:
+    """The high job begins at once; the low one is told to stand still, and to go on when the other has ended."""
+    north = site(evicted="pause")
+    north.handle(0, submitted("low", checkpoint_signal="USR1"))
+    north.handle(5, RunStarted("m0", OWN, 1))
+    commands = north.handle(20_000, submitted("high", 2, 50))
+    assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
+    assert [each for each in commands if isinstance(each, PaceRun)] == [PaceRun("m0", OWN, 1, False)]
+    assert [each for each in commands if isinstance(each, EndRun)] == []
+    assert notes(commands, OWN) == ["paused"]
+    north.handle(20_005, RunStarted("m0", OWN + 1, 1))
+    told = north.forecast(30_000, OWN)
+    assert told is not None
+    assert told.reason == (
+        "it was paused 10s ago: job 1000000000002 of level 'high' takes machines of level 'low'; "
+        "it is expected to go on in 40s"
+    )
+    assert north.runs.paused() == (OWN,)
+    again = site(evicted="pause")
+    again.restore(read_state(again, dump_state(north)))
+    for each in (north, again):
+        # What machines are told again after a restart of the site.
+        assert PaceRun("m0", OWN, 1, False) in list(each.runs.orders("m0"))
+        # It is past its first limit, which was 100 s after its start.
+        commands = each.handle(69_000, RunEnded("m0", OWN + 1, 1, "finished"))
+        assert [order for order in commands if isinstance(order, PaceRun)] == [PaceRun("m0", OWN, 1, True)]
+        assert notes(commands, OWN) == ["resumed"]
+        assert each.handle(140_000) == []
+        low = each.book.records[OWN]
+        assert (low.state, low.attempt, low.starts) == ("running", 1, 1)
+        each.handle(145_000, RunEnded("m0", OWN, 1, "finished"))
+        assert (each.book.records[OWN].outcome, low.starts) == ("finished", 1)
+        each.check_invariants()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Program, RecordUsage
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
+    ExperienceEdited,
     Machine,
     MachineJoined,
     ReserveNodes,
@@ -24,6 +27,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
+from gridweave.site.state import dump_state, read_state
 
 OWN = 1_000_000_000_001
 AGENTS = (Machine(name="m0", nodes=4), Machine(name="m1", nodes=2))
@@ -73,6 +77,21 @@ def test_a_job_starts_in_the_form_that_ends_first_on_the_agent_of_its_machines()
     north.check_invariants()
 
 
+def test_a_form_may_have_a_command_of_its_own() -> None:
+    """The job runs the command of the form in which it starts, and its own in a form that names none."""
+    north = site()
+    forms = (
+        JobForm(width=2, on=("x86",), speed=1.5, argv=("mpi", "-n", "2")),
+        JobForm(width=4, on=("old",), speed=2.0),
+    )
+    commands = north.handle(0, UserSubmitted("one", asked(*forms)), UserSubmitted("two", asked(*forms)))
+    launched = [each.launch for each in commands if isinstance(each, StartRun)]
+    assert [(one.size, one.argv) for one in launched] == [(2, ("mpi", "-n", "2")), (4, ("true",))]
+    again = site()
+    again.restore(read_state(again, dump_state(north)))
+    assert [each.launch for each in again.runs.orders("m0", "m1") if isinstance(each, StartRun)] == launched
+
+
 def test_jobs_of_a_class_have_the_forms_of_the_class() -> None:
     """``--job-class cfd`` has the form that the site has for the class of that name; others run on one machine."""
     north = site()
@@ -92,6 +111,28 @@ def test_a_site_learns_how_long_a_class_runs_by_its_name() -> None:
     told = north.forecast(5_001, OWN + 7)
     assert told is not None
     assert told.start_ms == 10_000
+    assert north.core.site.learns is not None
+    known = [(one.job_class, one.user, one.resource, one.mean_ms) for one in north.core.site.learns.known_times()]
+    # Users have no name here, so they are all number 0.
+    assert known == [(None, 0, "", 5_000), ("short", None, "", 5_000), ("short", None, "all", 5_000)]
+
+
+def test_what_a_live_site_knows_is_edited() -> None:
+    """An operator knows that a class takes 8 s, and is believed from then on; what is forgotten is not known."""
+    north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
+    jobs = [UserSubmitted(str(number), asked(job_class="cfd", user="anna")) for number in range(7)]
+    cfd = KnownTimes(job_class="cfd", resource="all", runs=3, mean_ms=8_000, deviation_ms=100)
+    bert = KnownTimes(user="bert", runs=1, mean_ms=1_000)
+    north.handle(0, ExperienceEdited((cfd, bert)), *jobs)
+    told = north.forecast(0, OWN + 6)
+    assert told is not None
+    assert told.start_ms == 8_000
+    north.handle(1, ExperienceEdited((msgspec.structs.replace(bert, runs=0),)))
+    again = site(north.settings.policy)
+    again.restore(read_state(again, dump_state(north)))
+    for each in (north, again):
+        assert each.core.site.learns is not None
+        assert each.core.site.learns.known_times() == (cfd,)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +153,11 @@ def test_a_site_learns_how_long_a_class_runs_by_its_name() -> None:
             asked(JobForm()),
             SitePolicy(),
             "its machines are all alike, and the job has forms; hand it in with --nodes in place of --form",
+        ),
+        (
+            asked(JobForm(argv=("a", "b\0"))),
+            POLICY,
+            "command: 'b\\x00' contains a NUL character, which the operating system does not accept",
         ),
         (asked(JobForm(speed=0.0)), POLICY, "form 1 has the speed 0; above 0 and up to 10000"),
     ],

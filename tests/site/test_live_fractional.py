@@ -32,6 +32,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.runs import PACE_MARGIN_MS, SiteSettings
+from stepping import do
 
 OWN = 1_000_000_000_001
 
@@ -51,13 +52,6 @@ def job(
     needs = Resources(cpu_need=cpu, memory=memory)
     request = JobRequest(program=program, nodes=tasks, limit_ms=100_000, resources=needs, weight=priority)
     return UserSubmitted(key, request)
-
-
-def do(core: LiveSite, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a site commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return list(commands)
 
 
 def of(commands: list[Any], kind: type) -> list[Any]:

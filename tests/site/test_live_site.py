@@ -67,6 +67,7 @@ from gridweave.site.messages import (
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.state import dump_state, read_state
+from stepping import do
 
 OWN = 1_000_000_000_001
 TWO = (Machine(name="a", nodes=2, ports=(2000, 2002)), Machine(name="b", nodes=2, ports=(3000, 3001)))
@@ -93,13 +94,6 @@ def described(job_id: int, width: int, *, attempt: int = 1, first: int = 0, othe
     return DescribeJob(
         job_id, attempt, request(width + others), 1000, first, width + others, sites if others else ("north",)
     )
-
-
-def do(core: LiveSite, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a site commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return list(commands)
 
 
 def of(commands: list[Any], *kinds: type) -> list[Any]:

@@ -17,6 +17,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
+from stepping import do
 
 FIRST = OWN_IDS + 1
 
@@ -31,13 +32,6 @@ def own(nodes: int = 1, *, key: str = "key", past: tuple[Past, ...] = (), **more
     """Return the submission of a job of anna's."""
     options: dict[str, Any] = {"limit_ms": 1000, "user": "anna"} | more
     return UserSubmitted(key, JobRequest(program=Program(argv=("true",)), nodes=nodes, **options), "anna", past)
-
-
-def do(core: LiveSite, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a site commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return list(commands)
 
 
 def of(commands: list[Any], *kinds: type) -> list[Any]:

@@ -1,5 +1,7 @@
 // What the pages ask of the gateway: requests, the stream of events, and who is logged in.
 
+import { heardDate } from "./clock.js";
+
 export class Problem extends Error {
   constructor(status, document) {
     super(document.detail || document.title || `the gateway answered with ${status}`);
@@ -21,6 +23,7 @@ export function onLoggedOut(listener) {
 export async function ask(method, path, body, { signal } = {}) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
+  const began = performance.now();
   let answer;
   try {
     answer = await fetch(path, {
@@ -31,6 +34,7 @@ export async function ask(method, path, body, { signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: "The gateway does not answer. This page tries again by itself." });
   }
+  heardDate(answer.headers.get("Date"), performance.now() - began);
   const text = await answer.text();
   let told = {};
   try {

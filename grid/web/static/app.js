@@ -2,7 +2,8 @@
 
 import { render } from "./vendor/preact.js";
 import { get, onLoggedOut, post, watch } from "./api.js";
-import { html, tell, useEffect, useState } from "./ui.js";
+import { span } from "./text.js";
+import { html, tell, useAhead, useEffect, useState } from "./ui.js";
 import { GridPage } from "./pages/grid.js";
 import { JobPage } from "./pages/job.js";
 import { JobsPage } from "./pages/jobs.js";
@@ -80,7 +81,16 @@ function Frame({ who, heard, leave }) {
       ${who.user && html`<span class="who">${who.user}${who.scopes.includes("operate") ? " (operator)" : ""}</span>
         <button type="button" class="quiet" onClick=${leave}>Log out</button>`}
     </header>
+    <${WrongClock} />
     <main id="main" tabindex="-1"><${Page} key=${at.name + at.target} at=${at} who=${who} /></main>`;
+}
+
+/** Said once, above all pages, as long as it is so. */
+function WrongClock() {
+  const ahead = useAhead();
+  if (!ahead) return null;
+  return html`<p class="trouble clock" role="status">This computer’s clock is ${span(Math.abs(ahead))}
+    ${" "}${ahead > 0 ? "behind" : "ahead of"} the grid’s. These pages count by the grid’s clock.</p>`;
 }
 
 function skip(event) {

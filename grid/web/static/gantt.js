@@ -1,15 +1,18 @@
 // The schedule as a picture: jobs as rectangles on nodes, over time. Data and drawing, nothing of the page around it.
 //
 // Which node a job had is not kept for ever, so that a job stands on the lowest nodes of its site that are free
-// from its start on. Rectangles lie in flat arrays: a hundred thousand of them are drawn in a few milliseconds.
+// from its start on. Rectangles lie in flat arrays. They are painted pixel by pixel, and what was painted is kept: when
+// the view is moved, the picture is shifted by whole columns of pixels, and the columns that come into view are painted.
 
 const GAP = 26; // above each site, for its name
 const AXIS = 28;
-const LEAST_WIDTH = 0.6;
-const STRIPED = 24; // of 25 kinds of rectangles: twelve colours, the same pale, and stripes
+const STRIPED = 24; // of 25 kinds of rectangles: twelve colours, the same pale for what is only expected, and stripes
 
 /** Nodes that are reserved, or kept under a lease: as a job without a user, drawn with stripes. */
 export const KEPT = ["reservation", "lease"];
+
+/** Whether a job is only expected to run, also if it was expected to before now. */
+export const isExpected = ([, , , state, , start], now) => state === "waiting" || start > now;
 
 /** The colours of the sheet, as a canvas wants them. */
 export function coloursOfSheet() {
@@ -44,6 +47,7 @@ export class Schedule {
     this.job = Int32Array.from(rects, (rect) => rect.job);
     this.tone = Uint8Array.from(rects, (rect) =>
       KEPT.includes(started[rect.job][3]) ? STRIPED : (started[rect.job][0] * 7) % 12);
+    this.waits = Uint8Array.from(rects, (rect) => isExpected(started[rect.job], Infinity));
     // The latest end of all up to each rectangle: those before the first that reaches into view need no look.
     this.reach = new Float64Array(this.n);
     let latest = -Infinity;
@@ -86,10 +90,18 @@ function lowest(values, holds) {
   return low;
 }
 
-/** Where everything is on a canvas: `from` and `to` are instants, `width` and `height` pixels. */
+/**
+ * Where everything is on a canvas: `from` and `to` are instants, `width` and `height` pixels of the sheet, `ratio` how
+ * many pixels of the screen each of them is. A view begins with a whole column of pixels, counted from the first start.
+ */
 export class View {
-  constructor(schedule, from, to, width, height) {
-    Object.assign(this, { schedule, from, to, width, height });
+  constructor(schedule, from, to, width, height, ratio = 1) {
+    const span = Math.max(1, Math.round(to - from)); // whole, so that it is the same wherever the view is moved to
+    Object.assign(this, { schedule, span, width, height, ratio });
+    this.scale = (width * ratio) / span; // columns of pixels for a millisecond
+    this.column = Math.round((from - schedule.begin) * this.scale);
+    this.from = schedule.begin + this.column / this.scale;
+    this.to = this.from + span;
     const room = Math.max(1, height - AXIS - GAP * schedule.sites.length);
     this.row = Math.min(24, room / Math.max(1, schedule.rows));
     this.tops = [];
@@ -101,18 +113,18 @@ export class View {
   }
 
   x(instant) {
-    return ((instant - this.from) / (this.to - this.from)) * this.width;
+    return ((instant - this.from) / this.span) * this.width;
   }
 
   instant(x) {
-    return this.from + (x / this.width) * (this.to - this.from);
+    return this.from + (x / this.width) * this.span;
   }
 
   /** The rectangle under a point, or -1. */
   at(x, y) {
     const { schedule } = this;
     const instant = this.instant(x);
-    const slack = ((this.to - this.from) / this.width) * 2;
+    const slack = (this.span / this.width) * 2;
     const [first, last] = schedule.between(instant - slack, instant + slack);
     for (let at = last - 1; at >= first; at -= 1) {
       if (schedule.end[at] + slack < instant) continue;
@@ -125,49 +137,121 @@ export class View {
 
 const STEPS = [1e3, 5e3, 15e3, 6e4, 3e5, 9e5, 36e5, 108e5, 432e5, 864e5, 6048e5, 26298e5];
 
-/** Draw a view; `colours` are those of the sheet, `now` the line of now, `chosen` the index of a job, or -1. */
-export function draw(context, view, colours, now, chosen) {
-  const { schedule } = view;
-  const found = inView(view, now);
-  paint(context, view, colours, found);
-  nameSites(context, view, colours);
-  decorate(context, view, colours, found, chosen);
-  drawAxis(context, view, colours, now);
-  if (!schedule.n) {
-    context.fillStyle = colours.faint;
-    context.fillText("No job has started in this time.", 12, AXIS + 20);
+/** What is drawn on one canvas, and the pixels that are kept of it. */
+export class Painting {
+  constructor(context) {
+    this.context = context;
+    this.drawn = 0; // rectangles that were painted since the picture was begun anew
+    this.painted = null; // what the pixels show: the view, the colours, and the instant of now
   }
-  return found.reduce((sum, each) => sum + each.length, 0);
-}
 
-/** Put all that is no text on the canvas, pixel by pixel: a hundred thousand calls to it would take too long. */
-function paint(context, view, colours, found) {
-  const { width: across, height: down } = context.canvas;
-  const ratio = across / view.width;
-  const image = context.createImageData(across, down);
-  const pixels = new Uint32Array(image.data.buffer);
-  const shade = pixelOf(context, colours.shade);
-  pixels.fill(pixelOf(context, colours.paper));
-  view.schedule.sites.forEach((site, index) => {
-    const [top, end] = [view.tops[index], view.tops[index] + site.nodes * view.row].map((y) => Math.round(y * ratio));
-    pixels.fill(shade, top * across, end * across);
-  });
-  for (const [kind, rectangles] of found.entries()) {
-    const tone = pixelOf(context, kind === STRIPED ? colours.faint : colours.tones[kind % 12]);
-    const pixel = kind < 12 ? tone : mixed(tone, shade); // what is only expected is pale
-    for (const at of rectangles) {
-      box(view, at);
-      const [left, right] = [Math.max(0, Math.floor(BOX[0] * ratio)), Math.min(across, Math.ceil((BOX[0] + BOX[2]) * ratio))];
-      const top = Math.max(0, Math.floor(BOX[1] * ratio));
-      const end = Math.min(down, Math.max(top + 1, Math.floor((BOX[1] + BOX[3]) * ratio)));
-      for (let y = top; y < end; y += 1) {
-        const row = y * across;
-        if (kind === STRIPED) for (let x = left; x < right; x += 1) pixels[row + x] = (x + y) % 8 < 2 ? tone : shade;
-        else for (let x = row + left; x < row + right; x += 1) pixels[x] = pixel; // most are a pixel or two wide
-      }
+  /** Draw a view; `colours` are those of the sheet, `now` the line of now, `chosen` the index of a job, or -1. */
+  draw(view, colours, now, chosen) {
+    const { context } = this;
+    this.paint(view, colours, now);
+    drawAxis(context, view, colours, now); // names and numbers stand on its lines
+    nameSites(context, view, colours);
+    decorate(context, view, colours, this.kinds, now, chosen);
+    if (!view.schedule.n) {
+      context.fillStyle = colours.faint;
+      context.fillText("No job has started in this time.", 12, AXIS + 20);
     }
   }
-  context.putImageData(image, 0, 0);
+
+  /** Put all that is no text on the canvas, of which only what has come into view is painted. */
+  paint(view, colours, now) {
+    const { width, height } = this.context.canvas;
+    const moved = this.isKept(view, colours, now) ? view.column - this.painted.view.column : width;
+    if (Math.abs(moved) >= width) {
+      if (this.image?.width !== width || this.image.height !== height) {
+        this.image = this.context.createImageData(width, height);
+        this.pixels = new Uint32Array(this.image.data.buffer);
+      }
+      this.kinds = pixelsOf(this.context, colours);
+      this.drawn = this.fill(view, now, 0, width);
+    } else if (moved > 0) {
+      this.pixels.copyWithin(0, moved);
+      this.drawn += this.fill(view, now, width - moved, width);
+    } else if (moved < 0) {
+      this.pixels.copyWithin(-moved, 0);
+      this.drawn += this.fill(view, now, 0, -moved);
+    }
+    this.painted = { view, colours, now };
+    this.context.putImageData(this.image, 0, 0);
+  }
+
+  isKept(view, colours, now) {
+    if (!this.painted) return false;
+    const { view: before } = this.painted;
+    const isSame = ["schedule", "span", "width", "height", "ratio"].every((name) => view[name] === before[name]);
+    return isSame && this.painted.colours === colours && this.painted.now === now
+      && this.image.width === this.context.canvas.width && this.image.height === this.context.canvas.height;
+  }
+
+  /**
+   * Paint columns of pixels, and return how many rectangles are in them. Each pixel is that of the first rectangle, by
+   * its start, that reaches into it: so jobs that are narrower than a pixel, or lower, cost no more than what is seen,
+   * and a column is the same whether it is painted alone or with others.
+   */
+  fill(view, now, from, to) {
+    const { schedule, scale, column, ratio, row, tops } = view;
+    const { pixels, kinds, image: { width: across, height: down } } = this;
+    this.ground(view, from, to);
+    const filled = new Int32Array(down).fill(from); // of each row of pixels: up to where it is painted
+    const [first, last] = schedule.between(view.from + (from - 1) / scale, view.from + (to + 1) / scale);
+    let found = 0;
+    for (let at = first; at < last; at += 1) {
+      const left = Math.floor((schedule.start[at] - schedule.begin) * scale) - column;
+      const reach = (schedule.end[at] - schedule.begin) * scale - column;
+      const isWide = reach - left > 4 * ratio; // enough for a gap behind it
+      const right = Math.min(to, Math.max(left + 1, isWide ? Math.floor(reach) - Math.round(ratio) : Math.ceil(reach)));
+      if (right <= from || left >= to) continue;
+      found += 1;
+      const begin = Math.max(from, left);
+      const y = tops[schedule.site[at]] + schedule.first[at] * row;
+      const tall = schedule.nodes[at] * row;
+      const top = Math.max(0, Math.floor(y * ratio));
+      const end = Math.min(down, Math.max(top + 1, Math.floor((y + tall - (row > 4 ? 1 : 0)) * ratio)));
+      const kind = kindOf(schedule, at, now);
+      const pixel = kinds[kind];
+      for (let line = top; line < end; line += 1) {
+        const start = Math.max(begin, filled[line]);
+        if (start >= right) continue;
+        filled[line] = right;
+        const place = line * across;
+        if (kind !== STRIPED) for (let x = place + start; x < place + right; x += 1) pixels[x] = pixel;
+        else for (let x = start; x < right; x += 1) pixels[place + x] = ((x + column + line) & 7) < 2 ? pixel : kinds.shade;
+      }
+    }
+    return found;
+  }
+
+  /** Paint what is behind the jobs: the paper, and where the nodes of the sites are. */
+  ground(view, from, to) {
+    const { pixels, kinds, image: { width: across, height: down } } = this;
+    const isNodes = new Uint8Array(down);
+    view.schedule.sites.forEach((site, index) => {
+      const [top, end] = [view.tops[index], view.tops[index] + site.nodes * view.row].map((y) => Math.round(y * view.ratio));
+      isNodes.fill(1, top, end);
+    });
+    for (let line = 0; line < down; line += 1) {
+      pixels.fill(isNodes[line] ? kinds.shade : kinds.paper, line * across + from, line * across + to);
+    }
+  }
+}
+
+/** Which of the 25 kinds a rectangle is. */
+function kindOf(schedule, at, now) {
+  const tone = schedule.tone[at];
+  return tone < 12 && (schedule.waits[at] || schedule.start[at] > now) ? tone + 12 : tone;
+}
+
+/** The pixel of each kind of rectangle, and of what is behind them. */
+export function pixelsOf(context, colours) {
+  const [shade, paper] = [colours.shade, colours.paper].map((colour) => pixelOf(context, colour));
+  const tones = colours.tones.map((colour) => pixelOf(context, colour));
+  const pale = tones.map((pixel) => mixed(pixel, shade));
+  return Object.assign([...tones, ...pale, pixelOf(context, colours.faint)], { shade, paper });
 }
 
 /** A colour of the sheet as a pixel, opaque, in the order of bytes that images have. */
@@ -187,50 +271,30 @@ function nameSites(context, view, colours) {
   view.schedule.sites.forEach((site, index) => context.fillText(`${site.name} · ${site.nodes} nodes`, 8, view.tops[index] - GAP / 2));
 }
 
-/** Which rectangles are seen, in 25 lists: by colour, those that are only expected apart, and those with stripes. */
-function inView(view, now) {
-  const { schedule } = view;
-  const scale = view.width / (view.to - view.from);
-  const [first, last] = schedule.between(view.from, view.to);
-  const found = Array.from({ length: STRIPED + 1 }, () => []);
-  // Of what is narrower than a pixel, one in a row of pixels is enough: up to where each row is filled.
-  const filled = schedule.sites.map((site) => new Float64Array(site.nodes).fill(-1));
-  for (let at = first; at < last; at += 1) {
-    if (schedule.end[at] <= view.from) continue;
-    const [site, node] = [schedule.site[at], schedule.first[at]];
-    const right = (schedule.end[at] - view.from) * scale;
-    if (right <= filled[site][node] + LEAST_WIDTH) continue;
-    filled[site][node] = right;
-    const tone = schedule.tone[at];
-    found[tone + (tone < 12 && schedule.start[at] > now ? 12 : 0)].push(at);
-  }
-  return found;
-}
-
-const BOX = new Float64Array(4); // of the rectangle at hand: left, top, width, height
-
-function box(view, at) {
-  const { schedule, row } = view;
-  const scale = view.width / (view.to - view.from);
-  const left = Math.max(-2, (schedule.start[at] - view.from) * scale);
-  const wide = Math.min(view.width + 2, (schedule.end[at] - view.from) * scale) - left;
-  const tall = schedule.nodes[at] * row;
-  BOX[0] = left;
-  BOX[1] = view.tops[schedule.site[at]] + schedule.first[at] * row;
-  BOX[2] = Math.max(wide - (wide > 4 ? 1 : 0), LEAST_WIDTH);
-  BOX[3] = Math.max(tall - (row > 4 ? 1 : 0), 0.5);
-}
-
 /** Numbers in rectangles that are large enough, a line around the job that is chosen, and one that joins its parts. */
-function decorate(context, view, colours, found, chosen) {
-  const { schedule } = view;
-  for (const at of found.flat()) {
-    box(view, at);
-    const [left, top, wide, tall] = BOX;
-    if (schedule.job[at] === chosen) outline(context, left, top, wide, tall, colours);
-    if (wide > 40 && tall > 11) label(context, schedule.jobs[schedule.job[at]], left, top, wide, tall, colours);
+function decorate(context, view, colours, kinds, now, chosen) {
+  const { schedule, row } = view;
+  const [first, last] = schedule.between(view.from, view.to);
+  const wideMs = (40 * view.ratio) / view.scale;
+  for (let at = first; at < last; at += 1) {
+    const isChosen = schedule.job[at] === chosen;
+    if (!isChosen && (schedule.end[at] - schedule.start[at] < wideMs || schedule.nodes[at] * row < 11)) continue;
+    if (schedule.end[at] <= view.from) continue;
+    const [left, top, wide, tall] = box(view, at);
+    if (isChosen) outline(context, left, top, wide, tall, colours);
+    if (wide > 40 && tall > 11) label(context, view, at, [left, top, wide, tall], colours, kinds[kindOf(schedule, at, now)]);
   }
   if (chosen >= 0) joinParts(context, view, colours, chosen);
+}
+
+/** Where a rectangle is, as far as it is in view: left, top, width and height in pixels of the sheet. */
+function box(view, at) {
+  const { schedule, row } = view;
+  const left = Math.max(-2, view.x(schedule.start[at]));
+  const wide = Math.min(view.width + 2, view.x(schedule.end[at])) - left;
+  const tall = schedule.nodes[at] * row;
+  const top = view.tops[schedule.site[at]] + schedule.first[at] * row;
+  return [left, top, Math.max(wide - (wide > 4 ? 1 : 0), 1), Math.max(tall - (row > 4 ? 1 : 0), 1)];
 }
 
 function outline(context, left, top, wide, tall, colours) {
@@ -239,16 +303,26 @@ function outline(context, left, top, wide, tall, colours) {
   context.strokeRect(left, top, wide, tall);
 }
 
-function label(context, job, left, top, wide, tall, colours) {
+function label(context, view, at, [left, top, wide, tall], colours, pixel) {
+  const job = view.schedule.jobs[view.schedule.job[at]];
   const isKept = KEPT.includes(job[3]);
   context.font = "11px system-ui, sans-serif";
-  const [text, at] = [isKept ? `${job[3]} ${job[0] || ""}` : String(job[0]), Math.max(left, 0) + 4];
+  const [text, x] = [isKept ? `${job[3]} ${job[0] || ""}` : String(job[0]), Math.max(left, 0) + 4];
   if (isKept) {
     context.fillStyle = colours.shade;
-    context.fillRect(at - 3, top + tall / 2 - 7, Math.min(wide - 8, context.measureText(text).width) + 6, 14);
+    context.fillRect(x - 3, top + tall / 2 - 7, Math.min(wide - 8, context.measureText(text).width) + 6, 14);
   }
-  context.fillStyle = isKept ? colours.ink : "#000";
-  context.fillText(text, at, top + tall / 2, wide - 8);
+  context.fillStyle = isKept ? colours.ink : inkOn(pixel);
+  context.fillText(text, x, top + tall / 2, wide - 8);
+}
+
+/** Black or white, whichever is read better on a pixel: their contrasts with it are equal at a luminance of 0.179. */
+export function inkOn(pixel) {
+  const linear = [0, 8, 16].map((shift) => {
+    const part = ((pixel >>> shift) & 255) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.179 ? "#000" : "#fff";
 }
 
 /** Join the parts of a job on several sites by a line. */
@@ -269,25 +343,34 @@ function joinParts(context, view, colours, chosen) {
 }
 
 function drawAxis(context, view, colours, now) {
-  const span = view.to - view.from;
-  const step = STEPS.find((each) => span / each <= Math.max(2, view.width / 110)) ?? STEPS.at(-1);
+  const step = STEPS.find((each) => view.span / each <= Math.max(2, view.width / 110)) ?? STEPS.at(-1);
   context.fillStyle = colours.paper;
   context.fillRect(0, 0, view.width, AXIS);
   context.font = "12px system-ui, sans-serif";
   context.textBaseline = "middle";
+  const word = wordOfNow(context, view, now);
   const zone = Math.abs(view.to) < 1e11 ? 0 : new Date(view.from).getTimezoneOffset() * 60_000;
   for (let at = Math.ceil((view.from - zone) / step) * step + zone; at < view.to; at += step) {
-    const x = view.x(at);
+    const [x, text] = [view.x(at), mark(at, step)];
     context.fillStyle = colours.line;
     context.fillRect(x, AXIS - 6, 1, view.height);
     context.fillStyle = colours.faint;
-    context.fillText(mark(at, step), x + 4, AXIS / 2);
+    const isFree = !word || x + 4 + context.measureText(text).width < word.left || x + 4 > word.right;
+    if (isFree) context.fillText(text, x + 4, AXIS / 2);
   }
-  if (now >= view.from && now <= view.to) {
+  if (word) {
     context.fillStyle = colours.bad;
     context.fillRect(view.x(now) - 1, 0, 2, view.height);
-    context.fillText("now", view.x(now) + 4, AXIS / 2);
+    context.fillText("now", word.at, AXIS / 2);
   }
+}
+
+/** Where the word *now* stands, with its line: right of it, or left if there is no room; marks of the axis give way. */
+function wordOfNow(context, view, now) {
+  if (now < view.from || now > view.to) return null;
+  const [x, wide] = [view.x(now), context.measureText("now").width];
+  const at = x + 4 + wide > view.width ? x - 4 - wide : x + 4;
+  return { at, left: Math.min(x, at) - 6, right: Math.max(x, at + wide) + 6 };
 }
 
 function mark(instant, step) {

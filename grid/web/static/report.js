@@ -31,16 +31,19 @@ function pictures(runs) {
     const label = `Schedule of ${runs[index].label}: ${schedule.jobs.length} jobs; arrow keys move, plus and minus zoom`;
     const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": label });
     const said = element("p", { class: "hint", role: "status" }, "Point at a job.");
-    return { schedule, canvas, said, chosen: -1 };
+    const painting = new Painting(canvas.getContext("2d", { alpha: false }));
+    return { schedule, canvas, painting, said, chosen: -1 };
   });
+  let colours = coloursOfSheet();
   const paint = () => shown.forEach((each) => {
     const { canvas, schedule } = each;
+    const { clientWidth, clientHeight } = canvas;
     const ratio = devicePixelRatio || 1;
-    [canvas.width, canvas.height] = [canvas.clientWidth * ratio, canvas.clientHeight * ratio];
-    const context = canvas.getContext("2d", { alpha: false });
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    each.view = new View(schedule, look.from, look.to, canvas.clientWidth, canvas.clientHeight);
-    draw(context, each.view, coloursOfSheet(), Infinity, each.chosen);
+    const [width, height] = [clientWidth, clientHeight].map((pixels) => Math.round(pixels * ratio));
+    if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
+    each.painting.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    each.view = new View(schedule, look.from, look.to, clientWidth, clientHeight, ratio);
+    each.painting.draw(each.view, colours, Infinity, each.chosen);
   });
   let frame = 0;
   const soon = () => { frame ||= requestAnimationFrame(() => { frame = 0; paint(); }); };
@@ -57,7 +60,7 @@ function pictures(runs) {
   };
   shown.forEach((each) => listen(each, { zoom, pan, soon }));
   addEventListener("resize", soon);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = coloursOfSheet(); soon(); });
   soon();
   return shown.map(({ canvas, said }, index) => element("section", { class: "card" },
     element("h2", {}, runs[index].label), element("div", { class: "gantt" }, canvas), said));

@@ -2,6 +2,7 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Problem } from "./api.js";
+import { gridAhead, gridNow, onClock } from "./clock.js";
 import { absolute, when } from "./text.js";
 
 export { html, useEffect, useRef, useState };
@@ -71,14 +72,26 @@ export function useFresh(load, inputs, { every = 10_000, gap = 1000, concerns = 
   return { ...state, reload: useCallback(() => run.current(), []) };
 }
 
-/** The time now, renewed every second for what counts down. */
+/** The time now by the grid's clock, renewed every second for what counts down. */
 export function useNow(every = 1000) {
-  const [now, set] = useState(Date.now());
+  const [now, set] = useState(gridNow());
   useEffect(() => {
-    const timer = setInterval(() => set(Date.now()), every);
-    return () => clearInterval(timer);
+    const look = () => set(gridNow());
+    const timer = setInterval(look, every);
+    const stop = onClock(look);
+    return () => {
+      clearInterval(timer);
+      stop();
+    };
   }, [every]);
   return now;
+}
+
+/** By how many milliseconds the grid's clock is ahead of this computer's; 0 while they agree. */
+export function useAhead() {
+  const [ahead, set] = useState(gridAhead());
+  useEffect(() => onClock(() => set(gridAhead())), []);
+  return ahead;
 }
 
 const SIGNS = {
@@ -90,7 +103,7 @@ const SIGNS = {
 export const State = ({ state }) =>
   html`<span class="state s-${state}"><span aria-hidden="true">${SIGNS[state] ?? "·"}</span> ${state}</span>`;
 
-export const Time = ({ ms, now }) =>
+export const Time = ({ ms, now = gridNow() }) =>
   ms === null || ms === undefined
     ? html`<span>–</span>`
     : html`<time datetime=${absolute(ms)} title=${absolute(ms)}>${when(ms, now)}</time>`;

@@ -7,9 +7,8 @@ from pathlib import Path
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.system import AllocationEnd
 from gridweave.site.launch import Outcome
-from gridweave.site.machine.agent import RESULT, OutputRead
-from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, read_state, result_path
-from gridweave.site.machine.output import output_path
+from gridweave.site.machine.agent import OutputRead, written_path
+from gridweave.site.machine.folders import Key, piece_folder, read_launch, read_regular, read_state
 from gridweave.site.messages import RunEnded
 
 _OUTCOMES: dict[AllocationEnd, Outcome] = {"cancelled": "failed", "limit": "limit", "memory": "failed"}
@@ -46,7 +45,7 @@ def output_of(
         launch = read_launch(piece)
         if launch is None or all(each.rank != rank for each in launch.ranks):
             continue
-        path = result_path(piece, rank) if stream == RESULT else output_path(piece, rank, stream)
+        path = written_path(piece, piece, rank, stream)
         try:
             size = path.lstat().st_size
         except OSError:

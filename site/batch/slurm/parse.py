@@ -26,7 +26,10 @@ SINFO_FORMAT = "%D|%T|%l"
 
 _DOWN = ("down", "drained", "draining", "drain", "fail", "failing", "maint", "inval", "future", "unknown", "reboot")
 _IDLE = ("idle", "planned")
-_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+_RUNNING = (
+    "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
+    "RESIZING",
+)  # fmt: skip
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +113,8 @@ def read_sinfo(text: str, partition: str) -> Partition:
         if state.startswith(_DOWN) or mark in "*$@^":
             continue
         nodes += int(line[0])
-        idle += int(line[0]) if state in _IDLE else 0
+        # A node that is being powered down (%), or is to be (!), can be had again, but not now.
+        idle += int(line[0]) if state in _IDLE and mark not in "%!" else 0
     return Partition(nodes=nodes, idle=idle, longest_ms=longest_ms)
 
 

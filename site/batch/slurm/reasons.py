@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gridweave.site.batch.system import AllocationEnd
 
 WAITING = {
@@ -44,15 +46,35 @@ WAITING = {
     "TimeLimit": "its time limit in Slurm is reached",
     "SystemFailure": "Slurm itself, its files or its network failed",
     "RaisedSignal:53(Real-time_signal_19)": "Slurm could not start it: the folder for its output cannot be written",
+    "RaisedSignal": "its last run in Slurm was ended by a signal",
+    "NonZeroExitCode": "its last run in Slurm ended with an exit code other than 0",
+    "OutOfMemory": "its last run in Slurm used more memory than it was given",
+    "InactiveLimit": "it reached Slurm's limit for jobs that do nothing",
+    "DeadLine": "its deadline in Slurm cannot be met any more",
+    "SchedDefer": "Slurm starts nothing at once, and looks at it in its next round",
+    "JobHoldMaxRequeue": "Slurm has put it back too often, and holds it",
+    "BurstBufferResources": "the burst buffer has no room for it now",
+    "BurstBufferStageIn": "its data is being brought into the burst buffer",
+    "BurstBufferOperation": "what the burst buffer was to do for it has failed",
+    "ReservationInvalid": "its reservation in Slurm is not one that it may use",
+    "AccountingPolicy": "what Slurm's accounting allows does not let it start now",
+    "FedJobLock": "another cluster of Slurm's federation is deciding about it",
+    "MaxMemPerLimit": "it asks for more memory on a node or processor than may be had",
+    "Constraints": "no nodes that are up now are what it asks for",
+    "MaxPoweredUpNodes": "as many nodes are powered up as may be",
+    "MpiPortsBusy": "the ports that Slurm keeps for MPI are taken",
     "launch_failed_requeued_held": "Slurm could not start it on its nodes, put it back, and holds it",
     "job_requeued_in_held_state": "it was put back into Slurm's queue, and is held there",
 }
 """What ``squeue`` gives as the reason of a waiting job, and what it means."""
 
 _LIMITS = {
-    "Assoc": "its account",
-    "QOS": "its quality of service (QOS)",
+    r"Assoc\w+": "its account",
+    r"QOS\w+": "its quality of service (QOS)",
+    r"Max\w+PerAccount": "its account",
+    r"Max\w+PerUser": "its user",
 }
+"""Whose limit it is that a reason of this form names."""
 
 ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "COMPLETED": ("given back", "its nodes were given back"),
@@ -91,12 +113,12 @@ def why_waiting(reason: str) -> str:
     'Slurm gives the reason SomethingNew'
     """
     word, _, rest = reason.strip().strip("()").partition(",")
-    known = WAITING.get(word)
+    known = WAITING.get(word) or WAITING.get(word.partition(":")[0])
     if known is not None:
         nodes = rest.partition("UnavailableNodes:")[2].strip()
         return f"{known} ({nodes})" if nodes else known
-    for start, whose in _LIMITS.items():
-        if word.startswith(start) and len(word) > len(start):
+    for form, whose in _LIMITS.items():
+        if re.fullmatch(form, word):
             return f"{whose} has a limit that is reached ({word})"
     return f"Slurm gives the reason {word}" if word else WAITING["None"]
 

@@ -20,6 +20,9 @@ from gridweave.site.times import rough_span_text, when_text
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10_000, 600_000
 """When nodes were lost before their job began, they are asked for again after so long; twice as long each time."""
 
+MOST_LOST = 10
+"""A job whose nodes were lost so often before it began is refused: after some forty minutes (a guess)."""
+
 
 class AskedJob(msgspec.Struct):
     """A job of the site, and what is known of the nodes that were asked for it."""
@@ -27,11 +30,24 @@ class AskedJob(msgspec.Struct):
     job: Job
     ask: int  # its number, which no other of the site ever has
     lost: int = 0  # how often nodes were lost before it began
+    why_lost: str = ""  # the last time
     is_ready: bool = False
     start_ms: int | None = None  # when nodes are expected; when it has started
     end_ms: int | None = None  # when it ends by estimate, once it has started
     not_before_ms: int = 0
     reason: str = ""
+
+    def lose(self, now_ms: int, reason: str) -> None:
+        """Take note that its nodes are lost; it is asked for again later."""
+        self.not_before_ms = now_ms + min(FIRST_PAUSE_MS * 2 ** min(self.lost, 16), LONGEST_PAUSE_MS)
+        self.lost, self.why_lost, self.start_ms, self.reason = self.lost + 1, reason, None, ""
+
+    @property
+    def loss(self) -> str:
+        """How often its nodes were lost, and why; empty if they never were."""
+        if self.lost > 1:
+            return f"its nodes were lost {self.lost} times before it began, the last time: {self.why_lost}"
+        return f"its nodes were lost before it began: {self.why_lost}" if self.lost else ""
 
 
 class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDiscipline 1"):
@@ -117,6 +133,10 @@ class BatchDiscipline:
     def wished(self, now_ms: int, width: int) -> None:
         """Do nothing: the nodes of a part of a job cannot be held."""
 
+    def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
+        """Return that none are: what comes is for a job."""
+        return 0, None
+
     def note(self, now_ms: int) -> str:
         """Return nothing."""
         return ""
@@ -147,8 +167,10 @@ class BatchDiscipline:
             if ask.state in ("refused", "cancelled"):
                 refused.append((ask.job_id, ask.reason))
             elif ask.state == "over":
-                each.not_before_ms = now_ms + min(FIRST_PAUSE_MS * 2 ** min(each.lost, 16), LONGEST_PAUSE_MS)
-                each.ask, each.lost, each.start_ms = self._next_ask(), each.lost + 1, None
+                each.lose(now_ms, ask.reason)
+                each.ask = self._next_ask()
+                if each.lost >= MOST_LOST:
+                    refused.append((ask.job_id, each.loss))
         return refused
 
     def run_pass(self, now_ms: int) -> list[Job]:
@@ -209,12 +231,12 @@ class BatchDiscipline:
         if self._seen is None or problem:
             reason = problem or "the batch system has not been looked at yet"
         elif each.not_before_ms > now_ms:
-            reason = f"its nodes were lost before it began: {each.reason}; they are asked for again "
-            reason += when_text(each.not_before_ms, now_ms)
+            reason = f"{each.loss}; they are asked for again {when_text(each.not_before_ms, now_ms)}"
         elif not asked:
             reason = "nodes are asked for on behalf of those ahead of it, and of no more at one time"
         else:
             reason = each.reason or "the batch system is being asked for its nodes"
+            reason += f"; {each.loss}" if each.lost else ""
         return SiteReason(start_ms=each.start_ms, ahead=ahead, reason=reason)
 
     def _in_order(self) -> list[AskedJob]:

@@ -16,6 +16,7 @@ from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy, PilotRule
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
 from gridweave.site.disciplines.queue import read_policy as read_queue
 from gridweave.site.launch import MachineRules
+from gridweave.site.policy import BACKFILLS
 
 
 class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -158,7 +159,7 @@ ENTRY = Entry(
     about="the nodes belong to a Slurm cluster, which decides what starts when",
     make=make_discipline,
     read=read_policy,
-    backfills=("easy", "none"),
+    backfills=BACKFILLS["queue"],
     table=SlurmTable,
     table_key=NAME,
     live_only=True,

@@ -21,12 +21,15 @@ from gridweave.site.disciplines.queue import ArrayDiscipline
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.messages import AskSeen, BatchSeen
+from gridweave.site.messages import BatchSeen
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import rough_span_text, when_text
 
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10_000, 600_000
-"""When a pilot came to nothing, another is asked for after so long; twice as long each time in a row."""
+"""When a pilot came to nothing, another is asked for after so long; twice as long each time in a row.
+
+A row ends when a pilot has lasted for the longest pause, or was given back as it was idle or its time had come.
+"""
 
 D = TypeVar("D")
 
@@ -166,6 +169,24 @@ class PilotDiscipline:
         """Have nodes for a part of a job that only several sites together are wide enough for."""
         self._wished = min(width, self._nodes), now_ms + self._rules.idle_ms
 
+    def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
+        """Return how many nodes nobody needs, for a job of this length, once all pilots are there, and when that is.
+
+        Where the batch system says nothing of a pilot yet, what it says of its nodes counts.
+        """
+        awaited = [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
+        if not awaited or self._seen is None or self._seen.problem or length_ms > self._job_ms:
+            return 0, None
+        nodes = sum(len(pilot.places) for pilot in awaited)
+        needed = sum(job.width for job, _ in self._queue.waiting())
+        spare = nodes + len(self._free_since_ms) - needed
+        expected = [pilot.start_ms for pilot in awaited if pilot.start_ms is not None]
+        unknown = sum(len(pilot.places) for pilot in awaited if pilot.start_ms is None)
+        start_ms: int | None = now_ms
+        if unknown:
+            start_ms = earliest_start(self._seen.free_from, now_ms, unknown, awaited[-1].length_ms)
+        return (0, None) if start_ms is None or spare <= 0 else (spare, max([start_ms, *expected]))
+
     def note(self, now_ms: int) -> str:
         """Say how many nodes wait for the rest, and what that has cost."""
         there = self._in_service.bit_count()
@@ -194,6 +215,7 @@ class PilotDiscipline:
     def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
         """Take in how the batch system is, and what has become of the pilots; no job is refused for that."""
         self._seen = msgspec.structs.replace(seen, asks=())
+        nothing: list[Pilot] = []
         for ask in seen.asks:
             pilot = self._pilots.get(ask.ask)
             if pilot is None:
@@ -201,18 +223,23 @@ class PilotDiscipline:
             if ask.state == "waiting":
                 pilot.start_ms, pilot.reason = ask.start_ms, ask.reason
             elif ask.state != "ready":
-                self._came_to_nothing(now_ms, pilot, ask)
+                nothing.append(self._pilots.pop(pilot.number))
+                self._why_lost = ask.reason
             elif pilot.until_ms is None:
                 began_ms = now_ms if ask.start_ms is None else min(ask.start_ms, now_ms)
                 pilot.start_ms, pilot.until_ms = began_ms, began_ms + pilot.length_ms
                 pilot.last_start_ms = max(now_ms, pilot.until_ms - self._job_ms)
-                self._lost = 0
+        if nothing:
+            self._put_off(now_ms, nothing)
         return []
 
-    def _came_to_nothing(self, now_ms: int, pilot: Pilot, ask: AskSeen) -> None:
-        del self._pilots[pilot.number]
+    def _put_off(self, now_ms: int, nothing: list[Pilot]) -> None:
+        """Ask for the next pilot later, as some came to nothing: those of one look mostly did for one reason."""
+        lasted_ms = [0 if pilot.until_ms is None else now_ms - (pilot.start_ms or 0) for pilot in nothing]
+        if max(lasted_ms) >= LONGEST_PAUSE_MS:
+            self._lost = 0
         pause_ms = min(FIRST_PAUSE_MS * 2 ** min(self._lost, 16), LONGEST_PAUSE_MS)
-        self._not_before_ms, self._lost, self._why_lost = now_ms + pause_ms, self._lost + 1, ask.reason
+        self._not_before_ms, self._lost = now_ms + pause_ms, self._lost + 1
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start in the pilots that are there, and settle which of them there should be."""
@@ -269,6 +296,7 @@ class PilotDiscipline:
                 spare -= len(pilot.places) * is_over
             if is_over:
                 given_back.append(pilot.number)
+                self._lost = 0
         for number in given_back:
             del self._pilots[number]
         return bool(given_back)
@@ -373,7 +401,8 @@ class PilotDiscipline:
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier: for the others, or for pilots that are to come."""
-        said = self._queue.explain(now_ms, job_id)
+        # What is promised holds for the nodes that are there, of which pilots may take some with them.
+        said = msgspec.structs.replace(self._queue.explain(now_ms, job_id), is_bound=False)
         width = next(job.width for job, _ in self._queue.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()
         if lacks:
@@ -386,9 +415,10 @@ class PilotDiscipline:
             reasons.append(self._seen.problem)
         elif coming:
             reasons.append(f"the last: {coming[-1].reason or 'the batch system is being asked for it'}")
-        elif now_ms < self._not_before_ms:
+        if now_ms < self._not_before_ms:
             again = when_text(self._not_before_ms, now_ms)
-            reasons.append(f"a pilot came to nothing: {self._why_lost}; another is asked for {again}")
+            what = "a pilot" if self._lost == 1 else f"{self._lost} times in a row a pilot"
+            reasons.append(f"{what} came to nothing: {self._why_lost}; another is asked for {again}")
         starts = [pilot.start_ms for pilot in coming]
         if lacks and starts and None not in starts:
             said = msgspec.structs.replace(said, start_ms=max(start for start in starts if start is not None))

@@ -19,7 +19,7 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     policy : SitePolicy
-        How jobs are queued for the nodes that are there; without a plan.
+        How jobs are queued for the nodes that are there; promised starts are made anew when nodes come and go.
     size : int
         The nodes of a pilot at most; >= 1.
     length_ms : int
@@ -45,8 +45,8 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 0
 
     def __post_init__(self) -> None:
-        if self.policy.makes_plan or self.policy.discipline != "queue":
-            raise OptionError("backfill", "is one that makes a plan; nodes that come and go need 'easy' or 'none'")
+        if self.policy.discipline != "queue":
+            raise OptionError("discipline", "of what starts in pilots is a queue: no node is sure to be there later")
         if self.size < 1:
             raise OptionError("size", f"is {self.size}; at least 1 node")
         if self.job_ms < 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gridweave.jit import Ints
@@ -16,22 +17,18 @@ from gridweave.site.disciplines.dynp.kernels.state import (
 )
 from gridweave.site.disciplines.dynp.kernels.tuning import TuningRules
 from gridweave.site.disciplines.dynp.policy import DynPPolicy, candidate_keys
-from gridweave.site.disciplines.queue import ArrayDiscipline
-from gridweave.site.disciplines.slots import SlotsState, copy_into
+from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
+from gridweave.site.disciplines.slots import copy_into
 from gridweave.site.job import Job
-from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 KEPT_SWITCHES = 64
 """Switches that a stepped site remembers."""
 
 
-class DynPState(CoreState, frozen=True, kw_only=True, tag="DynP 1"):
+class DynPState(ArrayDisciplineState, frozen=True, kw_only=True, tag="DynP 1"):
     """The jobs of a site in arrays, its candidates, and what it remembers of its decisions."""
 
-    slots: SlotsState
-    arrays: Arrays
-    plan: Arrays
-    next_start_ms: int
     candidates: Arrays
     memory: Arrays
 
@@ -135,23 +132,15 @@ class DynP(ArrayDiscipline):
         }.get(policy.decider, f"the plan with the best {policy.metric}")
         return f"the policy {self.active} is in force, {by} decides anew at {when}, and the start may move"
 
-    def state(self) -> DynPState:  # type: ignore[override]
+    def state(self) -> DynPState:
         """Return what is known of the jobs, the candidates and the decisions."""
-        known = super().state()
-        tuning = self.tuning
-        return DynPState(
-            slots=known.slots,
-            arrays=known.arrays,
-            plan=known.plan,
-            next_start_ms=known.next_start_ms,
-            candidates=arrays_state(tuning.candidates),
-            memory=arrays_state(tuning.memory),
-        )
+        candidates, memory = arrays_state(self.tuning.candidates), arrays_state(self.tuning.memory)
+        return DynPState(**msgspec.structs.asdict(super().state()), candidates=candidates, memory=memory)
 
     def restore(self, state: DynPState) -> None:  # type: ignore[override]
         """Take in what was known."""
         self._memory = None
-        super().restore(state)  # type: ignore[arg-type]
+        super().restore(state)
         tuning = self.tuning
         candidates: Candidates = restored_arrays(tuning.candidates, state.candidates)
         self._memory = tuning._replace(candidates=candidates, memory=restored_arrays(tuning.memory, state.memory))

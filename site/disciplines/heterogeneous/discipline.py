@@ -14,20 +14,30 @@ from typing import NamedTuple, Self
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from numpy.random import PCG64, Generator
 
 from gridweave.site.disciplines.heterogeneous.experience import (
     ExperienceDatabase,
-    KnownTimes,
     LearnedTimes,
     RunTimes,
 )
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team, class_of
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.heterogeneous.running import (
+    JobOnMachines,
+    WaitingJob,
+    expect_resumptions,
+    stand_in_order,
+    those_that_go_on,
+    those_that_may_stay,
+    work_limit_ms,
+)
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction
 from gridweave.site.explain import SiteReason, ahead_text
-from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.job import Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.state import CoreState
@@ -38,68 +48,6 @@ IntArray = npt.NDArray[np.int64]
 _NEVER = int(NEVER_MS)
 _ASKED = -1
 """The id of a job that is thought of to answer a question."""
-
-
-class WaitingJob(msgspec.Struct, kw_only=True):
-    """A job that waits, or waits again.
-
-    Attributes
-    ----------
-    job : Job
-    submit_ms : int
-    done_ms : int
-        Work at speed 1 that it keeps from before.
-    evictions : int
-        How often it was evicted.
-    evicted_ms : int, optional
-        When that was last.
-    why_evicted : str
-        For which job that was, and why.
-    planned_ms : int, optional
-        Its start by the last mapping.
-    """
-
-    job: Job
-    submit_ms: int
-    done_ms: int = 0
-    evictions: int = 0
-    evicted_ms: int | None = None
-    why_evicted: str = ""
-    planned_ms: int | None = None
-
-
-class JobOnMachines(msgspec.Struct, kw_only=True):
-    """A running job.
-
-    Attributes
-    ----------
-    was : WaitingJob
-    start_ms, expected_ms, limit_ms : int
-        When it started, when it is expected to end, and when it is ended.
-    machines : tuple of int
-        Ascending.
-    rate : int
-    resource : str
-        As the experience calls it.
-    is_team : bool
-    """
-
-    was: WaitingJob
-    start_ms: int
-    expected_ms: int
-    limit_ms: int
-    machines: tuple[int, ...]
-    rate: int
-    resource: str
-    is_team: bool
-
-    def worked_ms(self, now_ms: int) -> int:
-        """Return for how long it has worked: as long ago as its limit was as far ahead as it may run.
-
-        That is later than its start where its machines were not free at once, as those that it took them from had time
-        to save what they had done; its limit was moved then.
-        """
-        return max(0, now_ms - self.limit_ms + _limit_ms(self.was, self.rate))
 
 
 class LevelQueue(NamedTuple):
@@ -159,7 +107,7 @@ class Heterogeneous:
         self._waiting: dict[int, WaitingJob] = {}
         self._runs: dict[int, JobOnMachines] = {}
         self.experience = ExperienceDatabase()
-        self.experience.restore([known.times() for known in policy.experience])
+        self.experience.edit(policy.experience)
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
         self._evictions: list[Eviction] = []
         self._rates: list[tuple[int, int]] = []
@@ -187,7 +135,8 @@ class Heterogeneous:
         """Take out a running job, and learn from it if it was not ended at its limit."""
         run = self._runs.pop(job_id)
         worked_ms = run.worked_ms(now_ms)
-        if now_ms < run.limit_ms and worked_ms and not run.was.done_ms:
+        is_whole = now_ms < run.limit_ms and run.paused_ms is None and not run.was.done_ms
+        if is_whole and worked_ms:
             self.experience.learn(run.was.job, run.resource, run.rate, worked_ms)
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
@@ -207,17 +156,27 @@ class Heterogeneous:
     def run_pass(self, now_ms: int) -> list[Job]:
         """Map all that waits, evict whose machines are wanted, and return the jobs that start."""
         for run in self._runs.values():
-            if run.expected_ms <= now_ms:  # then it is expected at its limit, at which it is ended
+            if run.expected_ms <= now_ms and run.paused_ms is None:
+                # Then it is expected at its limit, at which it is ended.
                 run.expected_ms = max(run.limit_ms, now_ms + 1)
         claimed = np.full(self._site.nodes, now_ms, np.int64)
         started: list[Job] = []
         for level in range(len(self._policy.levels)):
             if jobs := self._queue(level):
                 started += self._run_level(now_ms, self._level_queue(level, jobs), claimed)
+        for run in those_that_go_on(self._runs.values(), self._standing()):
+            run.go_on(now_ms)
+            self._rates.append((run.was.job.job_id, run.rate))
+        expect_resumptions(now_ms, self._runs.values(), self._standing())
         return started
+
+    def _standing(self) -> list[JobOnMachines]:
+        """Return the jobs that stand still, in the order in which they go on."""
+        return stand_in_order(self._runs.values(), self._level_of)
 
     def _run_level(self, now_ms: int, queue: LevelQueue, claimed: IntArray) -> list[Job]:
         """Map the jobs of a level behind the levels above it, and start what starts now."""
+        expect_resumptions(now_ms, self._runs.values(), self._standing())
         mapped = self._wanted(now_ms, queue, claimed)
         started = []
         for row, one in enumerate(queue.jobs):
@@ -225,10 +184,9 @@ class Heterogeneous:
             machines = mapped.machines[row]
             claimed[list(machines)] = mapped.ready_ms[list(machines)]
             if one.planned_ms == now_ms:
-                for victim in self._holders(machines):
-                    assert self._may_evict(queue.level, self._runs[victim]), "a machine would have two jobs"
-                    self._evict(now_ms, victim, one)
-                started.append(self._start(now_ms, one, machines, queue.team_of(int(mapped.team[row]))))
+                team = queue.team_of(int(mapped.team[row]))
+                self._make_room(now_ms, one, machines, team, queue.level)
+                started.append(self._start(now_ms, one, machines, team))
         return started
 
     def _wanted(self, now_ms: int, queue: LevelQueue, claimed: IntArray) -> Mapped:
@@ -256,7 +214,7 @@ class Heterogeneous:
         for job_id, run in self._runs.items():
             if job_id in protected or not self._may_evict(queue.level, run):
                 at = list(run.machines)
-                ready_ms[at] = np.maximum(ready_ms[at], run.expected_ms)
+                ready_ms[at] = np.maximum(ready_ms[at], run.ends_ms)
         return map_to(
             self._site.arrays(queue.teams),
             ready_ms,
@@ -265,6 +223,7 @@ class Heterogeneous:
             queue.team_ms,
             algorithm=self._policy.algorithm,
             profit=self._policy.profit,
+            rng=Generator(PCG64(self._policy.seed)) if self._policy.algorithm == "gsa" else None,
         )
 
     def _level_queue(self, level: int, jobs: list[WaitingJob]) -> LevelQueue:
@@ -292,7 +251,7 @@ class Heterogeneous:
 
     def _length(self, one: WaitingJob, resource: str, rate: int) -> int:
         """Return how long a job is expected to run on a resource, in whole milliseconds."""
-        limit_ms = _limit_ms(one, rate)
+        limit_ms = work_limit_ms(one, rate)
         if self._policy.predict == "estimate":
             return limit_ms
         predicted = self.experience.predict(one.job, resource, rate)
@@ -306,21 +265,46 @@ class Heterogeneous:
         else:
             number = int(self._site.class_of[machines[0]])
             rate, resource = speeds.alone[number], self._site.classes[number].name
+        form, is_in = self._site.form_at(one.job, machines[0], team)
         del self._waiting[one.job.job_id]
         one.planned_ms = None
         self._runs[one.job.job_id] = JobOnMachines(
             was=one,
             start_ms=now_ms,
             expected_ms=now_ms + self._length(one, resource, rate),
-            limit_ms=now_ms + _limit_ms(one, rate),
+            limit_ms=now_ms + work_limit_ms(one, rate),
             machines=machines,
             rate=rate,
             resource=resource,
             is_team=team is not None,
+            form=form,
+            memory_mb=is_in.memory_mb,
         )
         if rate != RATE_ONE:
             self._rates.append((one.job.job_id, rate))
         return one.job
+
+    def _make_room(
+        self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, level: int
+    ) -> None:
+        """Evict who has the machines on which a job starts; who can be paused stands still beside it."""
+        holders = sorted(
+            (self._runs[job_id] for job_id in self._holders(machines)),
+            key=lambda run: (self._level_of(run.was), run.was.job.job_id),
+        )
+        assert all(self._may_evict(level, run) for run in holders), "a machine would have two jobs"
+        staying: list[JobOnMachines] = []
+        if self._policy.evicted == "pause":
+            memory_mb = self._site.form_at(one.job, machines[0], team)[1].memory_mb
+            pausable = [run for run in holders if not run.was.job.in_step]
+            staying = those_that_may_stay(pausable, machines, memory_mb, self._site.room_mb)
+        for run in holders:
+            if run not in staying:
+                self._evict(now_ms, run.was.job.job_id, one)
+            elif run.paused_ms is None:
+                run.paused_ms = now_ms
+                self._count_eviction(now_ms, run.was, one)
+                self._rates.append((run.was.job.job_id, 0))
 
     def _evict(self, now_ms: int, job_id: int, by: WaitingJob) -> None:
         """Put a running job back into the queue, as another wants its machines."""
@@ -331,16 +315,21 @@ class Heterogeneous:
             run.was.done_ms += worked_ms * run.rate // RATE_ONE
         else:
             self._totals["lost_machine_ms"] += worked_ms * len(run.machines)
-        self._totals["evictions"] += 1
+        reason = self._count_eviction(now_ms, run.was, by)
+        self._waiting[job_id] = run.was
+        self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
+
+    def _count_eviction(self, now_ms: int, one: WaitingJob, by: WaitingJob) -> str:
+        """Take note that a job was evicted, or paused, and return for which job and why."""
         levels = self._policy.levels
         reason = (
             f"job {by.job.job_id} of level {levels[self._level_of(by)].name!r} takes machines of level "
-            f"{levels[self._level_of(run.was)].name!r}"
+            f"{levels[self._level_of(one)].name!r}"
         )
-        run.was.evictions += 1
-        run.was.evicted_ms, run.was.why_evicted = now_ms, reason
-        self._waiting[job_id] = run.was
-        self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
+        self._totals["evictions"] += 1
+        one.evictions += 1
+        one.evicted_ms, one.why_evicted = now_ms, reason
+        return reason
 
     # Levels.
 
@@ -378,14 +367,31 @@ class Heterogeneous:
         told, self._evictions = self._evictions, []
         return told
 
+    def is_paused(self, job_id: int) -> bool:
+        """Return whether a running job stands still, as another has its machines."""
+        return self._runs[job_id].paused_ms is not None
+
+    def why_paused(self, now_ms: int, job_id: int) -> str:
+        """Return for which job one stands still that does, since when, and until when."""
+        run = self._runs[job_id]
+        if run.paused_ms is None:
+            return ""
+        since, until = when_text(run.paused_ms, now_ms), when_text(max(now_ms, run.resumes_ms), now_ms)
+        return f"it was paused {since}: {run.was.why_evicted}; it is expected to go on {until}"
+
     @property
     def free(self) -> int:
         """Machines on which no job is, those out of service among them."""
-        return self._site.nodes - sum(len(run.machines) for run in self._runs.values())
+        return self._site.nodes - len({machine for run in self._runs.values() for machine in run.machines})
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the machines of a running job; it has all their hardware threads."""
         return tuple((machine, machine + 1) for machine in self._runs[job_id].machines), ()
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return in which of the forms that it has of its own a running job runs; None if it has none."""
+        run = self._runs[job_id]
+        return run.was.job.forms[run.form] if run.was.job.forms else None
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
         """Return None: no two jobs share a machine."""
@@ -393,16 +399,18 @@ class Heterogeneous:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when the next running job is expected to end: if it does not, what waits may do better elsewhere."""
-        return min((run.expected_ms for run in self._runs.values()), default=None) if self._waiting else None
+        ends = (run.expected_ms for run in self._runs.values() if run.paused_ms is None)
+        return min(ends, default=None) if self._waiting else None
 
     def next_end_ms(self) -> int | None:
         """Return the first limit of a running job."""
-        return min((run.limit_ms for run in self._runs.values()), default=None)
+        return min((run.limit_ms for run in self._runs.values() if run.paused_ms is None), default=None)
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their limits."""
-        for run in sorted(self._runs.values(), key=lambda run: (run.limit_ms, run.was.job.job_id)):
-            yield Running(run.was.job, run.start_ms, run.limit_ms)
+        limits = ((run.limit_ms + run.put_off_ms, job_id, run) for job_id, run in self._runs.items())
+        for end_ms, _, run in sorted(limits, key=lambda found: found[:2]):
+            yield Running(run.was.job, run.start_ms, end_ms)
 
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order of submission; none is promised a start."""
@@ -452,7 +460,15 @@ class Heterogeneous:
 
     def own_at_end(self) -> LearnedTimes:
         """Return what has been learned of run times."""
-        return LearnedTimes(tuple(map(KnownTimes.of, self.experience.rows())))
+        return LearnedTimes(self.experience.known())
+
+    def known_times(self) -> tuple[KnownTimes, ...]:
+        """Return what is known of run times now."""
+        return self.experience.known()
+
+    def edit_times(self, changes: Sequence[KnownTimes]) -> None:
+        """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
+        self.experience.edit(changes)
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
@@ -483,12 +499,7 @@ class Heterogeneous:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
-        taken = [machine for run in self._runs.values() for machine in run.machines]
+        taken = [machine for run in self._runs.values() if run.paused_ms is None for machine in run.machines]
         assert len(taken) == len(set(taken)), "a machine has two jobs"
         assert self._site.out.isdisjoint(taken), "a job is on a machine out of service"
         assert not self._waiting.keys() & self._runs.keys(), "a job runs and waits"
-
-
-def _limit_ms(one: WaitingJob, rate: int) -> int:
-    """Return how long a job may run at a rate: its estimate, less what it has done."""
-    return max(1, -(-(one.job.estimate_ms - one.done_ms) * RATE_ONE // rate))

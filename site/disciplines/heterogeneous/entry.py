@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
-from gridweave.site.disciplines.heterogeneous.experience import KnownTimes
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.figures import times_by_level
-from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, Level
+from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
 
 
@@ -29,8 +29,8 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     Attributes
     ----------
-    classes, clusters, forms, algorithm, profit, predict, levels, evicted, raise_after, least_gain_ms, out_of_service
-    experience, deviations
+    classes, clusters, forms, algorithm, profit, seed, predict, levels, evicted, raise_after, least_gain_ms
+    out_of_service, experience, deviations
         As in `gridweave.site.disciplines.heterogeneous.policy.HeterogeneousPolicy`.
     """
 
@@ -38,10 +38,11 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     clusters: tuple[Cluster, ...] = ()
     forms: tuple[Form, ...] = ()
     algorithm: Annotated[str, _one_of(tuple(ALGORITHMS), "How jobs are mapped to machines.")] = "pjs"
-    profit: Annotated[str, _one_of(tuple(PROFITS), "What a job gains on a team, for pjs.")] = "end"
+    profit: Annotated[str, _one_of(tuple(PROFITS), "What a job gains on a team, for pjs and gsa.")] = "end"
+    seed: Annotated[int, Meta(description="From which gsa draws.")] = 0
     predict: Annotated[str, _one_of(PREDICTIONS, "By what run times are expected.")] = "experience"
     levels: tuple[Level, ...] = ()
-    evicted: Annotated[str, _one_of(EVICTED, "What becomes of an evicted job.")] = "restart"
+    evicted: Annotated[str, _one_of((*EVICTED, PAUSE), "What becomes of an evicted job.")] = "restart"
     raise_after: int | None = None
     least_gain_ms: int = 0
     out_of_service: str = ""
@@ -84,6 +85,7 @@ ENTRY = Entry(
     table=HeterogeneousTable,
     table_key=NAME,
     has_forms=True,
+    may_pause=lambda policy: policy.evicted == PAUSE,
     columns=("level", "machines", "team", "evictions"),
     metrics=metrics_of,
 )

@@ -9,12 +9,13 @@ work done at speed 1; then the estimate.
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
+from gridweave.site.disciplines.known_times import KnownTimes, Name, TimesKey, experience_text, in_order, name_text
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE
 
@@ -24,19 +25,42 @@ class RunTimes(msgspec.Struct, kw_only=True):
 
     Attributes
     ----------
-    job_class, user : int, optional
+    job_class, user : int or str, optional
     resource : str
         A class of machines, or a team; empty for work at speed 1 anywhere.
     count : int
     mean_ms, squares : float
     """
 
-    job_class: int | None = None
-    user: int | None = None
+    job_class: Name = None
+    user: Name = None
     resource: str = ""
     count: int = 0
     mean_ms: float = 0.0
     squares: float = 0.0
+
+    @classmethod
+    def of(cls, known: KnownTimes) -> RunTimes:
+        """Return times as they are learned on."""
+        return cls(
+            job_class=known.job_class,
+            user=known.user,
+            resource=known.resource,
+            count=known.runs,
+            mean_ms=known.mean_ms,
+            squares=known.deviation_ms**2 * max(0, known.runs - 1),
+        )
+
+    def known(self) -> KnownTimes:
+        """Return them as they are read and written."""
+        return KnownTimes(
+            job_class=self.job_class,
+            user=self.user,
+            resource=self.resource,
+            runs=self.count,
+            mean_ms=self.mean_ms,
+            deviation_ms=math.sqrt(self.variance),
+        )
 
     def add(self, time_ms: float) -> None:
         """Take in a run (Welford 1962, *Note on a Method for Calculating Corrected Sums of Squares and Products*)."""
@@ -51,63 +75,6 @@ class RunTimes(msgspec.Struct, kw_only=True):
         return self.squares / (self.count - 1) if self.count > 1 else 0.0
 
 
-class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Times of one kind as an operator reads and writes them: one of ``[[experience]]``.
-
-    Attributes
-    ----------
-    job_class, user : int, optional
-        Of the jobs; one of the two.
-    resource : str
-        A class of machines, or a team as ``NAME x WIDTH``; left out for work at speed 1 anywhere.
-    runs : int
-        From how many runs the rest is.
-    mean_ms, deviation_ms : float
-        Their mean, and their standard deviation.
-    """
-
-    job_class: int | None = None
-    user: int | None = None
-    resource: str = ""
-    runs: int
-    mean_ms: float
-    deviation_ms: float = 0.0
-
-    @classmethod
-    def of(cls, times: RunTimes) -> KnownTimes:
-        """Return times as they are read and written."""
-        return cls(
-            job_class=times.job_class,
-            user=times.user,
-            resource=times.resource,
-            runs=times.count,
-            mean_ms=times.mean_ms,
-            deviation_ms=math.sqrt(times.variance),
-        )
-
-    def times(self) -> RunTimes:
-        """Return them as they are learned on."""
-        return RunTimes(
-            job_class=self.job_class,
-            user=self.user,
-            resource=self.resource,
-            count=self.runs,
-            mean_ms=self.mean_ms,
-            squares=self.deviation_ms**2 * max(0, self.runs - 1),
-        )
-
-    def problem(self) -> str | None:
-        """Return what is wrong with them, in one line, or None."""
-        whose = f"job class {self.job_class}" if self.user is None else f"user {self.user}"
-        if (self.job_class is None) == (self.user is None):
-            return "experience is of a job_class or of a user; give one of the two"
-        if self.user is not None and self.resource:
-            return f"experience of {whose} names the resource {self.resource!r}; only that of a job class has one"
-        if self.runs < 1 or not 0 < self.mean_ms < math.inf or not 0 <= self.deviation_ms < math.inf:
-            return f"experience of {whose} needs runs of at least 1, a mean_ms above 0 and a deviation_ms of at least 0"
-        return None
-
-
 class LearnedTimes(NamedTuple):
     """What a site has learned in a simulation, for the next to begin with."""
 
@@ -115,12 +82,7 @@ class LearnedTimes(NamedTuple):
 
     def texts(self) -> dict[str, str]:
         """Return the file ``experience.toml``, which ``--option @FILE`` reads."""
-        return {"experience.toml": "\n".join(map(_toml, self.known))}
-
-
-def _toml(known: KnownTimes) -> str:
-    values = {name: value for name, value in msgspec.to_builtins(known).items() if value is not None}
-    return "".join(["[[experience]]\n", *(f"{name} = {json.dumps(value)}\n" for name, value in values.items())])
+        return {"experience.toml": experience_text(self.known)}
 
 
 class Prediction(NamedTuple):
@@ -141,9 +103,6 @@ class Prediction(NamedTuple):
     source: str
 
 
-Key = tuple[int | None, int | None, str]
-
-
 class ExperienceDatabase:
     """What runs have taken, by job class and resource, by job class, and by user.
 
@@ -159,7 +118,7 @@ class ExperienceDatabase:
     """
 
     def __init__(self) -> None:
-        self._times: dict[Key, RunTimes] = {}
+        self._times: dict[TimesKey, RunTimes] = {}
 
     def learn(self, job: Job, resource: str, rate: int, run_ms: int) -> None:
         """Take in that a job has run to its end.
@@ -173,20 +132,22 @@ class ExperienceDatabase:
             Its rate there.
         run_ms : int
         """
+        job_class, user = _class_of(job), _user_of(job)
         work_ms = run_ms * rate / RATE_ONE
-        if job.job_class is not None:
-            self._add((job.job_class, None, resource), run_ms)
-            self._add((job.job_class, None, ""), work_ms)
-        if job.user is not None:
-            self._add((None, job.user, ""), work_ms)
+        if job_class is not None:
+            self._add(RunTimes(job_class=job_class, resource=resource), run_ms)
+            self._add(RunTimes(job_class=job_class), work_ms)
+        if user is not None:
+            self._add(RunTimes(user=user), work_ms)
 
     def predict(self, job: Job, resource: str, rate: int) -> Prediction:
         """Return how long a job is expected to run on a resource; never longer than its estimate lets it."""
         limit_ms = job.estimate_ms * RATE_ONE / rate
+        job_class, user = name_text(_class_of(job)), name_text(_user_of(job))
         for key, source, factor in (
-            ((job.job_class, None, resource), "resource", 1.0),
-            ((job.job_class, None, ""), "class", RATE_ONE / rate),
-            ((None, job.user, ""), "user", RATE_ONE / rate),
+            ((job_class, None, resource), "resource", 1.0),
+            ((job_class, None, ""), "class", RATE_ONE / rate),
+            ((None, user, ""), "user", RATE_ONE / rate),
         ):
             known = self._times.get(key)
             if known is not None:
@@ -194,25 +155,40 @@ class ExperienceDatabase:
                 return Prediction(min(known.mean_ms * factor, limit_ms), deviation, known.count, source)
         return Prediction(limit_ms, 0.0, 0, "estimate")
 
-    def rows(self) -> list[RunTimes]:
-        """Return all that is known, by class, user and resource."""
-        return [self._times[key] for key in sorted(self._times, key=_order)]
+    def known(self) -> tuple[KnownTimes, ...]:
+        """Return all that is known, by class, user and resource, as it is read and written."""
+        return tuple(in_order(one.known() for one in self._times.values()))
 
-    def restore(self, rows: list[RunTimes]) -> None:
+    def edit(self, changes: Iterable[KnownTimes]) -> None:
+        """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
+        for known in changes:
+            self._times.pop(known.key, None)
+            if known.runs:
+                self._times[known.key] = RunTimes.of(known)
+
+    def rows(self) -> list[RunTimes]:
+        """Return all that is known, in the order in which it was learned."""
+        return list(self._times.values())
+
+    def restore(self, rows: Iterable[RunTimes]) -> None:
         """Take in what another knew."""
-        self._times = {(one.job_class, one.user, one.resource): one for one in rows}
+        self._times = {(name_text(one.job_class), name_text(one.user), one.resource): one for one in rows}
 
     def copy(self) -> ExperienceDatabase:
         """Return one that knows the same; neither learns from the other."""
         twin = ExperienceDatabase()
-        twin.restore([msgspec.structs.replace(one) for one in self._times.values()])
+        twin.restore(msgspec.structs.replace(one) for one in self._times.values())
         return twin
 
-    def _add(self, key: Key, time_ms: float) -> None:
-        if key not in self._times:
-            self._times[key] = RunTimes(job_class=key[0], user=key[1], resource=key[2])
-        self._times[key].add(time_ms)
+    def _add(self, empty: RunTimes, time_ms: float) -> None:
+        key = (name_text(empty.job_class), name_text(empty.user), empty.resource)
+        self._times.setdefault(key, empty).add(time_ms)
 
 
-def _order(key: Key) -> tuple[int, int, str]:
-    return (-1 if key[0] is None else key[0], -1 if key[1] is None else key[1], key[2])
+def _class_of(job: Job) -> Name:
+    """Return the class of a job: its name, where classes have names, else its number."""
+    return job.class_name or job.job_class
+
+
+def _user_of(job: Job) -> Name:
+    return job.user_name or job.user

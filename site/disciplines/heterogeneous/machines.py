@@ -119,6 +119,8 @@ class Inventory:
         self.out = frozenset(numbers_of(out_of_service))
         self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
+        self.room_mb = {node: self.classes[kind].memory_mb for node, kind in enumerate(self.class_of.tolist())}
+        """What each machine has; None where that is not said."""
         self._speeds: dict[tuple[str | None, int, tuple[JobForm, ...], bool], Speeds] = {}
         self._arrays: dict[tuple[Team, ...], MachineArrays] = {}
 
@@ -154,10 +156,24 @@ class Inventory:
         if key not in self._speeds:
             if len(self._speeds) >= MOST_KINDS:
                 self._speeds.clear()
-            of_class = [form for form in self._forms if _text(form.job_class) == key[0]]
-            speeds = self.speeds_in(job.forms or of_class or [Form(width=job.width)])
+            speeds = self.speeds_in(self._forms_of(job))
             self._speeds[key] = _in_step(speeds) if job.in_step else speeds
         return self._speeds[key]
+
+    def _forms_of(self, job: Job) -> Sequence[Form | JobForm]:
+        kind = class_of(job)
+        of_class = [form for form in self._forms if _text(form.job_class) == kind]
+        of_any = [form for form in self._forms if form.job_class is None]
+        return job.forms or of_class or of_any or [Form(width=job.width)]
+
+    def form_at(self, job: Job, machine: int, team: Team | None) -> tuple[int, Form | JobForm]:
+        """Return in which form a job runs on a machine alone, or on a team: the first of the fastest, by its number."""
+        kind = int(self.class_of[machine])
+        forms = self._forms_of(job)
+        speeds = [self.speeds_in([form]) for form in forms]
+        rates = [one.alone[kind] if team is None else one.teams.get(team, 0) for one in speeds]
+        number = rates.index(max(rates))
+        return number, forms[number]
 
     def speeds_in(self, forms: Sequence[Form | JobForm]) -> Speeds:
         """Return how fast a job of these forms runs where, the fastest of several forms."""

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.heterogeneous.kernels import greedy, parallel
+from gridweave.site.disciplines.heterogeneous.kernels import annealing, greedy, parallel
+from gridweave.site.disciplines.heterogeneous.kernels.annealing import Plans, anneal
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays, Mapping, Scratch
 from gridweave.site.disciplines.heterogeneous.kernels.parallel import BY_END, BY_LENGTH, MappingDesk, map_jobs
 from gridweave.site.kernels.state import NEVER_MS
@@ -23,6 +25,7 @@ ALGORITHMS = {
     "min-max": greedy.MIN_MAX,
     "sjs": parallel.SJS,
     "pjs": parallel.PJS,
+    "gsa": annealing.GSA,
 }
 """Name to rule."""
 
@@ -92,6 +95,7 @@ def map_to(
     *,
     algorithm: str = "pjs",
     profit: str = "end",
+    rng: Generator | None = None,
 ) -> Mapped:
     """Map jobs to machines and teams.
 
@@ -110,7 +114,9 @@ def map_to(
     algorithm : str
         One of `ALGORITHMS`.
     profit : str
-        One of `PROFITS`, for ``pjs``.
+        One of `PROFITS`, for ``pjs`` and ``gsa``.
+    rng : numpy.random.Generator, optional
+        From which ``gsa`` draws.
 
     Returns
     -------
@@ -119,7 +125,7 @@ def map_to(
     Raises
     ------
     OptionError
-        If an algorithm or a profit is not known.
+        If an algorithm or a profit is not known, or ``gsa`` has nothing to draw from.
 
     Examples
     --------
@@ -132,13 +138,18 @@ def map_to(
     for option, name, known in (("algorithm", algorithm, ALGORITHMS), ("profit", profit, PROFITS)):
         if name not in known:
             raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
+    anneals = algorithm == "gsa"
+    if anneals and rng is None:
+        raise OptionError("rng", "is missing; the algorithm gsa draws from a seeded generator")
     ready, kinds, alone = (np.ascontiguousarray(values, np.int64) for values in (ready_ms, kind, alone_ms))
     n_teams = len(machines.team_width)
     team = np.full((len(alone), n_teams), NEVER_MS) if team_ms is None else np.ascontiguousarray(team_ms, np.int64)
     counts = np.bincount(kinds, minlength=len(alone)) if len(kinds) else np.zeros(len(alone), np.int64)
     jobs = JobKinds(alone, team, kinds, _bounds(counts), np.argsort(kinds, kind="stable").astype(np.int64))
     desk = _desk(machines, ready, len(kinds), len(alone))
-    map_jobs(jobs, machines, desk, ALGORITHMS[algorithm], PROFITS[profit])
+    total_ms = map_jobs(jobs, machines, desk, parallel.PJS if anneals else ALGORITHMS[algorithm], PROFITS[profit])
+    if rng is not None and anneals and (desk.best.place != UNMAPPED).any():
+        anneal(jobs, machines, desk, _plans(jobs, machines, desk.best, ready, rng), total_ms)
     return _read(jobs, machines, desk.best)
 
 
@@ -162,6 +173,27 @@ def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping) -> Mapped:
             places.append((place,) if place >= 0 else ())
     end_ms = np.where(has_place, plan.end_ms, NEVER_MS)
     return Mapped(np.where(has_place, end_ms - length_ms, NEVER_MS), end_ms, tuple(places), team, plan.ready_ms)
+
+
+def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray, rng: Generator) -> Plans:
+    """Return plans to begin with: all give the jobs away in the order of their starts, as a mapping has them."""
+    n_classes, n_machines = len(machines.first) - 1, len(ready_ms)
+    class_of = np.zeros(n_machines, np.int64)
+    class_of[machines.by_class] = np.repeat(np.arange(n_classes), np.diff(machines.first))
+    alone = np.where(plan.place < n_machines, plan.place, 0)
+    way = np.where(plan.place < n_machines, class_of[alone], n_classes + plan.place - n_machines)
+    mapped = np.flatnonzero(plan.place != UNMAPPED)
+    length_ms = np.concatenate([jobs.alone_ms, jobs.team_ms], axis=1)[jobs.kind[mapped], way[mapped]]
+    order = mapped[np.argsort(plan.end_ms[mapped] - length_ms, kind="stable")]
+    n_plans = annealing.PLANS + 1
+    return Plans(
+        order=np.tile(order, (n_plans, 1)),
+        way=np.tile(way, (n_plans, 1)),
+        total_ms=np.zeros(n_plans, np.int64),
+        ready_ms=ready_ms.copy(),
+        is_taken=np.zeros(len(plan.place), np.bool_),
+        draws=rng.random((annealing.GENERATIONS, annealing.PLANS, annealing.DRAWS)),
+    )
 
 
 def _desk(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingDesk:

@@ -69,30 +69,31 @@ def best_mapping(
     last_ms = max(ready, default=0) + sum(max((way.length_ms for way in of_job), default=0) for of_job in ways)
     model = cp_model.CpModel()
     on_machine: dict[int, list[Any]] = defaultdict(list)
-    starts, ends = [], []
-    for of_job in ways:
-        start = model.new_int_var(0, last_ms, "")
-        starts.append(start if of_job else None)
-        chosen = [model.new_bool_var("") for _ in of_job]
-        if of_job:
-            model.add_exactly_one(chosen)
-        for way, is_chosen in zip(of_job, chosen, strict=True):
-            used = [model.new_bool_var("") for _ in way.machines]
-            model.add(sum(used) == way.width * is_chosen)
-            for machine, uses in zip(way.machines, used, strict=True):
-                model.add(start >= ready[machine]).only_enforce_if(uses)
-                interval = model.new_optional_fixed_size_interval_var(start, way.length_ms, uses, "")
-                on_machine[machine].append(interval)
-        ends += [start + sum(way.length_ms * one for way, one in zip(of_job, chosen, strict=True))] if of_job else []
+    starts = [model.new_int_var(0, last_ms, "") if of_job else None for of_job in ways]
+    placed = [(start, of_job) for start, of_job in zip(starts, ways, strict=True) if of_job]
+    model.minimize(sum(_end(model, start, of_job, ready, on_machine) for start, of_job in placed))
     for intervals in on_machine.values():
         model.add_no_overlap(intervals)
-    model.minimize(sum(ends))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.max_deterministic_time = 1, limit_s
     found = solver.solve(model)
     assert found in (cp_model.OPTIMAL, cp_model.FEASIBLE), "one job after the other is a mapping"
     start_ms = tuple(int(NEVER_MS) if start is None else solver.value(start) for start in starts)
     return BestMapping(round(solver.objective_value), round(solver.best_objective_bound), start_ms)
+
+
+def _end(model: Any, start: Any, ways: list[_Way], ready_ms: list[int], on_machine: dict[int, list[Any]]) -> Any:
+    """Have a job run in one of its ways, on machines that it is put down for; return when it ends."""
+    chosen = [model.new_bool_var("") for _ in ways]
+    model.add_exactly_one(chosen)
+    for way, is_chosen in zip(ways, chosen, strict=True):
+        used = [model.new_bool_var("") for _ in way.machines]
+        model.add(sum(used) == way.width * is_chosen)
+        for machine, uses in zip(way.machines, used, strict=True):
+            model.add(start >= ready_ms[machine]).only_enforce_if(uses)
+            interval = model.new_optional_fixed_size_interval_var(start, way.length_ms, uses, "")
+            on_machine[machine].append(interval)
+    return start + sum(way.length_ms * one for way, one in zip(ways, chosen, strict=True))
 
 
 def _ways(machines: MachineArrays, alone_ms: npt.NDArray[Any], team_ms: npt.NDArray[Any]) -> list[_Way]:

@@ -7,9 +7,9 @@ from typing import ClassVar
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.heterogeneous.experience import KnownTimes
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import EVERYBODY, Level, level_problems, option_problems
 
 NAME = "heterogeneous"
@@ -32,14 +32,17 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     algorithm : str
         One of `ALGORITHMS`.
     profit : str
-        One of `PROFITS`, for ``pjs``.
+        One of `PROFITS`, for ``pjs`` and ``gsa``.
+    seed : int
+        From which ``gsa`` draws, anew for each mapping.
     predict : str
         Whether times are expected by ``experience``, or by the ``estimate`` alone.
     levels : tuple of Level
         From the highest down; the lowest has all jobs below it as well.
     evicted : str
-        What becomes of an evicted job: it begins again from zero (``restart``), or goes on from where it was
-        (``checkpoint``).
+        What becomes of an evicted job: it begins again from zero (``restart``), goes on from where it was
+        (``checkpoint``), or stands still on its machines beside the job that takes them, if its memory fits
+        (``pause``).
     raise_after : int, optional
         After so many evictions a job is of the next higher level, after as many more of the one above that.
     least_gain_ms : int
@@ -64,6 +67,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     forms: tuple[Form, ...] = ()
     algorithm: str = "pjs"
     profit: str = "end"
+    seed: int = 0
     predict: str = "experience"
     levels: tuple[Level, ...] = (EVERYBODY,)
     evicted: str = "restart"
@@ -83,7 +87,9 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         problems += machine_problems(self.nodes, self.classes, self.clusters, self.forms, self.out_of_service)
         problems += level_problems(self.levels)
         problems += [problem for known in self.experience if (problem := known.problem()) is not None]
-        problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms)
+        problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms, pauses=True)
+        if self.seed < 0:
+            problems.append(f"seed is {self.seed}; a whole number from 0 up")
         if not 0 <= self.deviations <= MOST_DEVIATIONS:
             problems.append(f"deviations is {self.deviations:g}; a number from 0 to {MOST_DEVIATIONS:g}")
         if problems:

@@ -12,20 +12,16 @@ from gridweave.site.disciplines.levels.kernels.levels import LevelRules, LevelTa
 from gridweave.site.disciplines.levels.policy import WAYS, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction
-from gridweave.site.disciplines.queue import ArrayDiscipline
-from gridweave.site.disciplines.slots import SlotsState, copy_into
+from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
+from gridweave.site.disciplines.slots import copy_into
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job
-from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
-class LevelsState(CoreState, frozen=True, kw_only=True, tag="Levels 1"):
+class LevelsState(ArrayDisciplineState, frozen=True, kw_only=True, tag="Levels 1"):
     """The jobs of a site in arrays, their levels, and what has been evicted."""
 
-    slots: SlotsState
-    arrays: Arrays
-    plan: Arrays
-    next_start_ms: int
     levels: Arrays
 
 
@@ -104,6 +100,14 @@ class Levels(ArrayDiscipline):
         of, its = self._level(self._slots.of[by]), self._level(slot, evictions=int(self.table.times[slot]) - 1)
         return by, f"job {by} of level {names[of]!r} takes nodes of level {names[its]!r}"
 
+    def is_paused(self, job_id: int) -> bool:
+        """Return False: an evicted job leaves its nodes."""
+        return False
+
+    def why_paused(self, now_ms: int, job_id: int) -> str:
+        """Return nothing: no job stands still."""
+        return ""
+
     def take_evictions(self) -> list[Eviction]:
         """Return the jobs that the last pass has evicted, in that order."""
         told, self._evicted = self._evicted, []
@@ -136,21 +140,14 @@ class Levels(ArrayDiscipline):
         """Return what has been counted so far, by name."""
         return totals_of(self.table)
 
-    def state(self) -> LevelsState:  # type: ignore[override]
+    def state(self) -> LevelsState:
         """Return what is known of the jobs and their levels."""
-        known = super().state()
-        return LevelsState(
-            slots=known.slots,
-            arrays=known.arrays,
-            plan=known.plan,
-            next_start_ms=known.next_start_ms,
-            levels=arrays_state(self.table),
-        )
+        return LevelsState(**msgspec.structs.asdict(super().state()), levels=arrays_state(self.table))
 
     def restore(self, state: LevelsState) -> None:  # type: ignore[override]
         """Take in what was known."""
         self._table = None
-        super().restore(state)  # type: ignore[arg-type]
+        super().restore(state)
         self._table = restored_arrays(self.table, state.levels)
         self._rules = LevelRules(ArrayDiscipline._made_rules(self), self._table)
 

@@ -10,6 +10,9 @@ import msgspec
 EVICTED = ("restart", "checkpoint")
 """What may become of an evicted job: it begins again from zero, or goes on from where it was."""
 
+PAUSE = "pause"
+"""The same, where a site knows where each job is: it stands still there, and goes on when its machines are free."""
+
 
 class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A level of priority.
@@ -49,9 +52,12 @@ def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | 
     return f"priority {priority:g} is of level {level.name!r}, for users {allowed}; its user is {user}"
 
 
-def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int) -> list[str]:
+def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *, pauses: bool = False) -> list[str]:
     """Return what is wrong with what becomes of evicted jobs."""
-    found = [] if evicted in EVICTED else [f"evicted {evicted!r} is not known; one of {', '.join(EVICTED)}"]
+    known = (*EVICTED, PAUSE) if pauses else EVICTED
+    found = [] if evicted in known else [f"evicted {evicted!r} is not known; one of {', '.join(known)}"]
+    if evicted == PAUSE and not pauses:
+        found = [f"evicted {evicted!r} is for sites of machines that differ; one of {', '.join(known)}"]
     if raise_after is not None and raise_after < 1:
         found.append(f"raise_after is {raise_after}; at least 1 eviction")
     if least_gain_ms < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gridweave.site.disciplines.optimal.instance import Instance, IntArray
@@ -128,14 +129,7 @@ class Optimal(ArrayDiscipline):
 
     def state(self) -> OptimalState:
         """Return what is known of the jobs, and what has been counted."""
-        known = super().state()
-        return OptimalState(
-            slots=known.slots,
-            arrays=known.arrays,
-            plan=known.plan,
-            next_start_ms=known.next_start_ms,
-            totals=self._totals.copy(),
-        )
+        return OptimalState(**msgspec.structs.asdict(super().state()), totals=self._totals.copy())
 
     def restore(self, state: OptimalState) -> None:  # type: ignore[override]
         """Take in what was known."""

@@ -1,10 +1,13 @@
-"""Arguments that several commands have."""
+"""Arguments that several commands have, and how those of a command are read."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 Trace = Annotated[
     str,
@@ -21,3 +24,59 @@ Needs = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_READ = "gridweave.read"
+_TEXTS = (str, str | None, list[str], list[str] | None)
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
+
+
+class QuickCommand(TyperCommand):
+    """A command that leaves to typer only those of its arguments that are to be converted or checked.
+
+    Some versions of typer load pydantic for that, which takes longer than all the rest of asking the grid one thing.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        if not ctx.resilient_parsing:  # else a shell completes it, and wants to know of all
+            given, _, typed = self.make_parser(ctx).parse_args([*args])
+            if not any(param.is_eager for param in typed):  # such as --help, which tells of all
+                plain = dict(self._plain(given))
+                ctx.params |= plain
+                ctx.meta[_READ] = {"help", *plain}
+        return super().parse_args(ctx, args)
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Return what takes the words apart: for all arguments, whoever reads them."""
+        read = ctx.meta.pop(_READ, set())
+        parser = super().make_parser(ctx)
+        ctx.meta[_READ] = read
+        return parser
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the arguments, but for those that have been read."""
+        return [param for param in super().get_params(ctx) if param.name not in ctx.meta.get(_READ, ())]
+
+    def _plain(self, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield name and value of what is not given and has a plain default, and of given texts and whole numbers."""
+        hints = get_type_hints(self.callback, include_extras=True)
+        for param in self.params:
+            value, default = given.get(param.name), param.default
+            if param.callback or param.envvar or getattr(param, "prompt", None):
+                continue
+            if value in (None, ()):
+                if not param.required and isinstance(default, bool | int | float | str | None):
+                    yield param.name, () if param.nargs == -1 or getattr(param, "multiple", False) else default
+            elif get_origin(hint := hints.get(param.name)) is Annotated:
+                kind, info = get_args(hint)[:2]
+                if kind in _TEXTS and isinstance(value, str | list | tuple):
+                    yield param.name, value
+                elif kind in (int, int | None) and _is_number(value, info.min, info.max):
+                    yield param.name, int(value)
+
+
+def _is_number(value: Any, least: float | None, most: float | None) -> bool:
+    """Return whether a word is a whole number as it should be; what is wrong with any other, typer says."""
+    if not isinstance(value, str) or not _DIGITS.fullmatch(value):
+        return False
+    return (least is None or int(value) >= least) and (most is None or int(value) <= most)

@@ -1,26 +1,36 @@
-"""`gridweave experience`: what the jobs of each user and class have used, and what that suggests for the next one."""
+"""`gridweave experience`: what the jobs of each user and class have used, and what that suggests for the next one.
+
+Of machines that differ also how long jobs take where.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from gridweave.cli.arguments import Json
+from gridweave.cli.grid_client import Reach, at_grid
 from gridweave.cli.options import named_as_typed, parse_bytes
 from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import not_installed
-from gridweave.site.times import span_text
+from gridweave.errors import InputError, OptionError, not_installed
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
+    from gridweave.grid.api import SiteExperience
+    from gridweave.grid.client.client import Client
+    from gridweave.site.disciplines.known_times import KnownTimes, TimesKey
     from gridweave.site.journal.experience import Learnt
     from gridweave.site.journal.records import Quantiles
     from gridweave.site.journal.suggest import Rule, Trial
 
 Journals = Annotated[
-    list[str],
-    typer.Argument(metavar="JOURNAL...", help="Journals of sites: paths or URLs (postgresql://USER@HOST/DATABASE)."),
+    list[str] | None,
+    typer.Argument(
+        metavar="[JOURNAL...]",
+        help="Journals of sites: paths or URLs (postgresql://USER@HOST/DATABASE); or one FILE.toml of experience.",
+    ),
 ]
 User = Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this user.")]
 JobClass = Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this class.")]
@@ -36,13 +46,72 @@ DiskBandwidth = Annotated[
 NodeMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of a node, e.g. '64 GB'; needed for resource fractions.")
 ]
+Site = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What this site of the grid has learned; its machines differ.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="WHOSE=MEAN[,DEVIATION[,RUNS]]",
+        help="Of a FILE.toml, or of --site: know this time. WHOSE is CLASS@RESOURCE; without RESOURCE it is work at "
+        "speed 1 on any; user:NAME is that of a user. Repeatable.",
+    ),
+]
+Forgets = Annotated[list[str] | None, typer.Option("--forget", metavar="WHOSE", help="Forget this one. Repeatable.")]
+Out = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write what is shown of FILE.toml, or of --site, to this file.")
+]
 
 _NONE = "-"
 _MOST_NAMES = 8
+_USER = "user:"
+_SET, _FORGET = "--set", "--forget"
 
 
+class _Edit(NamedTuple):
+    """What is to become of the times, which of them are shown, and where they are written."""
+
+    sets: Sequence[str]
+    forgets: Sequence[str]
+    user: str | None
+    job_class: str | None
+    out: str | None
+
+    @property
+    def changes_or_writes(self) -> bool:
+        """Whether anything is asked for that journals do not have."""
+        return bool(self.sets or self.forgets or self.out)
+
+    def changes(self, known: Sequence[KnownTimes]) -> list[KnownTimes]:
+        """Return what is to be known in place of what is; of 0 runs what is to be forgotten."""
+        by_key = {one.key: one for one in known}
+        found = [_set(text, by_key) for text in self.sets]
+        for text in self.forgets:
+            one = _whose(_FORGET, text)
+            if one.key not in by_key:
+                raise OptionError(_FORGET, f"{text!r} is not known; {_some(known)}")
+            found.append(one)
+        if len({one.key for one in found}) < len(found):
+            raise OptionError("--set, --forget", "name the same times twice")
+        return found
+
+    def wanted(self, known: Sequence[KnownTimes]) -> list[KnownTimes]:
+        """Return what is shown."""
+        from gridweave.site.disciplines.known_times import name_text
+
+        return [
+            one
+            for one in known
+            if (self.user is None or name_text(one.user) == self.user)
+            and (self.job_class is None or name_text(one.job_class) == self.job_class)
+        ]
+
+
+@at_grid
 def experience(
-    journals: Journals,
+    reach: Reach,
+    journals: Journals = None,
     user: User = None,
     job_class: JobClass = None,
     last: Last = 10_000,
@@ -50,20 +119,42 @@ def experience(
     margin: Margin = 0.1,
     disk_bandwidth: DiskBandwidth = None,
     node_memory: NodeMemory = None,
-    as_json: Json = False,
+    site: Site = None,
+    sets: Sets = None,
+    forgets: Forgets = None,
+    out: Out = None,
 ) -> None:
     """Show what the jobs of each user and class have used, and what to request for the next one.
 
+    Of machines that differ: show, and edit, how long jobs of each class are known to take on each resource, from a
+    file that a simulation has written or GRID.toml takes, or as a site of the grid has learned it.
+
     Example: gridweave experience north.journal --user anna --disk-bandwidth '200 MB/s' --node-memory '64 GB'
+
+    Example: gridweave experience --site north --set 'cfd@west x 8=10m,30s' --forget user:bert
     """
-    learn, rule = _library(
-        kill_chance=kill_chance,
-        margin=margin,
-        disk_bps=None if disk_bandwidth is None else parse_bytes("--disk-bandwidth", disk_bandwidth, per_second=True),
-        node_memory_bytes=None if node_memory is None else parse_bytes("--node-memory", node_memory),
-    )
-    with named_as_typed(journals="JOURNAL", journal="JOURNAL"):
-        found = learn(journals, rule, user=user, job_class=job_class, last=last)
+    edit = _Edit(sets or [], forgets or [], user, job_class, out)
+    files = [place for place in journals or () if place.endswith(".toml")]
+    if len(files) + (site is not None) > 1 or ((files or site) and len(files) != len(journals or ())):
+        raise InputError("give journals, or one FILE.toml, or --site; not several of these at once")
+    if site is not None:
+        _show_site(reach, site, edit)
+    elif files:
+        _show_file(reach, files[0], edit)
+    elif edit.changes_or_writes:
+        raise OptionError("--set, --forget, --out", "are for a FILE.toml or --site NAME; journals are not changed")
+    elif not journals:
+        raise InputError("give a JOURNAL, a FILE.toml with tables of experience, or --site NAME")
+    else:
+        disk_bps = None if disk_bandwidth is None else parse_bytes("--disk-bandwidth", disk_bandwidth, per_second=True)
+        memory_bytes = None if node_memory is None else parse_bytes("--node-memory", node_memory)
+        options = {"disk_bps": disk_bps, "node_memory_bytes": memory_bytes}
+        learn, rule = _library(kill_chance=kill_chance, margin=margin, **options)
+        with named_as_typed(journals="JOURNAL", journal="JOURNAL"):
+            _show(learn(journals, rule, user=user, job_class=job_class, last=last), reach.as_json)
+
+
+def _show(found: Sequence[Learnt], as_json: bool) -> None:
     if as_json:
         print_json([_as_plain(one) for one in found])
     elif not found:
@@ -180,3 +271,127 @@ def _bytes(value: float) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} PB"
+
+
+def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
+    """Show what a site of the grid has learned, after it was edited there."""
+
+    async def work(grid: Client) -> SiteExperience:
+        found = await grid.experience(site)
+        changes = edit.changes(found.times) if found.learns else []
+        return await grid.experience(site, changes) if changes else found
+
+    found = reach.ask(work)
+    if not found.learns:
+        raise InputError(f"site {site} learns no run times; a site of machines that differ does")
+    _show_times(reach, found.times, edit, edit.out)
+
+
+def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
+    """Show the tables of a file; it is written anew if they are edited."""
+    from gridweave.site.disciplines.known_times import in_order
+
+    known, others = _read(file)
+    changes = edit.changes(known)
+    if changes and others and edit.out is None:
+        raise InputError(f"{file} has {', '.join(others)} as well; edit it as text, or write elsewhere with --out")
+    by_key = {one.key: one for one in (*known, *changes)}
+    known = in_order(one for one in by_key.values() if one.runs)
+    _show_times(reach, known, edit, edit.out or (file if changes else None))
+
+
+def _read(file: str) -> tuple[list[KnownTimes], list[str]]:
+    """Return the times that stand in a file, and what else does."""
+    import msgspec
+
+    from gridweave.grid.config.toml import convert_table, parse_toml, text_of_file
+    from gridweave.site.disciplines.known_times import KnownTimes
+
+    kind = msgspec.defstruct("Tables", [("experience", list[KnownTimes], [])], forbid_unknown_fields=True)
+    raw, report = parse_toml(file, text_of_file(Path(file)))
+    table = convert_table({key: raw[key] for key in raw if key == "experience"}, kind, (), report)
+    report.raise_if_any()
+    for number, one in enumerate(table.experience):
+        if problem := one.problem():
+            report.add(("experience", number), problem)
+    report.raise_if_any()
+    return table.experience, [key for key in raw if key != "experience"]
+
+
+def _show_times(reach: Reach, known: Sequence[KnownTimes], edit: _Edit, out: str | None) -> None:
+    from gridweave.site.disciplines.known_times import experience_text
+
+    shown = edit.wanted(known)
+    if out is not None:
+        # A file that was edited keeps what is not shown.
+        written = shown if out == edit.out else known
+        Path(out).write_text(experience_text(written), encoding="utf-8")
+    reach.show(list(shown), lambda _: _print_times(shown))
+
+
+def _print_times(known: Sequence[KnownTimes]) -> None:
+    if not known:
+        say("nothing is known yet")
+        return
+    rows = [
+        (
+            "-" if one.job_class is None else str(one.job_class),
+            "-" if one.user is None else str(one.user),
+            one.resource or "any, at speed 1",
+            f"{one.runs:,}",
+            span_text(round(one.mean_ms)),
+            span_text(round(one.deviation_ms)),
+        )
+        for one in known
+    ]
+    headings = ("class", "user", "on", "runs", "mean", "standard deviation")
+    print_table(rows, headings=headings, title="How long jobs take", left=3)
+
+
+def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
+    """Return what ``WHOSE=MEAN[,DEVIATION[,RUNS]]`` says; what it leaves out is as it was."""
+    import msgspec
+
+    whose, is_there, numbers = text.rpartition("=")
+    mean, *rest = numbers.split(",")
+    if not is_there or len(rest) > 2 or not all((mean, *rest)):
+        raise OptionError(_SET, f"{text!r} is none; write CLASS@RESOURCE=MEAN or CLASS@RESOURCE=MEAN,DEVIATION,RUNS")
+    one = _whose(_SET, whose)
+    before = known.get(one.key, msgspec.structs.replace(one, runs=1))
+    runs = rest[1].strip() if len(rest) == 2 else str(before.runs)
+    if not runs.isdecimal():
+        raise OptionError(_SET, f"{text!r}: {runs!r} is no number of runs")
+    times = msgspec.structs.replace(
+        before,
+        mean_ms=float(parse_time_ms(_SET, mean)),
+        deviation_ms=float(parse_time_ms(_SET, rest[0])) if rest else before.deviation_ms,
+        runs=int(runs),
+    )
+    if problem := times.problem():
+        raise OptionError(_SET, f"{text!r}: {problem}")
+    return times
+
+
+def _whose(option: str, text: str) -> KnownTimes:
+    """Return times of 0 runs of what ``CLASS@RESOURCE``, ``CLASS`` or ``user:NAME`` names."""
+    from gridweave.site.disciplines.known_times import KnownTimes
+
+    text = text.strip()
+    name, _, resource = (part.strip() for part in text.removeprefix(_USER).partition("@"))
+    if not name or (text.startswith(_USER) and resource):
+        raise OptionError(option, f"{text!r} names nobody; write CLASS@RESOURCE, CLASS or user:NAME")
+    value = int(name) if name.isdecimal() else name
+    if text.startswith(_USER):
+        return KnownTimes(user=value, runs=0, mean_ms=0)
+    return KnownTimes(job_class=value, resource=resource, runs=0, mean_ms=0)
+
+
+def _some(known: Sequence[KnownTimes]) -> str:
+    """Return some of those that are known, as they are typed."""
+    names = [f"{_USER}{one.user}" if one.job_class is None else _typed(one) for one in known]
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return f"there are {', '.join(names[:_MOST_NAMES])}{more}" if names else "nothing is"
+
+
+def _typed(one: KnownTimes) -> str:
+    return f"{one.job_class}@{one.resource}" if one.resource else f"{one.job_class}"

@@ -126,28 +126,33 @@ _POLICY = ("mode", "order", "backfill", "head_reservation", "selection", "overhe
 """What of the policy may be another."""
 
 
+_Drain = Annotated[
+    list[str] | None,
+    typer.Option("--drain", metavar="SITE", help="A site takes nothing new.", autocompletion=complete_sites),
+]
+_Nodes = Annotated[
+    list[str] | None,
+    typer.Option("--nodes", metavar="SITE=N", help="A site has N nodes; one that is not there yet is added."),
+]
+_Cut = Annotated[list[str] | None, typer.Option("--cut", metavar="SITE:SITE", help="No link works between two sites.")]
+_Policy = Annotated[
+    list[str] | None,
+    typer.Option("--policy", metavar="NAME=VALUE", help=f"Schedule otherwise: {', '.join(_POLICY)}."),
+]
+_Hours = Annotated[
+    float, typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead, and back for what came.")
+]
+
+
 @at_grid
 def what_if(
     reach: Reach,
-    drain: Annotated[
-        list[str] | None,
-        typer.Option("--drain", metavar="SITE", help="A site takes nothing new.", autocompletion=complete_sites),
-    ] = None,
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option("--nodes", metavar="SITE=N", help="A site has N nodes; one that is not there yet is added."),
-    ] = None,
-    cut: Annotated[
-        list[str] | None, typer.Option("--cut", metavar="SITE:SITE", help="No link works between two sites.")
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", metavar="NAME=VALUE", help=f"Schedule otherwise: {', '.join(_POLICY)}."),
-    ] = None,
+    drain: _Drain = None,
+    nodes: _Nodes = None,
+    cut: _Cut = None,
+    policy: _Policy = None,
     load: Annotated[float, typer.Option("--load", metavar="X", min=0, help="X times as many jobs come.")] = 1.0,
-    hours: Annotated[
-        float, typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead, and back for what came.")
-    ] = 24.0,
+    hours: _Hours = 24.0,
     nothing_comes: Annotated[bool, typer.Option("--nothing-comes", help="No other job comes.")] = False,
 ) -> None:
     """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed.

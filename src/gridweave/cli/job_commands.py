@@ -74,6 +74,11 @@ BY = ("user", "account", "class", "name", "site", "day", "month")
 """By what usage can be summed up."""
 
 
+_Limit = Annotated[
+    int | None, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest. \\[default: 50]")
+]
+
+
 @at_grid
 def jobs(
     reach: Reach,
@@ -87,9 +92,7 @@ def jobs(
     own: _Own = "",
     since: _Since = None,
     until: _Until = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the N newest. \\[default: 50]")
-    ] = None,
+    limit: _Limit = None,
     as_csv: _Csv = False,
 ) -> None:
     """List the jobs that have not ended, newest first, and when waiting ones are expected to start.
@@ -233,12 +236,13 @@ def parse_when_ms(option: str, text: str, at_ms: int) -> int:
 # -- usage
 
 
+_By = Annotated[str, typer.Option(metavar="WHAT", help=f"Sum up by these, separated by commas: {', '.join(BY)}.")]
+
+
 @at_grid
 def usage(
     reach: Reach,
-    by: Annotated[
-        str, typer.Option(metavar="WHAT", help=f"Sum up by these, separated by commas: {', '.join(BY)}.")
-    ] = "user",
+    by: _By = "user",
     user: _OfUser = None,
     own: _Own = "",
     since: _Since = "30d",
@@ -303,13 +307,16 @@ OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)
 All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
 
 
+_Elements = Annotated[
+    bool, typer.Option("--elements", help="Of a packed array: how each of its elements ended, and what it used.")
+]
+
+
 @at_grid
 def show(
     reach: Reach,
     job: OneJob,
-    elements: Annotated[
-        bool, typer.Option("--elements", help="Of a packed array: how each of its elements ended, and what it used.")
-    ] = False,
+    elements: _Elements = False,
 ) -> None:
     """Show everything about a job, and what has happened to it so far.
 
@@ -438,23 +445,26 @@ def explain(reach: Reach, job: OneJob) -> None:
     reach.show(reach.ask(lambda grid: grid.explain(job)), print_forecast)
 
 
+_Job = Annotated[
+    list[str] | None, typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")
+]
+_Now = Annotated[bool, typer.Option("--now", help="Kill running jobs at once, without giving them time to end.")]
+_Signal = Annotated[
+    str | None,
+    typer.Option("--signal", "-s", metavar="SIGNAL", help="Do not end running jobs: send them this signal (USR1)."),
+]
+
+
 @at_grid
 def cancel(
     reach: Reach,
-    job: Annotated[
-        list[str] | None, typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")
-    ] = None,
+    job: _Job = None,
     all_jobs: All = False,
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="All jobs of this user.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="All jobs with this name.")] = None,
     state: States = None,
-    now: Annotated[
-        bool, typer.Option("--now", help="Kill running jobs at once, without giving them time to end.")
-    ] = False,
-    signal: Annotated[
-        str | None,
-        typer.Option("--signal", "-s", metavar="SIGNAL", help="Do not end running jobs: send them this signal (USR1)."),
-    ] = None,
+    now: _Now = False,
+    signal: _Signal = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
 ) -> None:
     """Cancel waiting and running jobs: those named, or all that the options select.
@@ -574,14 +584,17 @@ def _agreed(job_ids: Sequence[int]) -> None:
         raise InputError("nothing was cancelled")
 
 
+_Element = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Of a packed array: only what this element has written.")
+]
+
+
 def logs(
     job: OneJob,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which rank's output.")] = 0,
     stderr: Annotated[bool, typer.Option("--stderr", help="Print standard error instead of standard output.")] = False,
-    element: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Of a packed array: only what this element has written.")
-    ] = None,
+    element: _Element = None,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,

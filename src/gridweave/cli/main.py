@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -11,10 +12,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from gridweave.cli.arguments import QuickCommand
 from gridweave.errors import GridweaveError, InputError
 from gridweave.version import __version__
 
 INTERRUPTED_STATUS = 130
+
+_COLLECT_AT = 100_000
+"""So many more objects before Python looks for cycles among them: imports make many, and none of them goes."""
 
 # Base of typer's errors about how the command was called; it has no public name that all versions know.
 _PLAIN_WORDS = {
@@ -67,19 +72,23 @@ _NAMED_OTHERWISE = {"run": "run_scenario", "open": "open_pages", "what-if": "wha
 
 def make_app(only: str | None = None) -> typer.Typer:
     """Return the command with all its commands, or with one of them alone, so that no other is loaded."""
+    places = [
+        (heading, file, name) for heading, files in _FILES.items() for file, names in files for name in names.split()
+    ]
+    is_one = only in {name for _, _, name in places}
     app = typer.Typer(
         name="gridweave",
         help="Schedules parallel jobs over several sites as if they were one machine.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        # What stands before a command; some versions of typer load pydantic even where nothing does.
+        add_help_option=not is_one,
+        add_completion=not is_one,
     )
     app.callback()(_main)
-    places = [
-        (heading, file, name) for heading, files in _FILES.items() for file, names in files for name in names.split()
-    ]
     for heading, file, name in places:
-        if only is None or name == only or only not in {other for _, _, other in places}:
+        if name == only or not is_one:
             _add(app, heading, name, importlib.import_module(f"gridweave.cli.{file}"))
     return app
 
@@ -98,7 +107,7 @@ def _add(app: typer.Typer, heading: str, name: str, module: ModuleType) -> None:
         settings = {"allow_interspersed_args": False}
         app.command(name, cls=module.SubmitCommand, context_settings=settings, rich_help_panel=heading)(module.submit)
     else:
-        app.command(name, rich_help_panel=heading)(getattr(module, _NAMED_OTHERWISE.get(name, name)))
+        app.command(name, cls=QuickCommand, rich_help_panel=heading)(getattr(module, _NAMED_OTHERWISE.get(name, name)))
 
 
 def _print_version(wanted: bool) -> None:
@@ -120,6 +129,7 @@ def run() -> None:
 
     What the system fails at, such as writing to a full disk, ends with 1.
     """
+    gc.set_threshold(_COLLECT_AT)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has not all letters still gets the figures
     try:

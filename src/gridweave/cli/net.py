@@ -26,12 +26,15 @@ File = Annotated[
 ]
 
 
+_Out = Annotated[
+    str | None, typer.Option("--out", metavar="OUT.png", help="Draw it to this file (.png, .svg or .pdf).")
+]
+
+
 @app.command()
 def show(
     file: File,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="OUT.png", help="Draw it to this file (.png, .svg or .pdf).")
-    ] = None,
+    out: _Out = None,
     as_json: Json = False,
 ) -> None:
     """Show the links of a network and its sites, and draw it: as a map where nodes have positions.
@@ -55,14 +58,15 @@ def show(
         say(f"picture written to {out}")
 
 
+_By = Annotated[str, typer.Option("--by", metavar="latency|bandwidth", help="Rank paths by latency or by bandwidth.")]
+
+
 @app.command()
 def path(
     file: File,
     origin: Annotated[str, typer.Argument(metavar="A", help="Site or node to start from.")],
     target: Annotated[str, typer.Argument(metavar="B", help="Site or node to reach.")],
-    by: Annotated[
-        str, typer.Option("--by", metavar="latency|bandwidth", help="Rank paths by latency or by bandwidth.")
-    ] = "latency",
+    by: _By = "latency",
     k: Annotated[int, typer.Option("-k", metavar="N", help="Number of paths to show, best first.")] = 1,
     as_json: Json = False,
 ) -> None:

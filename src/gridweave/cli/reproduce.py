@@ -24,25 +24,30 @@ FULL = "dfrs (100 synthetic traces, all weeks) and streit-load (10 workloads of 
 """The studies that have more than they do by default."""
 
 
+_Tables = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...", help="E.g. streit-5.1 or zhang-5; or streit, zhang, all. Without a name, list them."
+    ),
+]
+_Seeds = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="For zhang, lomarc, dfrs, collins and streit-load: number of workloads to average over; 5 for lomarc "
+        "and 3 for others if left out.",
+    ),
+]
+_Out = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")
+]
+
+
 def reproduce(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE]...", help="E.g. streit-5.1 or zhang-5; or streit, zhang, all. Without a name, list them."
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="For zhang, lomarc, dfrs, collins and streit-load: number of workloads to average over; 5 for lomarc "
-            "and 3 for others if left out.",
-        ),
-    ] = None,
+    tables: _Tables = None,
+    seeds: _Seeds = None,
     full: Annotated[bool, typer.Option("--full", help=f"For {FULL}. This takes hours; run again, it goes on.")] = False,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write tables (CSV) and figures (PNG) to this folder.")
-    ] = None,
+    out: _Out = None,
     as_json: Json = False,
 ) -> None:
     """Recompute published tables and figures, and print published numbers beside ours; without a name, list them.

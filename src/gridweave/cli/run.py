@@ -113,20 +113,24 @@ Speed = Annotated[
 ]
 
 
+_Out = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder.")
+]
+_Address = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="With --on ray: Ray cluster to use, e.g. auto. \\[default: start one]"),
+]
+
+
 def run_scenario(
     scenario: Source,
     overrides: Overrides = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write jobs.csv, summary.json and plots to this folder.")
-    ] = None,
+    out: _Out = None,
     plots: Annotated[bool, typer.Option(help="Whether --out draws plots.")] = True,
     as_json: Json = False,
     on: Where = "simulation",
     speed: Speed = None,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="With --on ray: Ray cluster to use, e.g. auto. \\[default: start one]"),
-    ] = None,
+    address: _Address = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Live runs: play only the first N jobs.")] = None,
 ) -> None:
     """Run a scenario and print what became of its sites and its jobs.

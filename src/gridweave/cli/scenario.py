@@ -39,11 +39,14 @@ def check(
     typer.echo(f"{built.scenario.header.name}: can be run; {jobs:,} jobs, {where}, {built.label}")
 
 
+_File = Annotated[
+    str, typer.Argument(metavar="FILE", help="Scenario file, or name of a scenario that ships with gridweave.")
+]
+
+
 @app.command()
 def fuzz(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Scenario file, or name of a scenario that ships with gridweave.")
-    ],
+    file: _File,
     runs: Annotated[int, typer.Option(metavar="N", help="Number of worlds to try.")] = 100,
     seed: Annotated[int, typer.Option(metavar="S", help="Seed of all random draws.")] = 1,
     jobs: Annotated[int, typer.Option(metavar="N", help="Jobs in each world.")] = 300,

@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from gridweave.grid.config.reading import ReadGrid
 
 
+_File = Annotated[
+    str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the grid's side.")
+]
+_KeepJobs = Annotated[bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")]
+_Example = Annotated[
+    str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")
+]
+
+
 def serve(
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the grid's side.")
-    ] = None,
-    keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")
-    ] = False,
+    file: _File = None,
+    keep_jobs: _KeepJobs = False,
     check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
-    example: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")
-    ] = None,
+    example: _Example = None,
 ) -> None:
     """Run one part of a distributed grid in the foreground: a site, or the meta-scheduler.
 
@@ -84,27 +87,27 @@ def _told(read: ReadGrid) -> str:
 _LISTEN = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})", re.ASCII)
 
 
+_Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes any free one.")]
+_Address = Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster, e.g. auto or HOST:PORT.")]
+_Tokens = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        envvar="GRIDWEAVE_TOKENS",
+        help="Token database: a path or a URL (postgresql://USER@HOST/DATABASE). Without it: loopback only.",
+    ),
+]
+_PlainHttp = Annotated[bool, typer.Option("--plain-http", help="Take tokens without TLS from other machines, too.")]
+
+
 def gateway(
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes any free one.")
-    ] = "127.0.0.1:8765",
+    listen: _Listen = "127.0.0.1:8765",
     namespace: Annotated[str, typer.Option(metavar="NAME", help="Ray namespace of the grid's actors.")] = "gridweave",
-    address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster, e.g. auto or HOST:PORT.")
-    ] = "auto",
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLACE",
-            envvar="GRIDWEAVE_TOKENS",
-            help="Token database: a path or a URL (postgresql://USER@HOST/DATABASE). Without it: loopback only.",
-        ),
-    ] = None,
+    address: _Address = "auto",
+    tokens: _Tokens = None,
     cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS certificate.")] = None,
     key: Annotated[str | None, typer.Option(metavar="FILE", help="TLS key.")] = None,
-    plain_http: Annotated[
-        bool, typer.Option("--plain-http", help="Take tokens without TLS from other machines, too.")
-    ] = False,
+    plain_http: _PlainHttp = False,
 ) -> None:
     """Run the HTTP gateway of a grid on Ray (docs/gateway.md). Requests are logged to standard error, one per line.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,13 +38,12 @@ from gridweave.errors import InputError, OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from gridweave.scenarios.batch.saving import Saving
     from gridweave.scenarios.results.schedule import SimulationResult
+    from gridweave.scenarios.workload.node_events import NodeEvent
     from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.disciplines.protocol import Policy
+    from gridweave.site.disciplines.protocol import Entry, Policy
 
 _MIN_WIDTH = 80
 
@@ -129,6 +128,14 @@ Estimates = Annotated[
         "(a fraction X is perfect), as in Zhang et al., section 2.1.",
     ),
 ]
+RunTimes = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        help="Run times: keep (those of the trace), or lognormal:X (drawn around those, with a standard deviation of X "
+        "times the mean; estimates stay).",
+    ),
+]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
 Cancelled = Annotated[
     bool,
@@ -171,6 +178,7 @@ Plots = Annotated[bool, typer.Option(help="Whether --out draws plots.")]
 
 
 def simulate(
+    ctx: typer.Context,
     trace: Trace,
     nodes: Nodes = None,
     discipline: Discipline = "queue",
@@ -184,6 +192,7 @@ def simulate(
     reservation: Reservations = None,
     node_events: NodeEvents = None,
     estimates: Estimates = "keep",
+    run_times: RunTimes = "keep",
     shrink: Shrink = 1.0,
     cancelled: Cancelled = False,
     resources: Resources = "M1",
@@ -207,81 +216,160 @@ def simulate(
 
     Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
     """
-    import numpy as np
+    asked = _Asked(**ctx.params)
+    if asked.discipline.strip().lower() == SHARING:
+        _simulate_sharing(asked)
+    else:
+        _simulate(asked)
 
-    from gridweave.scenarios.traces.convert import check_nodes
-    from gridweave.scenarios.traces.needs import with_needs_said
-    from gridweave.scenarios.workload.node_events import read_node_events
-    from gridweave.scenarios.workload.table import MAX_WIDTH
-    from gridweave.site.disciplines.dictionary import entry_named
 
-    sharing = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
-    if discipline.strip().lower() == SHARING:
-        _check_left_out(order=order, choice=choice, limit=limit, reservation=reservation, estimates=estimates)
-        _check_left_out(node_events=node_events, cancelled=cancelled or None, save=save, resume=resume)
-        if shrink != 1.0:
-            raise OptionError("--shrink", f"does not go with --discipline {SHARING}; leave it out")
-        compare_sharing(trace, nodes, sharing, backfill, seed, out, as_json=as_json)
-        return
-    with named_as_typed():
-        entry = entry_named(discipline.strip().lower())
-    sharing.check_unused(uses_resources=entry.uses_resources)
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for on the command line: each option under its name."""
+
+    trace: str
+    nodes: int | None
+    discipline: str
+    order: str
+    backfill: str
+    choice: str
+    slack: float
+    aging: str
+    option: Sequence[str] | None
+    limit: Sequence[str] | None
+    reservation: Sequence[str] | None
+    node_events: str | None
+    estimates: str
+    run_times: str
+    shrink: float
+    cancelled: bool
+    resources: str
+    needs: str | None
+    variants: str
+    cores: int
+    threads: int
+    max_slowdown: float
+    slowdowns: str | None
+    seed: int
+    save: str | None
+    save_every: str
+    resume: str | None
+    out: str | None
+    plots: bool
+    show_matrix: str | None
+    optimum_every: int | None
+    as_json: bool
+
+    @property
+    def sharing(self) -> SharingOptions:
+        """What goes with shared nodes alone."""
+        return SharingOptions(**{one.name: getattr(self, one.name) for one in fields(SharingOptions)})
+
+    def policies(self, nodes: int) -> list[Policy]:
+        """Return the policies of a site of so many nodes: every combination of what is listed."""
+        limits, own = list(self.limit or ()), list(self.option or ())
+        named = (self.discipline, self.order, self.backfill, self.choice)
+        return policies(*named, self.slack, self.aging, limits, own, nodes)
+
+    def requests(self, nodes: int) -> list[Request]:
+        """Return the reservations that are requested of a site of so many nodes."""
+        return [parse_reservation(number, text, nodes) for number, text in enumerate(self.reservation or (), start=1)]
+
+
+def _simulate_sharing(asked: _Asked) -> None:
+    given: dict[str, object] = {"order": asked.order != "fcfs", "choice": asked.choice != "first-fit"}
+    given |= {"limit": asked.limit, "reservation": asked.reservation, "estimates": asked.estimates != "keep"}
+    given |= {"run_times": asked.run_times != "keep"}
+    given |= {"node_events": asked.node_events, "cancelled": asked.cancelled, "save": asked.save}
+    given |= {"resume": asked.resume, "shrink": asked.shrink != 1.0}
+    for name, is_given in given.items():
+        if is_given:
+            raise OptionError(f"--{name.replace('_', '-')}", f"does not go with --discipline {SHARING}; leave it out")
+    where = (asked.trace, asked.nodes, asked.sharing, asked.backfill, asked.seed, asked.out)
+    compare_sharing(*where, as_json=asked.as_json)
+
+
+def _simulate(asked: _Asked) -> None:
+    entry = _checked_entry(asked)
     give_back_large_arrays()
-    if out is not None:
-        check_folder(out)
-    check_seed(seed)
-    if reservation and not entry.keeps_reservations:
-        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
-    _check_optimum(optimum_every, entry.name)
-    given = (discipline, order, backfill, choice, slack, aging, limit or [], option or [])
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
-        check_nodes(nodes)
-        # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
-        named = policies(*given, nodes or MAX_WIDTH)
-        _requests(reservation, nodes or MAX_WIDTH)
-        matrix_ms = _check_matrix_option(show_matrix, named)
-        saving = _saving(save, save_every, resume, named)
-        events = read_node_events(node_events) if node_events is not None else []
-        rng = np.random.default_rng(seed)
-        columns = _columns_for(trace, named, all_of_them=needs is not None)
-        # Tasks are not processors: which jobs are too wide is known when they have needs.
-        workload, remarks = _prepared(trace, None if needs else nodes, estimates, shrink, rng, columns, cancelled)
-        if entry.uses_resources:
-            from gridweave.scenarios.traces.resources import with_mix
-
-            workload = with_mix(workload, resources, rng)
-        if needs is not None:
-            workload = with_needs_said(workload, needs, rng)
-        chosen = policies(*given, nodes or workload.nodes or MAX_WIDTH)
-        requests = _requests(reservation, nodes or workload.nodes or MAX_WIDTH)
-        for line in [*remarks, *_without_effect(workload, chosen)]:
-            say(line)
-        of_site = {"reservations": requests, "node_events": events, "saving": saving}
-        with _saved_on_interrupt(saving):
-            results = side_by_side(workload, [(nodes, policy) for policy in chosen], report, **of_site)
-    made_with = {"estimates": estimates, "shrink": shrink, "seed": seed}
+        ready = _made_ready(asked, entry)
+        sites = [(asked.nodes, policy) for policy in ready.policies]
+        of_site = {"reservations": ready.requests, "node_events": ready.node_events, "saving": ready.saving}
+        with _saved_on_interrupt(ready.saving):
+            results = side_by_side(ready.workload, sites, report, **of_site)
+    made_with = {"estimates": asked.estimates, "shrink": asked.shrink, "seed": asked.seed}
+    made_with |= {} if asked.run_times == "keep" else {"run_times": asked.run_times}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
-    losses = []
-    if optimum_every is not None:
-        with delayed_progress("Solving") as report:
-            losses = [loss_over(result, optimum_every, report) for result in results]
-    if as_json:
+    losses = _losses(results, asked.optimum_every)
+    if asked.as_json:
         extra = [{"optimum": loss} for loss in losses] or [{}] * len(results)
         print_json([_as_json(result) | more for result, more in zip(results, extra, strict=True)])
     else:
         _print(results)
-        if matrix_ms is not None:
-            _print_matrices(workload, nodes, chosen, matrix_ms)
+        if ready.matrix_ms is not None:
+            _print_matrices(ready.workload, asked.nodes, ready.policies, ready.matrix_ms)
         for result, loss in zip(results, losses, strict=False):
             print_loss(result.label, loss)
-    if out is not None:
+    if asked.out is not None:
         with delayed_progress("Writing files"):
-            written = _write(results, out, plots=plots)
-        say(f"wrote {written} files to {out}")
+            written = _write(results, asked.out, plots=asked.plots)
+        say(f"wrote {written} files to {asked.out}")
 
 
-def _saving(save: str | None, every: str, resume: str | None, chosen: list[Policy]) -> Saving | None:
+def _checked_entry(asked: _Asked) -> Entry:
+    """Return the discipline; refuse what does not go with it, and what can be seen to be wrong without the trace."""
+    from gridweave.site.disciplines.dictionary import entry_named
+
+    with named_as_typed():
+        entry = entry_named(asked.discipline.strip().lower())
+    asked.sharing.check_unused(uses_resources=entry.uses_resources)
+    if asked.out is not None:
+        check_folder(asked.out)
+    check_seed(asked.seed)
+    if asked.reservation and not entry.keeps_reservations:
+        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
+    _check_optimum(asked.optimum_every, entry.name)
+    return entry
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What is simulated, read and checked."""
+
+    workload: Workload
+    policies: list[Policy]
+    requests: list[Request]
+    node_events: list[NodeEvent]
+    saving: Saving | None
+    matrix_ms: int | None  # when the matrix is shown
+
+
+def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
+    """Read what is simulated, and say what is to be said of it."""
+    from gridweave.scenarios.traces.convert import check_nodes
+    from gridweave.scenarios.workload.node_events import read_node_events
+    from gridweave.scenarios.workload.table import MAX_WIDTH
+
+    check_nodes(asked.nodes)
+    # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
+    named = asked.policies(asked.nodes or MAX_WIDTH)
+    asked.requests(asked.nodes or MAX_WIDTH)
+    matrix_ms = _check_matrix_option(asked.show_matrix, named)
+    saving = _saving(asked, named)
+    events = read_node_events(asked.node_events) if asked.node_events is not None else []
+    workload, remarks = _prepared(asked, named, entry)
+    nodes = asked.nodes or workload.nodes or MAX_WIDTH
+    chosen = asked.policies(nodes)
+    requests = asked.requests(nodes)
+    for line in [*remarks, *_without_effect(workload, chosen)]:
+        say(line)
+    return _Ready(workload, chosen, requests, events, saving, matrix_ms)
+
+
+def _saving(asked: _Asked, chosen: list[Policy]) -> Saving | None:
     """Return where the simulation is saved, and taken up from, if it is."""
+    save, resume = asked.save, asked.resume
     if save is not None and resume is not None:
         raise OptionError("--resume", "saves to its file as well; leave --save out")
     if save is None and resume is None:
@@ -291,7 +379,7 @@ def _saving(save: str | None, every: str, resume: str | None, chosen: list[Polic
         raise OptionError(option, f"goes with one policy, and these are {len(chosen)}")
     from gridweave.scenarios.batch.saving import Saving
 
-    every_ms = parse_time_ms("--save-every", every)
+    every_ms = parse_time_ms("--save-every", asked.save_every)
     return Saving(save or resume or "", every_s=every_ms / 1000, resume=resume is not None)
 
 
@@ -323,16 +411,6 @@ def _check_optimum(every: int | None, discipline: str) -> None:
     cp_model_of()
 
 
-def _check_left_out(**given: object) -> None:
-    for name, value in given.items():
-        if value not in (None, "fcfs", "first-fit", "keep"):
-            raise OptionError(f"--{name.replace('_', '-')}", f"does not go with --discipline {SHARING}; leave it out")
-
-
-def _requests(reservation: list[str] | None, nodes: int) -> list[Request]:
-    return [parse_reservation(number, text, nodes) for number, text in enumerate(reservation or [], start=1)]
-
-
 def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tuple[str, ...]:
     """Return the optional columns of a trace that are read; a million jobs have 8 MB of each.
 
@@ -348,24 +426,32 @@ def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tupl
     return ("user",) if by_user and "user" in known else ()
 
 
-def _prepared(
-    trace: str,
-    nodes: int | None,
-    estimates: str,
-    shrink: float,
-    rng: np.random.Generator,
-    columns: Sequence[str],
-    cancelled: bool,
-) -> tuple[Workload, Sequence[str]]:
+def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Workload, Sequence[str]]:
     """Read the trace and apply what the options ask for; return it with what is to be said of it."""
+    import numpy as np
+
     from gridweave.scenarios.traces.load import load_workload
+    from gridweave.scenarios.traces.needs import with_needs_said
     from gridweave.scenarios.workload import transform
     from gridweave.scenarios.workload.estimates import with_estimates
+    from gridweave.scenarios.workload.run_times import with_run_times
 
-    workload, report = load_workload(trace, nodes=nodes, columns=columns, cancelled=cancelled)
-    if shrink != 1.0:
-        workload = transform.shrink(workload, shrink)
-    return with_estimates(workload, estimates, rng), report.lines()
+    rng = np.random.default_rng(asked.seed)
+    columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None)
+    # Tasks are not processors: which jobs are too wide is known when they have needs.
+    nodes = None if asked.needs else asked.nodes
+    workload, report = load_workload(asked.trace, nodes=nodes, columns=columns, cancelled=asked.cancelled)
+    if asked.shrink != 1.0:
+        workload = transform.shrink(workload, asked.shrink)
+    workload = with_run_times(workload, asked.run_times, rng)
+    workload = with_estimates(workload, asked.estimates, rng)
+    if entry.uses_resources:
+        from gridweave.scenarios.traces.resources import with_mix
+
+        workload = with_mix(workload, asked.resources, rng)
+    if asked.needs is not None:
+        workload = with_needs_said(workload, asked.needs, rng)
+    return workload, report.lines()
 
 
 def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
@@ -386,6 +472,14 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
         told = entry_of(policy).remarks
         lines += told(policy, widest) if told is not None else ()
     return list(dict.fromkeys(lines))
+
+
+def _losses(results: list[SimulationResult], every: int | None) -> list[dict[str, float]]:
+    """Return what each policy loses against the best plans, if that is asked."""
+    if every is None:
+        return []
+    with delayed_progress("Solving") as report:
+        return [loss_over(result, every, report) for result in results]
 
 
 def _print(results: list[SimulationResult]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from gridweave.cli.arguments import QuickCommand
 from gridweave.cli.grid_client import (
     Reach,
     at_grid,
@@ -38,7 +38,7 @@ _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
-class SubmitCommand(TyperCommand):
+class SubmitCommand(QuickCommand):
     """A command that notes whether what it is to run stands behind ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -172,7 +172,8 @@ _Form = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FORM",
-        help="Form in which the job can run on machines that differ (width=4,on=x86,speed=3). Repeatable.",
+        help="Form in which the job can run on machines that differ (width=4,on=x86,speed=3), with its own command "
+        "after a colon if it has one. Repeatable.",
     ),
 ]
 _Key = Annotated[

@@ -277,12 +277,16 @@ def requests(
     indexes, at_once = parse_array(options.array)
     if options.slurm:
         request = _of_slurm_array(request, indexes)
-    if per_job:
-        parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
-        places = [ArrayPlace(name=array_name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
-    else:
-        places = [ArrayPlace(name=array_name, index=index, at_once=at_once) for index in indexes]
+    places = _places(array_name, indexes, at_once, per_job)
     return [msgspec.structs.replace(request, array=place) for place in places]
+
+
+def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> list[ArrayPlace]:
+    """Return the places of the jobs of an array: one for each element, or for so many if they are packed."""
+    if not per_job:
+        return [ArrayPlace(name=name, index=index, at_once=at_once) for index in indexes]
+    parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
+    return [ArrayPlace(name=name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
 
 
 def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: list[str]) -> Program:
@@ -388,9 +392,18 @@ def parse_form(text: str) -> JobForm:
     --------
     >>> parse_form("width=4,on=sparc+x86,speed=2.5") == JobForm(width=4, on=("sparc", "x86"), speed=2.5)
     True
+    >>> parse_form("width=4: ./parallel 'a b'").argv
+    ('./parallel', 'a b')
     """
     right = "write for example width=4,on=sparc+x86,speed=2.5,cores=2,memory=512 (MB), each at most once"
-    found = _values("--form", text, _FORM, right)
+    ways, has_command, command = text.partition(":")
+    found = _values("--form", ways, _FORM, right)
+    try:
+        found["argv"] = tuple(shlex.split(command))
+    except ValueError as error:
+        raise OptionError("--form", f"{text!r}: the command cannot be read: {error}") from None
+    if has_command and not found["argv"]:
+        raise OptionError("--form", f"{text!r}: no command after the colon; write for example width=4: ./solver")
     if "memory" in found:
         found["memory_mb"] = found.pop("memory")
     return JobForm(**found)

@@ -34,27 +34,29 @@ Address = Annotated[
 ]
 
 
+_Seeds = Annotated[
+    str | None,
+    typer.Option(metavar="N|S1,S2,...", help="How many seeds to derive from the scenario's seed, or a list of seeds."),
+]
+_Out = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Folder for runs, tables and plots. \\[default: NAME-sweep]")
+]
+_Workers = Annotated[int | None, typer.Option(metavar="N", help="Number of parallel runs. \\[default: one per core]")]
+_Metric = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Metric to print and plot; the files have all of them. Repeatable."),
+]
+
+
 def sweep(
     scenario: Source,
     vary: Vary = None,
     overrides: Overrides = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|S1,S2,...", help="How many seeds to derive from the scenario's seed, or a list of seeds."
-        ),
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Folder for runs, tables and plots. \\[default: NAME-sweep]")
-    ] = None,
+    seeds: _Seeds = None,
+    out: _Out = None,
     address: Address = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of parallel runs. \\[default: one per core]")
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Metric to print and plot; the files have all of them. Repeatable."),
-    ] = None,
+    workers: _Workers = None,
+    metric: _Metric = None,
     over: Annotated[str | None, typer.Option(metavar="KEY", help="Varied key for the x axis of the plots.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -49,28 +49,30 @@ _TYPED = {
 }
 
 
+_Scope = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST", help="What it is for: read, submit, cancel (own jobs), or operate, which includes all."
+    ),
+]
+_Valid = Annotated[
+    str, typer.Option(metavar="SPAN", help="How long it is valid, e.g. 12h or 30d; never: until it is revoked.")
+]
+_Sites = Annotated[str, typer.Option(metavar="LIST", help="Only for jobs of these sites' own users, e.g. alpha,beta.")]
+_MaxPriority = Annotated[float | None, typer.Option(metavar="N", help="Only for jobs of at most this priority.")]
+
+
 @app.command("create")
 def create(
     user: Annotated[str, typer.Argument(metavar="USER", help="User that the token speaks for.")],
-    scope: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST", help="What it is for: read, submit, cancel (own jobs), or operate, which includes all."
-        ),
-    ] = "read,submit,cancel",
-    valid: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long it is valid, e.g. 12h or 30d; never: until it is revoked.")
-    ] = "90d",
-    sites: Annotated[
-        str, typer.Option(metavar="LIST", help="Only for jobs of these sites' own users, e.g. alpha,beta.")
-    ] = "",
+    scope: _Scope = "read,submit,cancel",
+    valid: _Valid = "90d",
+    sites: _Sites = "",
     accounts: Annotated[str, typer.Option(metavar="LIST", help="Only for jobs of these accounts.")] = "",
     max_nodes: Annotated[int | None, typer.Option(metavar="N", help="Only for jobs of at most N nodes.")] = None,
     max_array: Annotated[int | None, typer.Option(metavar="N", help="Only for arrays of at most N jobs.")] = None,
     max_time: Annotated[str, typer.Option(metavar="SPAN", help="Only for jobs of at most this time limit.")] = "",
-    max_priority: Annotated[
-        float | None, typer.Option(metavar="N", help="Only for jobs of at most this priority.")
-    ] = None,
+    max_priority: _MaxPriority = None,
     tokens: Place = None,
     here: Here = None,
     as_json: Json = False,

@@ -36,14 +36,15 @@ Format = Annotated[
 ]
 
 
+_Plot = Annotated[str | None, typer.Option("--plot", metavar="OUT.png", help="Draw the distributions to this file.")]
+
+
 @app.command()
 def info(
     file: File,
     nodes: Nodes = None,
     as_json: Json = False,
-    plot: Annotated[
-        str | None, typer.Option("--plot", metavar="OUT.png", help="Draw the distributions to this file.")
-    ] = None,
+    plot: _Plot = None,
 ) -> None:
     """Show what is in a trace: widths, estimates, run times, interarrival times, load and dates."""
     from gridweave.scenarios.traces.info import describe
@@ -65,19 +66,23 @@ def info(
         say(f"plot written to {plot}")
 
 
+_Source = Annotated[
+    str | None,
+    typer.Option("--from", metavar="sacct", help="FILE is what `sacct --parsable2` of Slurm has printed."),
+]
+_Cancelled = Annotated[
+    bool, typer.Option("--cancelled", help="Keep jobs that were cancelled before they started (SWF: status 5).")
+]
+
+
 @app.command()
 def convert(
     file: File,
     out: Out,
     nodes: Nodes = None,
     to: Format = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="sacct", help="FILE is what `sacct --parsable2` of Slurm has printed."),
-    ] = None,
-    cancelled: Annotated[
-        bool, typer.Option("--cancelled", help="Keep jobs that were cancelled before they started (SWF: status 5).")
-    ] = False,
+    source: _Source = None,
+    cancelled: _Cancelled = False,
     as_json: Json = False,
 ) -> None:
     """Write a trace in another format, without the jobs that cannot be simulated.
@@ -102,23 +107,26 @@ def convert(
         )
 
 
+_File = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOG",
+        help="What `sacctmgr --parsable2 show event` of Slurm has printed, or failure data of Los Alamos.",
+    ),
+]
+_Start = Annotated[
+    str | None, typer.Option("--start", metavar="DATE", help="Time 0, e.g. 2005-06-01T00:00 on the clock of LOG.")
+]
+_System = Annotated[str | None, typer.Option("--system", metavar="N", help="Which system of the data of Los Alamos.")]
+
+
 @app.command()
 def outages(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="LOG",
-            help="What `sacctmgr --parsable2 show event` of Slurm has printed, or failure data of Los Alamos.",
-        ),
-    ],
+    file: _File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write, for `simulate --node-events` (.csv).")],
     trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Time 0 is that of this trace.")] = None,
-    start: Annotated[
-        str | None, typer.Option("--start", metavar="DATE", help="Time 0, e.g. 2005-06-01T00:00 on the clock of LOG.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="N", help="Which system of the data of Los Alamos.")
-    ] = None,
+    start: _Start = None,
+    system: _System = None,
 ) -> None:
     """Read when nodes were down, for `gridweave simulate --node-events`.
 
@@ -184,23 +192,24 @@ def stretch(
     _scale(transform.stretch, file, out, factor, nodes, as_json=as_json)
 
 
+_First = Annotated[int | None, typer.Option("--first", metavar="N", help="First job to keep, counted from 1.")]
+_CutStart = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="Keep jobs submitted at or after this time, e.g. 90, 10m, 12h or 1d12h."
+    ),
+]
+_End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Keep jobs submitted before this time.")]
+
+
 @app.command()
 def cut(
     file: File,
     out: Out,
-    first: Annotated[
-        int | None, typer.Option("--first", metavar="N", help="First job to keep, counted from 1.")
-    ] = None,
+    first: _First = None,
     last: Annotated[int | None, typer.Option("--last", metavar="N", help="Last job to keep.")] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="TIME", help="Keep jobs submitted at or after this time, e.g. 90, 10m, 12h or 1d12h."
-        ),
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Keep jobs submitted before this time.")
-    ] = None,
+    start: _CutStart = None,
+    end: _End = None,
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
@@ -235,15 +244,17 @@ def split(
         say(f"part k of job i has the id {stride} i + k")
 
 
+_Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the trace, or the beginning of it.")]
+_Folder = Annotated[
+    str | None, typer.Option("--folder", metavar="FOLDER", help="Folder to put it in. \\[default: your cache]")
+]
+
+
 @app.command()
 def fetch(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the trace, or the beginning of it.")
-    ] = None,
+    name: _Name = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the known traces.")] = False,
-    folder: Annotated[
-        str | None, typer.Option("--folder", metavar="FOLDER", help="Folder to put it in. \\[default: your cache]")
-    ] = None,
+    folder: _Folder = None,
     as_json: Json = False,
 ) -> None:
     """Download a trace from the Parallel Workloads Archive into your cache, and check its SHA-256."""
@@ -359,14 +370,15 @@ ResourcesOut = Annotated[
 ]
 
 
+_Model = Annotated[str, typer.Option("--model", metavar="histogram|hyper-erlang", help="Kind of model to learn.")]
+
+
 @app.command()
 def learn(
     file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .json, optionally with .gz or .xz.")],
     nodes: Nodes = None,
-    model: Annotated[
-        str, typer.Option("--model", metavar="histogram|hyper-erlang", help="Kind of model to learn.")
-    ] = "histogram",
+    model: _Model = "histogram",
     weibull: Weibull = None,
     as_json: Json = False,
 ) -> None:
@@ -400,6 +412,12 @@ def learn(
     )
 
 
+_Shrink = Annotated[
+    float, typer.Option("--shrink", metavar="X", help="Factor for interarrival times; below 1 raises the load.")
+]
+_RunFactor = Annotated[float, typer.Option("--run-factor", metavar="X", help="Factor for run times and estimates.")]
+
+
 @app.command()
 def generate(
     out: Out,
@@ -408,12 +426,8 @@ def generate(
     seed: Seed = 1,
     nodes: ModelNodes = None,
     load: Load = None,
-    shrink: Annotated[
-        float, typer.Option("--shrink", metavar="X", help="Factor for interarrival times; below 1 raises the load.")
-    ] = 1.0,
-    run_factor: Annotated[
-        float, typer.Option("--run-factor", metavar="X", help="Factor for run times and estimates.")
-    ] = 1.0,
+    shrink: _Shrink = 1.0,
+    run_factor: _RunFactor = 1.0,
     estimates: Estimates = "keep",
     alpha: Alpha = None,
     mix: Mix = None,

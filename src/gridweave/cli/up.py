@@ -28,24 +28,29 @@ Name = Annotated[
 ]
 
 
+_File = Annotated[
+    str | None,
+    typer.Argument(metavar="[GRID.toml]", help="Description of the grid. \\[default: three small sites]"),
+]
+_Grid = Annotated[str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")]
+_Address = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
+]
+_Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
+_Check = Annotated[bool, typer.Option("--check", help="Only check the file.")]
+_Example = Annotated[bool, typer.Option("--example", help="Print an example file and exit.")]
+
+
 def up(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="[GRID.toml]", help="Description of the grid. \\[default: three small sites]"),
-    ] = None,
+    file: _File = None,
     name: Name = None,
-    grid: Annotated[
-        str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")
-    ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
-    example: Annotated[bool, typer.Option("--example", help="Print an example file and exit.")] = False,
+    grid: _Grid = None,
+    address: _Address = None,
+    fresh: _Fresh = False,
+    yes: _Yes = False,
+    check: _Check = False,
+    example: _Example = False,
     as_json: Json = False,
 ) -> None:
     """Start a whole grid on this machine: a local Ray, the sites, the meta-scheduler and the gateway.
@@ -98,11 +103,14 @@ def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, y
         return bring_up(wanted, tell)
 
 
+_KeepJobs = Annotated[
+    bool, typer.Option("--keep-jobs", help="Keep the processes of jobs running; the next `up` finds them again.")
+]
+
+
 def down(
     name: Name = None,
-    keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="Keep the processes of jobs running; the next `up` finds them again.")
-    ] = False,
+    keep_jobs: _KeepJobs = False,
     as_json: Json = False,
 ) -> None:
     """Stop what `gridweave up` started, and nothing else.
@@ -131,8 +139,8 @@ def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
         return f"the grid {name} is not running"
     text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
     if done.jobs:
-        what = "go on" if keep_jobs else "were ended; the next `gridweave up` runs them again"
-        text += f"; {done.jobs:,} parts of jobs {what}"
+        what = "still running" if keep_jobs else "ended; the next `gridweave up` runs them again"
+        text += f"; {counted(done.jobs, 'part')} of jobs {what}"
     return text
 
 
@@ -153,7 +161,7 @@ def _check(file: str | None, name: str) -> None:
     with problems_as_lines():
         read = _wanted(file, name, None, read_grid_state(name)).read
     nodes = sum(site.nodes for site in read.sites)
-    typer.echo(f"{read.source} is fine: {len(read.sites)} sites with {nodes:,} nodes")
+    typer.echo(f"{read.source} is fine: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
 
 
 def _wanted(file: str | None, name: str, address: str | None, last: LocalGridState | None) -> Wanted:
@@ -176,7 +184,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
         raise OptionError("--fresh", f"the grid {name!r} runs; run `gridweave down` first")
     count = open_jobs(Path(last.folder))
     if count and not yes:
-        raise OptionError("--fresh", f"would forget {count:,} jobs that are not over; give --yes as well to do so")
+        raise OptionError("--fresh", f"would forget {counted(count, 'open job')}; give --yes as well to do so")
     begin_anew(name)
 
 
@@ -247,6 +255,11 @@ def _print_brought(done: Brought) -> None:
     if state.url:
         rows.append(("gateway", state.url, pids.get(GATEWAY, "–")))
     print_table(rows, headings=("runs", "what, where", "process"), title=title, left=2)
+    _print_next(state)
+
+
+def _print_next(state: LocalGridState) -> None:
+    """Print what one can do with a grid that runs."""
     named = "" if state.name == "default" else f" --name {state.name}"
     if state.url:
         from gridweave.grid.service.state import TOKEN, state_folder
@@ -275,7 +288,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     Example: gridweave status --json
     """
     from gridweave.grid.service.state import DEFAULT_NAME, known_grids
-    from gridweave.grid.service.status import look
+    from gridweave.grid.service.status import look, parts_run
 
     name = name or DEFAULT_NAME
     found = look(name)
@@ -286,7 +299,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     else:
         say(f"the grid {name} is not running; start it with: gridweave up" + f" --name {name}" * (name != "default"))
         if found.kept:
-            say(f"{found.kept:,} parts of jobs go on; the next up finds them again, `gridweave down` ends them")
+            say(f"{parts_run(found.kept)} on; the next up finds them again, `gridweave down` ends them")
         others = [other for other in known_grids() if other != name]
         if others:
             say(f"other grids of yours: {', '.join(others)}")
@@ -308,6 +321,8 @@ def _word(found: LocalStatus) -> str:
     missing = [part.name for part in found.parts if not part.well]
     if missing == ["gateway"]:
         return "has no gateway; its sites run on"
+    if missing == ["keeper"]:
+        return "runs, but nobody keeps it"
     return "is not well: " + ", ".join(missing)
 
 

@@ -197,7 +197,7 @@ def _of_running(seen: Seen, record: JobRecord) -> list[str]:
 
 
 def _running_title(seen: Seen, view: WatchView) -> str:
-    text = f"runs: {len(seen.running):,} jobs, by {view.sort}" + ", backwards" * view.is_reversed
+    text = f"runs: {counted(len(seen.running), 'job')}, by {view.sort}" + ", backwards" * view.is_reversed
     return text + (f", with {view.words!r}" if view.words else "")
 
 

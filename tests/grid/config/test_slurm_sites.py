@@ -73,6 +73,9 @@ def test_with_pilots_a_grid_has_full_control() -> None:
     rules = PilotRules(policy=SitePolicy(order="sjf"), length_ms=7_200_000, job_ms=1_800_000)
     assert site.policy == BatchPolicy(pilots=rules)
     assert site.policy.label == "slurm pilots, sjf easy"
+    read = grid_of_text(PILOTS.replace('order = "sjf"', 'backfill = "conservative"'), "GRID.toml", "")
+    (site,) = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s").sites
+    assert site.policy.label == "slurm pilots, fcfs conservative"
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -93,7 +96,7 @@ def test_with_pilots_a_grid_has_full_control() -> None:
     (PILOTS.replace("{ hours = 2,", "{ hours = 1000,"), "hours: is 1000; from 0 to 31 days"),
     (PILOTS.replace("{ hours = 2,", "{ keep = 61,"), "keep: is 61; the site has 60 nodes at most"),
     (PILOTS.replace('"sjf"', '"best"'), "order: 'best' is not known"),
-    (PILOTS.replace('order = "sjf"', 'backfill = "conservative"'), "backfill: is one that makes a plan"),
+    (PILOTS.replace('order = "sjf"', 'backfill = "best"'), "backfill of a queue site: 'best' is not known"),
     (SITE + "[sites.launcher]\nkind = 'user'\nsocket = '/s'\n" + LIMITED, "give 'self'"),
     (SITE.replace('"slurm"', '"queue"') + LIMITED, "slurm: is for the discipline slurm, and this site has 'queue'"),
 ])  # fmt: skip

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS, LOOKS
+from gridweave.grid.control.refusals import MOST_REFUSALS
 from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
@@ -38,6 +40,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.owner import OwnerPolicy
+from gridweave.site.policy import SitePolicy
 from reference.model import Job as PlainJob
 
 RETRY_MS = 1000
@@ -190,6 +193,41 @@ def test_adaptive_splits_only_if_that_ends_sooner(mode: str, overhead: float, sp
         assert [(c.site, c.request.width) for c in commands] == [(0, 2), (1, 2)]
     else:
         assert commands == [ToSite(1, enqueue(1, 4, 2, 0))]
+
+
+def with_pilots(commands: list[Any], *offers: tuple[int, int | None, int, int | None]) -> list[FromSite]:
+    """Answer requests for quotes: of each site free nodes, earliest start, nodes to come, and when."""
+    sites = [(c.site, c.request.quote_id) for c in commands if isinstance(c.request, RequestQuote)]
+    return [
+        answer
+        for site, quote_id in sites
+        for free, start_ms, coming, coming_ms in [offers[site]]
+        for answer in said(site, Quoted(quote_id, free, start_ms, coming=coming, coming_ms=coming_ms))
+    ]
+
+
+@pytest.mark.parametrize(("alone_ms", "waits"), [(440, False), (441, True)])
+def test_waiting_for_the_last_pilot_is_weighed_against_one_site(alone_ms: int, waits: bool) -> None:
+    """What the job gains on all its nodes must be more than what the first nodes stand idle for it."""
+    core = grid(8, 4, mode="adaptive")
+    asked = step(core, 0, submitted(1, 6, 100))
+    # On both sites five nodes are there and the sixth comes at 240, so it ends at 340: 5 x 240 node-ms for 6 x 200.
+    told = step(core, 0, *with_pilots(asked, (3, alone_ms, 0, None), (2, None, 1, 240)))
+    assert bool(told) != waits
+    forecaster = core.forecaster(0, 1)
+    assert forecaster is not None
+    reason = forecaster().reason
+    if not waits:
+        assert told == [ToSite(0, enqueue(1, 6, 2, 0))]
+        assert "pilot" not in reason
+        return
+    assert reason.startswith("it waits for 3 nodes of site 0 and 3 nodes of site 1, of which the last are expected in")
+    assert "idle for 1 node-seconds, and it ends 201ms sooner than on one site" in reason
+    # What they have cost already counts as well, so that a pilot which is put off again and again is given up: 5 x 1240
+    # node-ms for 6 x 460, where 5 x 240 would be less.
+    (sent,) = step(core, RETRY_MS, *with_pilots(step(core, RETRY_MS), (3, 1700, 0, None), (2, None, 1, 1240)))
+    assert sent.site == 0
+    assert isinstance(sent.request, EnqueueJob)
 
 
 def test_a_start_now_on_one_site_goes_before_a_split() -> None:
@@ -361,6 +399,46 @@ def test_a_refused_delegation_is_tried_again() -> None:
     assert step(core, 1, *said(0, Refused(1, 2, "the site is being drained"))) == []
     asked = step(core, 2, *said(0, SiteChanged(0, 4)))
     assert step(core, 3, *offered(asked, (4, 3))) == [ToSite(0, enqueue(1, 3, 4, 3))]
+
+
+def test_a_job_that_sites_take_and_then_refuse_is_not_asked_for_for_ever() -> None:
+    """The pauses double, news or not; it is told how often, why and when next; in the end the job is refused."""
+    core = grid(4, 2)
+    now_ms, pause_ms, why = 0, RETRY_MS, "it was cancelled in Slurm (CANCELLED)"
+    asked = step(core, 0, submitted(1, 3))
+    for times in range(1, MOST_REFUSALS):
+        (sent,) = step(core, now_ms, *offered(asked, (0, now_ms + LATER), (0, None)))
+        attempt = sent.request.attempt
+        (told,) = step(core, now_ms, *said(0, Refused(1, attempt, why, "job")))
+        assert told.said.startswith(f"{why}; ")
+        forecaster = core.forecaster(now_ms, 1)
+        assert forecaster is not None
+        row = forecaster().sites[0]
+        assert row.reason == f"took it and refused it then: {told.said}"
+        assert times == 1 or f"that was refusal {times} of 6, and the site is asked again in " in row.reason
+        early = step(core, now_ms + pause_ms - 1, *said(0, SiteChanged(0, 4)))
+        assert [c.site for c in early] == [1]
+        step(core, now_ms + pause_ms - 1, *offered(early, None, (0, None)))
+        now_ms, pause_ms = now_ms + pause_ms, 2 * pause_ms
+        asked = step(core, now_ms, *said(0, SiteChanged(0, 4)))
+    (sent,) = step(core, now_ms, *offered(asked, (4, now_ms), (0, None)))
+    told, refused = step(core, now_ms, *said(0, Refused(1, sent.request.attempt, why, "job")))
+    assert told.said == f"{why}; that was refusal 6, and the site is asked no more"
+    assert refused == ReportRefused(1, f"site 0 took it 6 times and refused it then: {why}")
+
+
+def test_a_job_that_one_site_will_not_have_runs_at_another() -> None:
+    """At once, if the other has room; and what ran has been refused by nobody."""
+    core = grid(4, 4)
+    delegated(core, 1, 3)
+    step(core, 1, *said(0, Refused(1, 2, "it was cancelled in Slurm", "job")))
+    asked = step(core, 2, *said(1, SiteChanged(0, 4)))
+    assert [c.site for c in asked] == [1]
+    (sent,) = step(core, 3, *offered(asked, None, (4, 3)))
+    assert sent == ToSite(1, enqueue(1, 3, sent.request.attempt, 3))
+    step(core, 4, *said(1, Started(1, sent.request.attempt, 4)))
+    asked = step(core, 5, *said(1, Ended(1, sent.request.attempt, 5, "lost")))
+    assert [c.site for c in asked] == [0, 1]
 
 
 def test_one_change_does_not_set_off_more_looks_than_the_bound() -> None:
@@ -541,3 +619,51 @@ def test_the_grid_keeps_to_its_share(case: GridCase) -> None:
             for site, width in result.fragments_of(int(row)):
                 held[site] += width
         assert all(nodes <= most for nodes, most in zip(held, share, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(grid_cases(max_sites=1, max_jobs=24, max_nodes=8), st.booleans())
+def test_own_users_wait_no_longer_than_on_what_the_grid_leaves_them(case: GridCase, first: bool) -> None:
+    """Beside a grid that may have k of n nodes no own job starts later than on n - k alone; no backfilling."""
+    nodes = case.nodes[0] + 1
+    most, left = nodes // 2, nodes - nodes // 2
+    to_grid = {job.id: number % 2 == 1 for number, job in enumerate(case.jobs)}
+    jobs = to_workload([job for job in case.jobs if job.width <= (most if to_grid[job.id] else left)])
+    given_to_grid = np.array([to_grid[job_id] for job_id in jobs.job_id.tolist()], np.bool_)
+    policy = SitePolicy(backfill="none")
+    beside = simulate_world(
+        jobs,
+        [nodes],
+        GridPolicy(mode="sharing", control="limited"),
+        site_policies=[policy],
+        owners=[OwnerPolicy(grid_share=most / nodes, own_users_first=first)],
+        to_grid=given_to_grid,
+        check=True,
+    )
+    alone = simulate(jobs.take(np.flatnonzero(~given_to_grid)), left, policy)
+    assert (beside.start_ms[~given_to_grid] <= alone.start_ms).all()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_with_backfilling_own_users_wait_on_average_no_longer_than_that(first: bool) -> None:
+    """A backfilled job may delay another, so with EASY it holds for the mean of many: between n nodes and n - k."""
+    nodes, most, rng = 16, 8, np.random.default_rng(1)
+    waits = np.zeros(3)
+    for _ in range(20):
+        submit_ms = np.cumsum(rng.exponential(20, 80)).astype(int).tolist()
+        run_ms = rng.integers(10, 200, 80).tolist()
+        every = [
+            PlainJob(number, submit_ms[number], int(rng.integers(1, most + 1)), run_ms[number] * 2, run_ms[number])
+            for number in range(80)
+        ]
+        own, jobs = to_workload(every[::2]), to_workload(every)
+        beside = simulate_world(
+            jobs,
+            [nodes],
+            GridPolicy(mode="sharing", control="limited"),
+            owners=[OwnerPolicy(grid_share=most / nodes, own_users_first=first)],
+            to_grid=np.arange(80) % 2 == 1,
+        )
+        starts = (simulate(own, nodes).start_ms, beside.start_ms[::2], simulate(own, nodes - most).start_ms)
+        waits += [(start_ms - own.submit_ms).mean() for start_ms in starts]
+    assert waits[0] < waits[1] <= waits[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,27 @@ def test_a_refused_job_is_sent_to_the_others_then_again() -> None:
     assert core.next_wakeup_ms() == 3 + RETRY_MS
     assert step(core, 3 + RETRY_MS) == [sent(0, 1, 3, 3)]
     assert core.next_wakeup_ms() is None
+
+
+def test_a_job_that_sites_take_and_then_refuse_is_not_sent_for_ever() -> None:
+    """The pauses double for each site, and a job that all of them refuse again and again is refused with that."""
+    core = grid(4, 4)
+    sends: list[tuple[int, int]] = []
+    commands, now_ms = step(core, 0, submitted(1, 3)), 0
+    while commands:
+        command = commands[-1]
+        if isinstance(command, ReportRefused):
+            assert command.reason == "; ".join(f"site {s} took it 6 times and refused it then: no" for s in (0, 1))
+            break
+        sends.append((now_ms, command.site))
+        attempt = command.request.attempt
+        commands = step(core, now_ms, *said(command.site, Refused(1, attempt, "no", "job")))
+        while not any(isinstance(c, (ToSite, ReportRefused)) for c in commands):
+            now_ms = core.next_wakeup_ms() or 0
+            commands = step(core, now_ms)
+    for site in (0, 1):
+        at_ms = [sent_ms for sent_ms, to in sends if to == site]
+        assert [late - early for early, late in pairwise(at_ms)] == [RETRY_MS * 2**number for number in range(5)]
 
 
 def test_all_that_was_refused_is_sent_again_together() -> None:

@@ -29,6 +29,7 @@ BODIES: dict[str, Any] = {
     "/v1/tokens": {"user": "carl", "scopes": ["read"]},
     "/v1/tokens/short": {"scopes": ["submit"]},
     "/v1/what-if": {"drain": ["north"]},
+    "/v1/sites/{name}/experience": {"times": [{"user": "anna", "runs": 1, "mean_ms": 1000}]},
 }
 
 
@@ -75,6 +76,7 @@ async def test_a_user_sees_and_changes_own_jobs_alone(tmp_path: Path, tokens: di
             ("GET", ""),
             ("GET", "/story"),
             ("GET", "/forecast"),
+            ("GET", "/usage"),
             ("GET", "/output"),
             ("GET", "/output?follow=1"),
             ("POST", "/cancel"),

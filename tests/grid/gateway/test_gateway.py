@@ -10,6 +10,7 @@ import pytest
 from fake_backend import FakeBackend
 from gateway_parts import SLEEP, a_job, serving
 from gridweave.grid.api import Problem, Submitted
+from gridweave.site.launch import UsageCurve, UsagePoint
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,6 +30,33 @@ async def test_jobs_are_handed_in_listed_shown_and_cancelled() -> None:
         assert (await grid.ask("POST", "/v1/jobs/2/cancel"))[:2] == (200, {"job_ids": []})
         _, page, _ = await grid.ask("GET", "/v1/jobs?state=ended&state=held&outcome=cancelled")
         assert [job["job_id"] for job in page["jobs"]] == [2]
+
+
+async def test_what_a_job_uses_over_time_is_told_machine_by_machine() -> None:
+    """All machines from rank to rank; where nothing is kept, or a job has written something else there, it ends."""
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        [job_id] = await grid.submit(a_job())
+        assert (await grid.ask("GET", f"/v1/jobs/{job_id}/usage"))[1] == {
+            "job_id": job_id,
+            "pieces": [],
+            "is_whole": False,
+        }
+        for first, last in ((0, 3), (4, 5)):
+            curve = UsageCurve(site="", host="n1", first_rank=first, last_rank=last, size=7, start_ms=1, points=())
+            backend.write(job_id, msgspec.json.encode(curve), rank=first, stream="usage")
+        wrong = UsageCurve(site="", host="n1", first_rank=6, last_rank=6, size=7, start_ms=10**17, points=())
+        for written in (b'{"points": 1}', b"{" * 100_000, msgspec.json.encode(wrong)):
+            backend.written[job_id, 6, "usage"] = written
+            _, usage, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/usage")
+            assert [(piece["first_rank"], piece["last_rank"]) for piece in usage["pieces"]] == [(0, 3), (4, 5)]
+            assert not usage["is_whole"]
+        curve = UsageCurve(
+            site="", host="n1", first_rank=6, last_rank=6, size=7, start_ms=1, points=(UsagePoint(2, 0.5, 3),)
+        )
+        backend.written[job_id, 6, "usage"] = msgspec.json.encode(curve)
+        _, usage, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/usage")
+        assert (usage["is_whole"], usage["pieces"][2]["points"]) == (True, [[2, 0.5, 3]])
 
 
 async def test_the_same_over_messagepack() -> None:

@@ -32,7 +32,13 @@ async def test_from_submission_to_output(tmp_path: Path) -> None:
     """A job that is handed in over HTTP runs; its events, its output and its story are what really happened."""
     async with LocalGrid(tmp_path) as live, serving(live.backend) as grid:
         [job_id] = await grid.submit(
-            script("echo $GRIDWEAVE_RANK; echo wrong >&2", nodes=2, name="ranks"), X_Request_Id="r1"
+            # It runs until it was looked at once.
+            script(
+                "echo $GRIDWEAVE_RANK; echo wrong >&2; while [ ! -e ../usage.json ]; do sleep 0.05; done",
+                nodes=2,
+                name="ranks",
+            ),
+            X_Request_Id="r1",
         )
         await asyncio.wait_for(wait_for_end(grid, job_id), 60)
         _, record, _ = await grid.ask("GET", f"/v1/jobs/{job_id}")
@@ -42,6 +48,12 @@ async def test_from_submission_to_output(tmp_path: Path) -> None:
             assert (data, headers["Gridweave-Last"]) == (f"{rank}\n".encode(), "1")
         assert (await grid.ask("GET", f"/v1/jobs/{job_id}/output?stream=err"))[1] == b"wrong\n"
         assert (await grid.ask("GET", f"/v1/jobs/{job_id}/output?rank=2"))[0] == 422
+        _, usage, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/usage")
+        assert usage["is_whole"]
+        ranks = [range(piece["first_rank"], piece["last_rank"] + 1) for piece in usage["pieces"]]
+        assert [rank for each in ranks for rank in each] == [0, 1]
+        total_s = sum(piece["points"][-1][1] for piece in usage["pieces"])
+        assert total_s == pytest.approx(record["used"]["cpu_s"])
         _, story, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/story")
         kinds = [entry["kind"] for entry in story["entries"]]
         assert kinds.index("submitted") < kinds.index("runs") < kinds.index("ended")

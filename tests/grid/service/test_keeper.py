@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gridweave.grid.service.keeper import (
@@ -129,6 +130,26 @@ def test_it_gives_up_aloud(tmp_path: Path) -> None:
     parts = {part.name: part for part in look(NAME).parts}
     assert not parts[KEEPER].well
     assert "gave up head of Ray, gateway after 20 tries: port 8765 is taken" in parts[KEEPER].detail
+    assert parts[KEEPER].detail.endswith("and `gridweave up --name test` begins anew")
+
+
+@pytest.mark.parametrize(("name", "command"), [("default", "`gridweave up`"), (NAME, "`gridweave up --name test`")])
+def test_status_tells_how_a_keeper_is_brought_back(
+    tmp_path: Path, child: subprocess.Popen[bytes], name: str, command: str
+) -> None:
+    """Nobody brings back the keeper: `status` says that it is gone, or stands still, and what to type."""
+    all_run = [process_of(child.pid, part) for part in (HEAD, GATEWAY, KEEPER)]
+
+    def told(*processes: LocalProcess) -> str:
+        write_state(msgspec.structs.replace(a_state(tmp_path, *processes), name=name))
+        found = {part.name: part for part in look(name).parts}[KEEPER]
+        return "well" if found.well else found.detail
+
+    assert told(*all_run) == "well"
+    assert told(*all_run[:2]) == f"does not run, so that nobody brings back what ends; {command} starts it"
+    os.kill(child.pid, signal.SIGSTOP)
+    until(lambda: told(*all_run) != "well")
+    assert told(*all_run) == f"its process was stopped (SIGSTOP); kill -CONT {child.pid} lets it go on"
 
 
 def test_a_real_one_sees_an_end_at_once_and_is_ended_before_the_rest(

@@ -17,6 +17,10 @@ from gridweave.grid.api import JobQuery, Queue, SiteInfo
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import SiteNames
+from gridweave.site.disciplines.heterogeneous.machines import MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.known_times import KnownTimes
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
@@ -217,6 +221,32 @@ async def test_the_processes_of_a_job_get_a_signal_and_go_on(tmp_path: Path) -> 
         await backend.wish("kill", [own, runs, waits], origin=ANNA)
 
 
+@pytest.mark.asyncio
+async def test_a_signal_reaches_ranks_of_whose_start_the_site_has_not_heard(tmp_path: Path) -> None:
+    """The machine knows that they run, even if what it tells its site is on its way still."""
+    async with LocalGrid(tmp_path) as grid:
+        backend, site, heard = grid.backend, grid.sites["north"], asyncio.Event()
+        (first,) = await submit(backend, shell("true", nodes=4))
+        await in_state(backend, first, "ended")
+        report = site.report
+
+        async def report_late(data: bytes) -> None:
+            await heard.wait()
+            await report(data)
+
+        site.report = report_late  # type: ignore[method-assign]
+        (job_id,) = await submit(backend, shell(DEAF, nodes=4, name="deaf"))
+        await in_state(backend, job_id, "running")
+        for rank in range(4):
+            await until(lambda rank=rank: _written(backend, job_id, b"up", rank))
+        assert await backend.wish("signal", [job_id], origin=ANNA, signal="USR1") == [job_id]
+        for rank in range(4):
+            await until(lambda rank=rank: _written(backend, job_id, b"heard", rank))
+        heard.set()
+        await backend.wish("kill", [job_id], origin=ANNA)
+        assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
+
+
 async def _written(backend: Backend, job_id: int, what: bytes, rank: int = 0) -> bool:
     """Return whether a rank has written something."""
     part = await backend.output(job_id, rank, "out", 0, 1000)
@@ -284,6 +314,57 @@ async def test_a_site_is_drained_and_taken_into_use_again(tmp_path: Path) -> Non
         assert (await in_state(backend, small, "ended", "waiting")).outcome in ("", "finished")
         await backend.drain("south", False)
         assert (await in_state(backend, wide, "ended")).outcome == "finished"
+
+
+@pytest.mark.asyncio
+async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> None:
+    """A site of machines that differ tells what it knows, and is told better; another says that it learns nothing."""
+    grid = LocalGrid(tmp_path)
+    differ = HeterogeneousPolicy(nodes=2, classes=(MachineClass(name="old", count=2),))
+    grid.settings[1] = msgspec.structs.replace(grid.settings[1], policy=differ)
+    async with grid:
+        backend = grid.backend
+        (job_id,) = await submit(backend, shell("true", nodes=1, job_class="cfd"), site="south")
+        assert (await in_state(backend, job_id, "ended")).outcome == "finished"
+        found = await backend.experience("south")
+        assert [(one.job_class, one.user, one.resource, one.runs) for one in found.times] == [
+            (None, "anna", "", 1),
+            ("cfd", None, "", 1),
+            ("cfd", None, "old", 1),
+        ]
+        better = KnownTimes(job_class="cfd", resource="old", runs=4, mean_ms=9_000)
+        forgets = msgspec.structs.replace(found.times[0], runs=0)
+        assert (await backend.experience("south", (better, forgets))).times == [found.times[1], better]
+        assert not (await backend.experience("north")).learns
+        with pytest.raises(InputError, match="there is no site 'nowhere'"):
+            await backend.experience("nowhere")
+
+
+@pytest.mark.asyncio
+async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp_path: Path) -> None:
+    """Its process is stopped while the other runs, is not started again, and ends well."""
+    grid, go = LocalGrid(tmp_path), tmp_path / "go"
+    levels = (Level(name="high", priority=2, evicts=("low",)), Level(name="low", priority=0))
+    one = HeterogeneousPolicy(
+        nodes=2, classes=(MachineClass(name="old", count=2),), out_of_service="1", levels=levels, evicted="pause"
+    )
+    grid.settings[1] = msgspec.structs.replace(grid.settings[1], policy=one)
+    async with grid:
+        backend = grid.backend
+        lines = {name: f"while [ ! -e {go}-{name} ]; do sleep 0.05; done" for name in ("low", "high")}
+        (low,) = await submit(backend, shell(lines["low"]), site="south")
+        assert (await in_state(backend, low, "running")).starts == 1
+        (high,) = await submit(backend, shell(lines["high"], priority=2), site="south")
+        await in_state(backend, high, "running")
+        assert (await backend.sites())[1].paused == (low,)
+        Path(f"{go}-low").touch()
+        Path(f"{go}-high").touch()
+        above, below = await in_state(backend, high, "ended"), await in_state(backend, low, "ended")
+        assert (above.outcome, below.outcome, below.starts, below.attempt) == ("finished", "finished", 1, 1)
+        assert above.end_ms is not None
+        assert below.end_ms is not None
+        # It could have ended before, had it not stood still.
+        assert below.end_ms >= above.end_ms
 
 
 @pytest.mark.asyncio

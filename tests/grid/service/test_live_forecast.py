@@ -77,6 +77,26 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_reasons_that_changed_are_in_the_story(tmp_path: Path) -> None:
+    """Why a job waited is told over time, once for each cause, however often somebody asked."""
+    async with LocalGrid(tmp_path, policy=GridPolicy(mode="sharing")) as grid:
+        runs, first, second = await submit(grid, sleeper(4, 2), sleeper(3, 1), sleeper(4, 1))
+        await in_state(grid, runs, "running")
+        for _ in range(3):
+            await grid.backend.forecast(second)
+        await grid.backend.wish("cancel", [first], origin="a test")
+        await in_state(grid, first, "ended")
+        await grid.backend.forecast(second)
+        story = [entry.detail for entry in await grid.backend.story(second) if entry.kind == "waits"]
+        assert [detail.split(";")[0] for detail in story] == [
+            "no nodes for it now, or others go first",
+            "it needs 4 nodes, and 2 are free at one site at most",
+            "it is first in the queue",
+        ]
+        assert await grid.backend.wish("cancel", [runs, second], origin="a test")
+
+
+@pytest.mark.asyncio
 async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
     """Where jobs wait at sites these say when they start; for a quote all are asked, but for one that is away."""
     async with LocalGrid(tmp_path, policy=GridPolicy(mode="sharing", control="limited")) as grid:
@@ -93,6 +113,10 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             "it waits in the queue of north: it is first in the queue; it needs 3 nodes, and none is free"
         )
         assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
+        story = [entry.detail for entry in await grid.backend.story(waits) if entry.kind == "waits"]
+        assert [detail.split(";")[0] for detail in story if detail.startswith("at ")] == [
+            "at north: it is first in the queue"
+        ]
         with pytest.raises(InputError, match="under control limited sites decide what starts when"):
             await grid.backend.what_if(WhatIf(load=2))
         quote = await grid.backend.quote(sleeper(2, 1))

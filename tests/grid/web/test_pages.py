@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
@@ -15,6 +18,7 @@ from browser import Window, browsing, needs_browser
 from fake_backend import FakeBackend
 from gateway_parts import Served, make_tokens, serving
 from gridweave.grid.api import KeptNodes
+from gridweave.site.launch import UsageCurve, UsagePoint
 
 pytestmark = [needs_browser, pytest.mark.slow]
 
@@ -40,6 +44,11 @@ async def fill(served: Served, backend: FakeBackend, **headers: Any) -> None:
     backend.end(1, "failed")
     backend.start(2)
     backend.write(2, b"step 1\n")
+    points = (UsagePoint(backend.now_ms + 1000, 0.5, 1 << 20), UsagePoint(backend.now_ms + 3000, 1.5, 2 << 20))
+    curve = UsageCurve(
+        site="north", host="n1", first_rank=0, last_rank=0, size=1, start_ms=backend.now_ms, points=points
+    )
+    backend.write(2, msgspec.json.encode(curve), stream="usage")
 
 
 @pytest.fixture
@@ -193,6 +202,117 @@ async def test_the_schedule_tells_and_opens_jobs(served: Served, backend: FakeBa
     await page.mouse.down()
     await page.mouse.up()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Job")
+
+
+MOVED = """
+async () => {
+  const { Painting, Schedule, View } = await import('/web/gantt.js');
+  let seed = 1;
+  const random = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
+  let at = 0;
+  const jobs = Array.from({ length: 2000 }, (_, index) => {
+    at += random() * 60000;
+    const state = index % 9 ? 'finished' : 'reservation';
+    const places = [['north', 1 + Math.floor(random() * 40)]];
+    return [index + 1, 'u', '', state, at, at, at + 60000 + random() ** 3 * 36e5, places];
+  });
+  const schedule = new Schedule([['north', 400]], jobs);
+  const tones = Array.from({ length: 12 }, (_, index) => `rgb(${20 * index}, 90, ${255 - 20 * index})`);
+  const colours = { paper: '#fff', ink: '#000', faint: '#555', line: '#ccc', shade: '#eee', bad: '#a00', tones };
+  const painting = () => {
+    const canvas = document.createElement('canvas');
+    [canvas.width, canvas.height] = [700, 300];
+    return new Painting(canvas.getContext('2d'));
+  };
+  const moved = painting();
+  const told = [];
+  for (const part of [1, 0.02]) {
+    const span = (schedule.finish - schedule.begin) * part;
+    let from = schedule.begin + span / 3;
+    for (const columns of [0, 7, -3, 11.4, -250, 0.3, 900]) {
+      from += (columns / 700) * span;
+      const view = new View(schedule, from, from + span, 700, 300);
+      const before = moved.drawn;
+      moved.paint(view, colours, at / 2);
+      const anew = painting();
+      anew.paint(view, colours, at / 2);
+      const differ = anew.pixels.reduce((sum, pixel, place) => sum + (pixel !== moved.pixels[place]), 0);
+      told.push([part, columns, differ, moved.drawn - before, anew.drawn]);
+    }
+  }
+  return told;
+}
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_schedule_that_is_moved_is_the_one_that_is_drawn_anew(served: Served, window: Window) -> None:
+    """Pixel by pixel, however far it is moved; for a few columns only what is in them is painted."""
+    await window.go(f"{served.url}/#/")
+    told = await window.page.evaluate(MOVED)
+    assert [row for row in told if row[2]] == []
+    assert all(painted < anew / 2 for part, columns, _, painted, anew in told if part == 1 and 0 < abs(columns) < 20)
+
+
+@pytest.mark.asyncio
+async def test_numbers_are_read_on_every_colour(served: Served, window: Window) -> None:
+    """Numbers on jobs, expected ones too, have a contrast of at least 4.5 with their colour, light and dark."""
+    await window.go(f"{served.url}/#/")
+    for colours in ("light", "dark"):
+        await window.page.emulate_media(color_scheme=colours)  # type: ignore[arg-type]
+        assert min(await window.page.evaluate(CONTRASTS)) >= 4.5
+
+
+CONTRASTS = """
+async () => {
+  const { coloursOfSheet, inkOn, pixelsOf } = await import('/web/gantt.js');
+  const light = (pixel) => [0.2126, 0.7152, 0.0722].reduce((sum, part, place) => {
+    const value = ((pixel >>> (8 * place)) & 255) / 255;
+    return sum + part * (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  }, 0);
+  const kinds = pixelsOf(document.createElement('canvas').getContext('2d'), coloursOfSheet());
+  return kinds.slice(0, 24).map((pixel) => {
+    const pair = [light(pixel), inkOn(pixel) === '#fff' ? 1 : 0].sort((one, other) => other - one);
+    return (pair[0] + 0.05) / (pair[1] + 0.05);
+  });
+}
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_clock_is_told_and_the_grids_counts(served: Served, backend: FakeBackend, window: Window) -> None:
+    """A browser whose clock is hours behind says so, and what is counted from now is right all the same."""
+    backend.now_ms = round(time.time() * 1000)
+    (job_id,) = await served.submit(job())
+    page = window.page
+    await window.go(f"{served.url}/#/job/{job_id}")
+    await expect(page.get_by_text("Why it waits")).to_be_visible()
+    await expect(page.locator(".clock")).to_have_count(0)
+    await page.clock.set_system_time(time.time() - 3 * 3600)
+    await page.reload()
+    await expect(page.locator(".clock")).to_contain_text("behind the grid’s")
+    waited = page.locator(".facts div").filter(has_text="Waited")
+    await expect(waited).to_have_text(re.compile(r"Waited[\d.]+ (ms|s)|Waited\d+ min"))
+
+
+@pytest.mark.asyncio
+async def test_what_a_job_uses_over_time_is_drawn(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Processors and memory of all machines together, as a picture with words and as a table."""
+    (job_id,) = await served.submit(job(nodes=2))
+    backend.start(job_id, (("north", 1), ("south", 1)))
+    for rank, memory in enumerate((1 << 20, 2 << 20)):
+        points = tuple(UsagePoint(second * 1000, 2.0 * second, memory) for second in range(1, 5))
+        curve = UsageCurve(site="", host="<b>n1", first_rank=rank, last_rank=rank, size=2, start_ms=0, points=points)
+        backend.write(job_id, msgspec.json.encode(curve), rank=rank, stream="usage")
+    await window.go(f"{served.url}/#/job/{job_id}")
+    said = "at most 4 processors, at the end 4 processors, over 4.0 s"
+    await expect(window.page.get_by_role("img", name=f"Processors busy: {said}")).to_be_visible()
+    await expect(window.page.get_by_role("img", name="Memory: at most 3.0 MB")).to_be_visible()
+    await expect(window.page.get_by_text("Rank 0 on <b>n1; Rank 1 on <b>n1.")).to_be_visible()
+    await window.page.locator("figure.chart ~ details summary").click()
+    table = window.page.get_by_role("region", name="Use over time")
+    await expect(table.get_by_role("row")).to_have_count(5)
+    await expect(table.get_by_role("row").nth(1)).to_contain_text("4.00")
 
 
 @pytest.mark.asyncio

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from builders import workload_of_gaps
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.generators import registry
 from gridweave.scenarios.generators.common import measure
@@ -34,24 +35,6 @@ CTC = "CTC-SP2-1996-3.1-cln"
 COLUMNS = ("submit_ms", "width", "estimate_ms", "run_ms", "overran")
 
 
-def workload_of(
-    rows: list[tuple[int, int, int, int]], *, nodes: int = 16, tick_ms: int = 1000, overran: list[bool] | None = None
-) -> Workload:
-    """Return the jobs with these gaps, widths, estimates and run times in ticks (the run time cut at the estimate)."""
-    gap, width, estimate, run = np.array(rows, np.int64).T
-    run = np.minimum(run, estimate)
-    return Workload(
-        job_id=np.arange(len(rows)),
-        submit_ms=np.cumsum(gap) * tick_ms,
-        width=width,
-        estimate_ms=estimate * tick_ms,
-        run_ms=run * tick_ms,
-        overran=np.zeros(len(rows), np.bool_) if overran is None else np.array(overran) & (run == estimate),
-        nodes=nodes,
-        name="small",
-    )
-
-
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
     """Draw small workloads with ties, killed jobs and times of any size; time passes between the first and the last."""
@@ -59,7 +42,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     rows = draw(st.lists(job, min_size=2, max_size=40))
     rows[-1] = (rows[-1][0] + 1, *rows[-1][1:])
     killed = draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    return workload_of(rows, tick_ms=draw(st.sampled_from([1, 1000])), overran=killed)
+    return workload_of_gaps(rows, tick_ms=draw(st.sampled_from([1, 1000])), overran=killed)
 
 
 def shipped() -> HistogramModel:
@@ -89,7 +72,7 @@ def test_powers_of_two_are_edges() -> None:
 def test_the_histogram_counts_every_job_once() -> None:
     """Jobs alike in width, estimate and bin of the run time share a cell; those at their limit have their own."""
     rows = [(0, 2, 600, 100), (5, 2, 600, 100), (5, 2, 600, 600), (5, 2, 600, 900), (5, 4, 600, 100), (5, 2, 900, 100)]
-    model = learn_histogram(workload_of(rows, overran=[False, False, False, True, False, False]))
+    model = learn_histogram(workload_of_gaps(rows, overran=[False, False, False, True, False, False]))
     assert model.estimate_values == [600, 900]
     assert model.resolution_ms == 1000
     hundred = int(bin_of(np.array([100]))[0])
@@ -131,7 +114,7 @@ def test_many_estimates_go_into_bins(seed: int, killed: bool) -> None:
     estimate = np.concatenate([np.full(200, 7777), rng.choice(10**6, MAX_EXACT_ESTIMATES + 500, replace=False) + 1])
     run = np.where(rng.random(len(estimate)) < 0.3, estimate, rng.integers(1, estimate + 1))
     rows = [(1, 1, int(e), int(r)) for e, r in zip(estimate, run, strict=True)]
-    workload = workload_of(rows, overran=[killed] * len(rows))
+    workload = workload_of_gaps(rows, overran=[killed] * len(rows))
     model = learn_histogram(workload)
     assert model.estimate_values == [7777]
     made = generate_histogram(model, 5000, np.random.default_rng(seed))
@@ -188,7 +171,7 @@ def test_a_smaller_machine_gets_narrower_jobs() -> None:
 
 def test_published_interarrival_times_can_be_taken() -> None:
     """Instead of a fit the model takes the law of Table 3.7, or any other."""
-    workload = workload_of([(1, 1, 10, 5)] * 5)
+    workload = workload_of_gaps([(1, 1, 10, 5)] * 5)
     assert learn_histogram(workload, weibull="table:KTH").weibull == WEIBULL_TABLE["KTH"]
     law = Weibull(alpha=1.0, beta_ms=5.0)
     assert learn_histogram(workload, weibull=law).weibull == law
@@ -198,16 +181,16 @@ def test_published_interarrival_times_can_be_taken() -> None:
 def test_unknown_interarrival_laws_are_refused(weibull: str) -> None:
     """A law that is not in the table is an error that lists those that are."""
     with pytest.raises(OptionError, match="PC2-2001"):
-        learn_histogram(workload_of([(1, 1, 10, 5)] * 5), weibull=weibull)
+        learn_histogram(workload_of_gaps([(1, 1, 10, 5)] * 5), weibull=weibull)
 
 
 def test_a_workload_without_arrivals_teaches_nothing() -> None:
     """One job, or jobs of one instant, or a machine of unknown or too small size are refused."""
     with pytest.raises(InputError, match="two at least"):
-        learn_histogram(workload_of([(1, 1, 10, 5)]))
+        learn_histogram(workload_of_gaps([(1, 1, 10, 5)]))
     with pytest.raises(InputError, match="one instant"):
-        learn_histogram(workload_of([(0, 1, 10, 5)] * 3))
-    workload = workload_of([(1, 9, 10, 5)] * 3)
+        learn_histogram(workload_of_gaps([(0, 1, 10, 5)] * 3))
+    workload = workload_of_gaps([(1, 9, 10, 5)] * 3)
     with pytest.raises(OptionError, match="nodes"):
         learn_histogram(workload.replace(nodes=None))
     with pytest.raises(OptionError, match="9 nodes"):
@@ -241,7 +224,7 @@ def test_impossible_requests_are_refused(arguments: dict[str, float], option: st
 
 def test_no_job_that_narrow() -> None:
     """A machine narrower than every job of the model is refused."""
-    model = learn_histogram(workload_of([(1, 4, 10, 5)] * 5))
+    model = learn_histogram(workload_of_gaps([(1, 4, 10, 5)] * 5))
     with pytest.raises(OptionError, match="narrowest has 4"):
         generate_histogram(model, 10, np.random.default_rng(1), nodes=3)
 

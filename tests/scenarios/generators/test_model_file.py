@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import workload_of_gaps
 from gridweave.errors import InputError
 from gridweave.scenarios.generators import registry
 from gridweave.scenarios.generators.histogram import HistogramModel, learn_histogram
@@ -24,24 +25,6 @@ from gridweave.scenarios.generators.registry import (
     save_model,
 )
 from gridweave.scenarios.workload.table import Workload
-
-
-def workload_of(
-    rows: list[tuple[int, int, int, int]], *, nodes: int = 16, tick_ms: int = 1000, overran: list[bool] | None = None
-) -> Workload:
-    """Return the jobs with these gaps, widths, estimates and run times in ticks (the run time cut at the estimate)."""
-    gap, width, estimate, run = np.array(rows, np.int64).T
-    run = np.minimum(run, estimate)
-    return Workload(
-        job_id=np.arange(len(rows)),
-        submit_ms=np.cumsum(gap) * tick_ms,
-        width=width,
-        estimate_ms=estimate * tick_ms,
-        run_ms=run * tick_ms,
-        overran=np.zeros(len(rows), np.bool_) if overran is None else np.array(overran) & (run == estimate),
-        nodes=nodes,
-        name="small",
-    )
 
 
 def shipped() -> HistogramModel:
@@ -114,7 +97,7 @@ def test_any_damage_is_an_input_error_or_harmless(
     """Cutting or overwriting bytes of a model file never gives anything but an input error or a usable model."""
     folder = tmp_path_factory.mktemp("damage")
     small = folder / "small.json.gz"
-    save_model(learn_histogram(workload_of([(1, 1, 10, 5), (3, 2, 600, 600), (9, 4, 7, 2)])), small)
+    save_model(learn_histogram(workload_of_gaps([(1, 1, 10, 5), (3, 2, 600, 600), (9, 4, 7, 2)])), small)
     packed = data.draw(st.booleans())
     content = bytearray(small.read_bytes() if packed else gzip.decompress(small.read_bytes()))
     place = data.draw(st.integers(0, len(content) - 1))
@@ -167,7 +150,7 @@ class FixedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _generate_fixed(model: FixedModel, jobs: int, rng: np.random.Generator, **options: float | None) -> Workload:
-    return workload_of([(1, 1, 10, 5)] * jobs, nodes=model.nodes)
+    return workload_of_gaps([(1, 1, 10, 5)] * jobs, nodes=model.nodes)
 
 
 def test_another_kind_of_model_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,18 @@ def test_streams_do_not_shift_each_other() -> None:
     assert kept.workload.estimate_ms.tolist() != drawn.workload.estimate_ms.tolist()
 
 
+def test_run_times_are_drawn_from_a_stream_of_their_own() -> None:
+    """What is drawn of them changes neither estimates nor homes; the same seed draws the same."""
+    overrides = [*SMALL, "workload.run_times=lognormal:0.5"]
+    kept, drawn, again = (build_scenario("two-sites", each) for each in (SMALL, overrides, overrides))
+    for name in ("submit_ms", "width", "estimate_ms"):
+        assert getattr(kept.workload, name).tolist() == getattr(drawn.workload, name).tolist()
+    assert kept.home.tolist() == drawn.home.tolist()
+    assert kept.workload.run_ms.tolist() != drawn.workload.run_ms.tolist() == again.workload.run_ms.tolist()
+    with pytest.raises(ScenarioError, match=r"workload\.run_times: 'normal:1' is not known; one of keep"):
+        build_scenario("two-sites", [*SMALL, "workload.run_times=normal:1"])
+
+
 def test_the_generator_is_the_first_stream() -> None:
     """The jobs are those that the model gives for default_rng([seed, 1]), on all nodes if the file gives none."""
     built = build_scenario("two-sites", {"workload.jobs": 100, "workload.transform": []})

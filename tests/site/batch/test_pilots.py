@@ -91,6 +91,23 @@ async def test_pilots_end_by_themselves_while_the_site_is_away(site: BatchSite) 
     assert (record.outcome, record.attempt) == ("finished", 1)
 
 
+@pytest.mark.asyncio
+async def test_pilots_in_a_reservation_that_the_operator_grants(site: BatchSite, cluster: SlurmCluster) -> None:
+    """They start at once, though the cluster's own users wait for more nodes than the others are."""
+    nodes = f"Nodes={cluster.name}[1-2]"
+    cluster.run("scontrol", "create", "ReservationName=grid", "StartTime=now", "Duration=30", "Users=root", nodes)
+    site.slurm.settings = msgspec.structs.replace(site.slurm.settings, options=("reservation=grid",))
+    asked = ("sbatch", "--parsable", "-N2", "--exclusive", "-t", "20", "--wrap", "sleep 600")
+    own = [cluster.run(*asked).strip() for _ in range(2)]
+    job = await site.submit("true", nodes=2)
+    record = await site.over(job)
+    assert (record.outcome, record.starts) == ("finished", 1)
+    assert cluster.run("squeue", "-h", "-j", own[1], "-o", "%T").strip() == "PENDING"
+    await site.until(lambda: len(site.queue()) == len(own), "pilots that are given back")
+    cluster.run("scancel", *own)
+    cluster.run("scontrol", "delete", "ReservationName=grid")
+
+
 @pytest_asyncio.fixture
 async def clusters(
     cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path

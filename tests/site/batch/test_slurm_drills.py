@@ -6,16 +6,16 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from batch_site import NODES, BatchSite
+from batch_site import BY_JOBS, NODES, BatchSite, GridOfClusters
+from gridweave.site.job import OVER
 from gridweave.site.service.clock import Clock
-from slurm_cluster import SlurmCluster, running_cluster
+from slurm_cluster import URGENT, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -23,13 +23,14 @@ PROCESS = """
 import asyncio, sys
 from pathlib import Path
 from types import SimpleNamespace
-from batch_site import BatchSite
+from batch_site import BY_JOBS, BatchSite, GridOfClusters
 
 async def main():
-    site = BatchSite(SimpleNamespace(conf=Path(sys.argv[1])), Path(sys.argv[2]))
-    await site.start()
-    print(*[await site.submit(*sys.argv[3:], nodes=nodes) for nodes in (3, 4)], flush=True)
-    await asyncio.gather(*site.tasks)
+    cluster, folder = SimpleNamespace(conf=Path(sys.argv[2]), name="drill"), Path(sys.argv[3])
+    found = BatchSite(cluster, folder) if sys.argv[1] == "site" else GridOfClusters((cluster,), folder, BY_JOBS)
+    await (found.start() if sys.argv[1] == "site" else found.__aenter__())
+    print(*[await found.submit(*sys.argv[4:], nodes=nodes) for nodes in (3, 4)], flush=True)
+    await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -38,19 +39,8 @@ asyncio.run(main())
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """Return a cluster of four nodes."""
-    with running_cluster(tmp_path_factory.mktemp("slurm"), "drill", NODES, "120") as found:
+    with running_cluster(tmp_path_factory.mktemp("slurm"), "drill", NODES, "120", URGENT) as found:
         yield found
-
-
-@pytest_asyncio.fixture
-async def site(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSite]:
-    """Return a site that runs; in the end nothing of it is left in Slurm."""
-    found = BatchSite(cluster, tmp_path)
-    await found.start()
-    yield found
-    await found.kill()
-    cluster.run("scancel", "--partition=main")
-    cluster.wait(lambda: not found.queue(), "an empty queue")
 
 
 def why(site: BatchSite, job_id: int) -> str:
@@ -140,13 +130,14 @@ async def test_a_clock_that_differs(site: BatchSite, cluster: SlurmCluster, monk
     assert record.start_ms < Clock().now_ms() - 240_000
 
 
-@pytest.mark.asyncio
-async def test_the_process_of_a_site_is_killed(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
-    """By SIGKILL, while jobs run and wait; the next process reads its journal and ends them, each once."""
-    await site.kill()
+async def killed(what: str, cluster: SlurmCluster, tmp_path: Path) -> list[int]:
+    """Start a process with a site, or with a grid of one, hand it two jobs, and kill it when the first runs.
+
+    Return the numbers of the jobs, of three nodes and of four.
+    """
     command = counting(tmp_path, "sleep 4")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROCESS, str(cluster.conf), str(tmp_path), *command),
+        *(sys.executable, "-c", PROCESS, what, str(cluster.conf), str(tmp_path), *command),
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -159,6 +150,55 @@ async def test_the_process_of_a_site_is_killed(site: BatchSite, cluster: SlurmCl
     finally:
         process.send_signal(signal.SIGKILL)
         await process.wait()
+    return jobs
+
+
+@pytest.mark.asyncio
+async def test_the_process_of_a_site_is_killed(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
+    """By SIGKILL, while jobs run and wait; the next process reads its journal and ends them, each once."""
+    await site.kill()
+    jobs = await killed("site", cluster, tmp_path)
     await site.start()
     assert [(await site.over(job)).outcome for job in jobs] == ["finished"] * 2
     assert runs(tmp_path) == sorted([jobs[0]] * (NODES - 1) + [jobs[1]] * NODES)
+
+
+@pytest.mark.asyncio
+async def test_the_process_of_a_grid_is_killed(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
+    """By SIGKILL, with its sites, while jobs that it has delegated run and wait in Slurm; each ends once."""
+    await site.kill()
+    folder = tmp_path / "grid"
+    folder.mkdir()
+    jobs = await killed("grid", cluster, folder)
+    async with GridOfClusters((cluster,), folder, BY_JOBS) as grid:
+        await site.until(lambda: all(grid.record(job).state in OVER for job in jobs), "the end of both jobs")
+        assert [(grid.record(job).outcome, grid.record(job).starts) for job in jobs] == [("finished", 1)] * 2
+    assert runs(folder) == sorted([jobs[0]] * (NODES - 1) + [jobs[1]] * NODES)
+
+
+@pytest.mark.asyncio
+async def test_nodes_that_are_taken_for_a_job_that_goes_first(site: BatchSite, cluster: SlurmCluster) -> None:
+    """The job is lost (PREEMPTED), waits for what took its nodes, and runs again."""
+    job = await site.submit("sh", "-c", 'if [ "$GRIDWEAVE_ATTEMPT" = 1 ]; then sleep 600; fi', limit_ms=900_000)
+    await site.until(site.running(job), "a running job")
+    (name,) = site.queue()
+    cluster.run("sbatch", "-purgent", f"-N{NODES}", "--exclusive", "-t1", "-o/dev/null", "--wrap", "sleep 1")
+    record = await site.over(job)
+    assert (record.outcome, record.attempt) == ("finished", 2)
+    assert cluster.run("squeue", "-h", "-a", "-tPREEMPTED", "-o", "%j").split() == [name]
+
+
+@pytest.mark.asyncio
+async def test_an_administrator_holds_a_job_and_closes_the_partition(site: BatchSite, cluster: SlurmCluster) -> None:
+    """Both wait, and are told why; they run when they may, once."""
+    cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = await site.submit("true")
+    await site.until(lambda: "an administrator of Slurm has to open it" in why(site, job), "the reason of Slurm")
+    (name,) = site.queue()
+    number = cluster.run("squeue", "-h", f"--name={name}", "-o", "%i").strip()
+    cluster.run("scontrol", "hold", number)
+    cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
+    await site.until(lambda: "it is held by an administrator of Slurm" in why(site, job), "the reason of Slurm")
+    cluster.run("scontrol", "release", number)
+    record = await site.over(job)
+    assert (record.outcome, record.starts) == ("finished", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,59 @@ def test_reasons_are_one_plain_line_each() -> None:
         assert re.fullmatch(r"[a-zA-Z][^\n]{9,}[^.\s]", plain), word
         assert word not in plain
     assert why_waiting("AssocGrpCpuLimit") == "its account has a limit that is reached (AssocGrpCpuLimit)"
+
+
+# As job_state_reason_string prints them: the library of 22.05.8, and, from SchedDefer on, what later versions added.
+REASONS = """\
+None Prolog Priority Dependency Resources PartitionNodeLimit PartitionTimeLimit PartitionDown PartitionInactive
+JobHeldAdmin JobHeldUser BeginTime Licenses AssociationJobLimit AssociationResourceLimit AssociationTimeLimit
+Reservation ReqNodeNotAvail FrontEndDown NodeDown BadConstraints SystemFailure JobLaunchFailure NonZeroExitCode
+RaisedSignal TimeLimit InactiveLimit InvalidAccount InvalidQOS QOSUsageThreshold QOSJobLimit QOSResourceLimit
+QOSTimeLimit Cleaning QOSNotAllowed AccountNotAllowed DependencyNeverSatisfied QOSGrpCpuLimit QOSMinCpuNotSatisfied
+QOSMaxWallDurationPerJobLimit QOSGrpMemoryRunMinutes AssocGrpGRESRunMinutes AssocMaxJobsLimit AssocMaxBBMinutesPerJob
+JobHoldMaxRequeue JobArrayTaskLimit BurstBufferResources BurstBufferStageIn BurstBufferOperation DeadLine
+MaxBBPerAccount MaxSubmitJobsPerAccount PartitionConfig AccountingPolicy FedJobLock OutOfMemory MaxMemPerLimit
+ReservationDeleted SchedDefer ReservationInvalid Constraints MaxCpuRunMinsPerAccount MaxCpuRunMinsPerUser
+MaxPoweredUpNodes MpiPortsBusy
+"""
+
+
+def test_every_reason_of_every_version_is_known() -> None:
+    """None is told as a word that is not understood; one with a signal and its number is known as well."""
+    for word in REASONS.split():
+        assert not why_waiting(word).startswith("Slurm gives the reason"), word
+    assert why_waiting("MaxBBPerAccount") == "its account has a limit that is reached (MaxBBPerAccount)"
+    assert why_waiting("MaxCpuRunMinsPerUser") == "its user has a limit that is reached (MaxCpuRunMinsPerUser)"
+    assert why_waiting("RaisedSignal:9(Killed)") == WAITING["RaisedSignal"]
+    assert why_waiting("Maximal") == "Slurm gives the reason Maximal"
+
+
+def test_the_page_has_every_word() -> None:
+    """docs/slurm.md lists what is told for each of Slurm's words, as it is told, and drills that are there."""
+    page = (Path(__file__).parents[3] / "docs" / "slurm.md").read_text()
+    for word, plain in (WAITING | {word: plain for word, (_, plain) in ENDED.items()}).items():
+        assert f"| `{word}` | {plain} |" in page, word
+    drills = re.findall(r"\| `(test_\w+)` \|", page)
+    tests = Path(__file__).parents[2]
+    texts = [path.read_text() for place in ("site", "grid/control") for path in sorted((tests / place).rglob("*.py"))]
+    assert len(drills) >= 20
+    assert not [drill for drill in drills if not any(f"def {drill}(" in text for text in texts)]
+
+
+@pytest.mark.parametrize("text", ["1|idle%|1:00", "1|idle!|1:00", "1|powering_down|1:00", "1|blocked|1:00"])
+def test_nodes_that_are_in_between_are_there_and_not_free(text: str) -> None:
+    """States of newer versions: a node is powered down, or kept free by Slurm for a job on its neighbours."""
+    partition = read_sinfo(text, "main")
+    assert (partition.nodes, partition.idle) == (1, 0)
+
+
+def test_a_job_whose_nodes_are_powered_up_has_them() -> None:
+    """As one that is being configured; one that Slurm has put back waits, whatever it calls that."""
+    lines = [f"{number}|{state}|N/A|N/A|1|anna|None|gw-x-{number}-1" for number, state in enumerate(
+        ["POWER_UP_NODE", "CONFIGURING", "REQUEUE_HOLD", "RESV_DEL_HOLD", "LAUNCH_FAILED", "EXPEDITING"], start=1
+    )]  # fmt: skip
+    view = view_of(read_sinfo("1|idle|1:00", "main"), read_squeue("\n".join(lines)), "gw-x-")
+    assert [each.state for each in view.allocations] == ["running"] * 2 + ["waiting"] * 4
 
 
 @pytest.mark.parametrize(("text", "span_ms"), [

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from batch_site import NODES, BatchSite
 from gridweave.errors import UnavailableError
@@ -45,17 +44,6 @@ class NoCalls:
     async def call(self, actor: str, _method: str, *_arguments: object, timeout_s: float = 0) -> Any:
         """Fail as a call that nobody answers."""
         raise UnavailableError(f"actor {actor} does not answer within {timeout_s} s")
-
-
-@pytest_asyncio.fixture
-async def site(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSite]:
-    """Return a site that runs; in the end nothing of it is left in Slurm."""
-    found = BatchSite(cluster, tmp_path)
-    await found.start()
-    yield found
-    await found.kill()
-    cluster.run("scancel", "--partition=main")
-    cluster.wait(lambda: not found.queue(), "an empty queue")
 
 
 @pytest.mark.asyncio

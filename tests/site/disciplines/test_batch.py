@@ -6,6 +6,7 @@ import msgspec
 
 from gridweave.site.contract import ContractCore
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.batch.discipline import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, MOST_LOST
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (
@@ -79,6 +80,25 @@ def test_lost_nodes_are_asked_for_again_later_under_another_number() -> None:
     assert asked(core, 30_001) == [(1, 3, False)]
 
 
+def test_nodes_that_are_lost_again_and_again_are_not_asked_for_for_ever() -> None:
+    """It is told how often, why, and when next; in the end the job is refused with that."""
+    core, now_ms, last_ms = site_with(1), 0, 0
+    for ask in range(1, MOST_LOST):
+        assert asked(core, now_ms) == [(1, ask, False)]
+        assert core.handle(now_ms, seen(AskSeen(1, ask, "over", None, "its nodes did not boot"))) == []
+        said = core.explain(now_ms, 1).reason
+        assert ask == 1 or f"lost {ask} times before it began, the last time: its nodes did not boot; they are" in said
+        last_ms, now_ms = now_ms, now_ms + min(FIRST_PAUSE_MS * 2 ** (ask - 1), LONGEST_PAUSE_MS)
+        assert asked(core, now_ms - 1) == []
+        assert core.explain(now_ms, 1).reason.startswith(
+            "the batch system is being asked for its nodes; its nodes were"
+        )
+    assert now_ms - last_ms == LONGEST_PAUSE_MS
+    (refused,) = core.handle(now_ms, seen(AskSeen(1, MOST_LOST, "over", None, "a node failed")))
+    assert refused == RefuseJob(1, "its nodes were lost 10 times before it began, the last time: a node failed")
+    assert asked(core, now_ms + LONGEST_PAUSE_MS) == []
+
+
 def test_what_the_batch_system_refuses_or_somebody_cancels_there_is_refused() -> None:
     """With its reason; and a job that it could never take is refused at once."""
     core = site_with(1, 1)
@@ -119,6 +139,9 @@ def test_the_contract_with_the_grid() -> None:
     assert core.handle(3, WithdrawJob(7, 1)) == [ToGrid(Withdrawn(7, 1))]
     said = core.handle(4, seen(AskSeen(7, 1, "ready"), AskSeen(8, 2, "ready")))
     assert said == [StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
+    core.handle(5, EnqueueJob(Job(job_id=9, width=1, estimate_ms=1_000), 1, 10_000))
+    said = core.handle(6, seen(AskSeen(9, 3, "cancelled", None, "it was cancelled in Slurm")))
+    assert said == [ToGrid(Refused(9, 1, "it was cancelled in Slurm", "job"))]
     core.check_invariants()
 
 

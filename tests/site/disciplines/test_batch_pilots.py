@@ -154,6 +154,56 @@ def test_a_pilot_that_is_lost_is_asked_for_again_after_a_pause() -> None:
     assert asked(core) == [(3, 1, False), (4, 1, False)]
 
 
+def test_a_quote_tells_what_is_to_come() -> None:
+    """How many nodes were asked for that nothing which waits needs, and when the last is expected."""
+    core = ContractCore(4, BatchPolicy(pilots=RULES))
+
+    def quoted(now_ms: int, width: int, *others: Event, length_ms: int = MINUTE) -> tuple[int, int, int | None]:
+        (told,) = [
+            each.answer
+            for each in core.handle(now_ms, *others, RequestQuote(now_ms, width, length_ms))
+            if isinstance(each, ToGrid) and isinstance(each.answer, Quoted)
+        ]
+        return told.free, told.coming, told.coming_ms
+
+    assert quoted(0, 6) == (0, 0, None), "nothing is seen yet"
+    full = msgspec.structs.replace(seen(), free_from=((0, 1), (9_000, 8)))
+    assert quoted(1, 6, full) == (0, 4, 9_000)
+    assert quoted(2, 6, seen(1), full) == (1, 3, 9_000)
+    said = tuple(AskSeen(PILOT, number, "waiting", 5_000 * number) for number in (2, 3, 4))
+    assert quoted(3, 6, msgspec.structs.replace(full, asks=said)) == (1, 3, 20_000)
+    assert quoted(4, 6, job(1, width=2)) == (1, 1, 20_000), "two of the four are for that job"
+    assert quoted(5, 6, length_ms=11 * MINUTE) == (0, 0, None), "pilots take no job of that length"
+    assert quoted(6, 6, msgspec.structs.replace(full, problem="squeue fails")) == (1, 0, None)
+
+
+def test_pilots_that_are_cancelled_as_soon_as_they_start() -> None:
+    """The pauses double though each pilot was there for a moment, and those of one instant count once."""
+    core = site()
+    core.handle(0, job(1, width=2))
+    now_ms, number = 0, 1
+    for pause_ms in (10_000, 20_000, 40_000):
+        core.handle(now_ms, seen(number, number + 1))
+        said = seen(number, number + 1, state="over", reason="it was cancelled in Slurm")
+        core.handle(now_ms + 2, JobFinished(1), said)
+        core.handle(now_ms + 2, job(1, width=2))
+        assert asked(core, now_ms + 2) == []
+        assert core.next_wakeup_ms() == now_ms + 2 + pause_ms
+        now_ms += 2 + pause_ms
+        core.handle(now_ms)
+        number += 2
+    core.handle(now_ms, seen(number, state="over", reason="it was cancelled in Slurm"))
+    assert "4 times in a row a pilot came to nothing: it was cancelled in Slurm; another is asked for in 1m20s" in (
+        core.explain(now_ms, 1).reason
+    )
+    # One that lasts, or is given back as any other, ends the row.
+    core.handle(now_ms, seen(number + 1))
+    core.handle(now_ms + 80_000)
+    core.handle(now_ms + 80_001, seen(number + 2))
+    core.handle(now_ms + 10 * MINUTE, JobFinished(1), seen(number + 1, state="over", reason="a node failed"))
+    assert core.next_wakeup_ms() == now_ms + 10 * MINUTE + 10_000
+
+
 def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
     """The grid's look for nodes brings them; reserved, committed and started, or released and given back."""
     core = ContractCore(4, BatchPolicy(pilots=RULES))
@@ -183,11 +233,31 @@ def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
     assert [each.places for each in core.site.asks.nodes_asked(0)] == [(0,), (1,), (2,)]
 
 
+def test_starts_that_are_promised_in_pilots() -> None:
+    """With conservative backfilling nothing delays a promised start, which is made anew when a pilot is lost."""
+    core = site(policy=SitePolicy(backfill="conservative"), keep=4)
+    core.handle(0)
+    core.handle(0, seen(1, 2, 3, 4))
+    first, wide, third, late = job(1, 3, 2 * MINUTE), job(2, 4, MINUTE), job(3, 3, MINUTE), job(4, 1, 3 * MINUTE)
+    assert core.handle(1, first, wide, third, late) == [StartJob(1, ((0, 3),))], "the last one would delay the second"
+    begin_ms = 1 + 2 * MINUTE
+    assert [(each.job_id, start_ms) for each, start_ms in core.waiting()] == [
+        (2, begin_ms), (3, begin_ms + MINUTE), (4, begin_ms + MINUTE),
+    ]  # fmt: skip
+    said = core.explain(1, 2)
+    assert (said.start_ms, said.is_bound) == (begin_ms, False)
+    core.handle(2, seen(4, state="over", reason="a node failed"))
+    assert [start_ms for _, start_ms in core.waiting()] == [None, begin_ms, begin_ms + MINUTE]
+    assert core.explain(2, 2).reason.startswith("it needs 4 nodes in pilots; 3 of the 4 nodes of the site are there")
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative", "slack"])
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_lost_whatever_comes(seed: int) -> None:
+def test_nothing_is_lost_whatever_comes(seed: int, backfill: str) -> None:
     """Random jobs, pilots that come, fail and end, and a state that is written down and read again in between."""
     rng = np.random.default_rng(seed)
-    policy = BatchPolicy(pilots=msgspec.structs.replace(RULES, size=int(rng.integers(1, 4)), keep=seed % 2))
+    rules = {"size": int(rng.integers(1, 4)), "keep": seed % 2, "policy": SitePolicy(backfill=backfill)}
+    policy = BatchPolicy(pilots=msgspec.structs.replace(RULES, **rules))
     core, now_ms, number = SiteCore(6, policy), 0, 0
     running: dict[int, tuple[int, int]] = {}
     waiting: set[int] = set()
@@ -224,7 +294,7 @@ def test_nothing_is_lost_whatever_comes(seed: int) -> None:
 @pytest.mark.parametrize(("wrong", "said"), [
     ({"size": 0}, "size: is 0; at least 1 node"),
     ({"length_ms": 15 * MINUTE}, "hours: is too little; at least twice job_hours"),
-    ({"policy": SitePolicy(backfill="conservative")}, "backfill: is one that makes a plan"),
+    ({"policy": SitePolicy(discipline="planning")}, "discipline: of what starts in pilots is a queue"),
     ({"keep": -1}, "keep: is below 0"),
 ])  # fmt: skip
 def test_rules_that_make_no_sense(wrong: dict[str, object], said: str) -> None:

@@ -18,9 +18,10 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import entry_named, read_policy
 from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
-from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase, KnownTimes
+from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE

@@ -195,6 +195,8 @@ def test_output_is_that_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert agent.output(7, 1, 0, "err", 0, 4) == b""
     (folder / "result-0.json").write_bytes(b'{"answer": 42}')
     assert agent.output(7, 1, 0, "result", 1, 8) == b'"answer"'
+    (folder / "usage.json").write_bytes(b'{"points": []}')
+    assert agent.part(7, 1, 5, "usage", 0, 8).data == b'{"points'
     for wrong in ((7, 1, 0, "../x", 0, 4), (7, 1, -1, "out", 0, 4), (7, 1, 0, "out", -1, 4)):
         with pytest.raises(OptionError):
             agent.output(*wrong)

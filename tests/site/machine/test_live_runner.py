@@ -7,13 +7,13 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import PieceReady, PieceStarted, Rank
+from gridweave.site.launch import PieceReady, PieceStarted, Rank, UsageCurve
 from gridweave.site.machine.runner import Runner
 
 if TYPE_CHECKING:
@@ -66,6 +66,24 @@ async def test_what_ranks_used_is_recorded(machine: Machine) -> None:
 
 
 @pytest.mark.asyncio
+async def test_what_a_piece_uses_over_time_is_kept_beside_it(machine: Machine) -> None:
+    """Each look at it is a point, and its end: processor time grows up to what it used, memory is what it had then."""
+    code = "import os\nblock=bytearray(64<<20)\nwhile sum(os.times()[:2])<0.8: pass\n"
+    ended = await machine.run(machine.launch(*machine.python(code), size=3, site="east"))
+    assert ended.outcome == "finished"
+    curve = msgspec.json.decode((machine.root / "jobs" / "1.0" / "usage.json").read_bytes(), type=UsageCurve)
+    assert (curve.site, curve.host) == ("east", os.uname().nodename)
+    assert (curve.first_rank, curve.last_rank, curve.size) == (0, 0, 3)
+    assert len(curve.points) >= 2
+    assert [point.at_ms for point in curve.points] == sorted(point.at_ms for point in curve.points)
+    assert curve.points[0].at_ms - curve.start_ms >= 500
+    used_s = [point.cpu_s for point in curve.points]
+    assert used_s == sorted(used_s)
+    assert used_s[-1] == ended.usage.cpu_s >= 0.8
+    assert max(point.memory_bytes for point in curve.points) >= 64 << 20
+
+
+@pytest.mark.asyncio
 async def test_ranks_wait_at_their_gate_until_it_is_opened(machine: Machine) -> None:
     """They are ready, and do nothing, also when their runner was replaced; then they run, and somebody knows of it."""
     launch = machine.launch("sh", "-c", "echo ran >> ran; sleep 1", ranks=2, alone_ms=300)
@@ -108,6 +126,33 @@ async def test_a_piece_is_ended_at_once_though_it_was_given_time(machine: Machin
         ended = await machine.ended(runner)
     assert (ended.outcome, ended.reason, ended.ranks[0].signal) == ("cancelled", "please", 9)
     assert ended.usage.wall_s < 30
+
+
+@pytest.mark.asyncio
+async def test_a_signal_waits_until_it_is_known_who_is_to_pass_it_on(
+    machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks run, but the runner has not heard yet which process has them in hand."""
+    heard: list[Any] = []
+    monkeypatch.setattr(Runner, "_on_shim", lambda runner, *told: heard.append((runner, told)))
+    code = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+open(os.environ["POST"], "w").write(f"{os.getpid()}\\n")
+print(signal.sigwait([signal.SIGUSR1]).name)
+"""
+    async with machine.runner() as runner:
+        await runner.start(machine.launch(*machine.python(code), environment={"POST": str(post.path)}))
+        os.close(await post.pid())
+        async with asyncio.timeout(60.0):
+            while not heard:
+                await asyncio.sleep(0.01)
+        runner.signal(1, 0, "USR1")
+        monkeypatch.undo()
+        for known, told in heard:
+            known._on_shim(*told)
+        assert (await machine.ended(runner)).outcome == "finished"
+    assert machine.output() == "SIGUSR1\n"
 
 
 @pytest.mark.asyncio

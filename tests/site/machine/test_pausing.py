@@ -22,10 +22,12 @@ from gridweave.site.machine.processes import descendants, process_stat
 from gridweave.site.machine.runner import Runner
 
 CYCLES = 200
+LOOK_AGAIN_S = 0.001
 
-# Each rank counts in a file of its own, and so does a child that it has: as fast as they can.
+# Each rank counts in a file of its own, and so does a child that it has: some thousand times a second. As fast as they
+# can, they would have the processors that those who pause them need.
 COUNT = """
-import mmap, os, sys
+import mmap, os, sys, time
 def count(name):
     with open(os.path.join(sys.argv[1], name), "w+b") as file:
         file.truncate(8)
@@ -34,6 +36,7 @@ def count(name):
         while True:
             number += 1
             memory[:8] = number.to_bytes(8, "little")
+            time.sleep(1e-4)
 rank = os.environ["GRIDWEAVE_RANK"]
 count(f"child-{rank}" if os.fork() == 0 else f"rank-{rank}")
 """
@@ -64,7 +67,7 @@ class Counting:
     async def counting(self, above: list[int]) -> None:
         """Return when all four count, each beyond a number."""
         while True:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_AGAIN_S)
             paths = [path for path in self.counts.iterdir() if path.stat().st_size == 8]
             if len(paths) == 4 and all(new > old for new, old in zip(self.numbers(), above, strict=True)):
                 return
@@ -72,7 +75,7 @@ class Counting:
     async def paused(self, runner: Runner, *, wanted: bool = True) -> None:
         """Return when the state of the piece says that it stands still, or that it goes on."""
         while (state := runner.state(7, 0)) is None or state.is_paused != wanted:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def states_below(pid: int) -> set[str]:
@@ -149,7 +152,7 @@ async def test_limits_count_work(tmp_path: Path) -> None:
         await job.paused(runner)
         began_s = os.times().elapsed
         while os.times().elapsed < began_s + 0.8:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_AGAIN_S)
         state = runner.state(7, 0)
         assert state is not None
         assert state.phase == "running"

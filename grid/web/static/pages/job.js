@@ -1,10 +1,11 @@
 // One job: what became of it, why it waits, what it writes, and what would change its start.
 
 import { get } from "../api.js";
-import { absolute, bytes, count, places, span, stateOf, title, when } from "../text.js";
+import { absolute, count, places, span, stateOf, title, when } from "../text.js";
 import { html, JobLink, State, Table, Time, Trouble, useFresh, useNow } from "../ui.js";
 import { Wishes } from "../wishes.js";
 import { Output } from "./output.js";
+import { Used } from "./used.js";
 import { WhatIf } from "./what-if.js";
 
 const OVER = ["ended", "refused"];
@@ -77,16 +78,6 @@ function Timeline({ story, now }) {
     <//></section>`;
 }
 
-function Usage({ record }) {
-  const { used, exit_codes: codes } = record;
-  const rows = [["Processor time", span(Math.round((used.cpu_s ?? 0) * 1000))], ["Most memory", bytes(used.memory_bytes ?? 0)]];
-  return html`<section class="card"><h2>What it used</h2>
-    <dl class="facts">${rows.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    ${codes.length > 0 && html`<p>Ranks that did not end well: ${codes.map(([rank, code, signal]) =>
-      `rank ${rank} ${signal === null ? `with exit code ${code}` : `by signal ${signal}`}`).join(", ")}.</p>`}
-  </section>`;
-}
-
 const SHOWN = 12;
 
 /** Jobs on one side of a graph: each with how it is, or what it must have done. */
@@ -144,7 +135,7 @@ export function JobPage({ at }) {
     ${forecast && html`<${Why} forecast=${forecast} record=${record} now=${now} />`}
     ${["waiting", "held"].includes(record.state) && html`<${WhatIf} record=${record} forecast=${forecast} />`}
     ${record.starts > 0 && html`<${Output} record=${record} />`}
-    ${OVER.includes(record.state) && html`<${Usage} record=${record} />`}
+    ${record.starts > 0 && html`<${Used} record=${record} />`}
     <${Related} record=${record} followers=${followers} />
     <${Timeline} story=${story} now=${now} />`;
 }

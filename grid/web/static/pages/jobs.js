@@ -1,6 +1,7 @@
 // All jobs one may see, the newest first: searched, filtered, and what can be done to those that are ticked.
 
 import { get } from "../api.js";
+import { gridNow } from "../clock.js";
 import { places, span, stateOf, title } from "../text.js";
 import { Empty, html, JobLink, State, Table, Time, Trouble, useFresh, useNow, useState } from "../ui.js";
 import { Wishes } from "../wishes.js";
@@ -16,7 +17,7 @@ function wanted(query) {
   return {
     user: query.get("user"), name: query.get("name"), array: query.get("array"), site: query.get("site"),
     state: query.get("state"), outcome: query.get("outcome"), below: query.get("below"),
-    since_ms: since ? Date.now() - since : undefined,
+    since_ms: since ? gridNow() - since : undefined,
   };
 }
 
@@ -48,7 +49,7 @@ function Filters({ query, sites, isOperator }) {
 
 const SORTS = {
   Job: (job) => -job.job_id, User: (job) => job.request.user, State: stateOf, Nodes: (job) => -job.request.nodes,
-  Submitted: (job) => -job.submit_ms, Ran: (job) => -((job.end_ms ?? Date.now()) - (job.start_ms ?? Date.now())),
+  Submitted: (job) => -job.submit_ms, Ran: (job) => -((job.end_ms ?? gridNow()) - (job.start_ms ?? gridNow())),
 };
 
 function sorted(jobs, by) {

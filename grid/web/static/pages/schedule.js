@@ -1,7 +1,8 @@
 // The schedule over all sites: what ran, runs, and is expected to run; zoom and pan, point to hear, click to open.
 
 import { get } from "../api.js";
-import { coloursOfSheet, draw, KEPT, Schedule, View } from "../gantt.js";
+import { gridNow } from "../clock.js";
+import { coloursOfSheet, isExpected, KEPT, Painting, Schedule, View } from "../gantt.js";
 import { count, places, span, when } from "../text.js";
 import { html, JobLink, State, Table, Time, Trouble, useEffect, useFresh, useNow, useRef, useState } from "../ui.js";
 
@@ -39,8 +40,8 @@ function Tip({ job, x, y, now }) {
   const [, user, name, state, , start, end, where] = job;
   return html`<div class="tip" style=${{ left: `${x + 12}px`, top: `${y + 12}px` }}>
     <strong>${called(job)}</strong> ${name && html`<span dir="auto">${name}</span>`}<br />
-    ${user && html`<span dir="auto">${user}</span>, `}${KEPT.includes(state) ? "" : html`${start > now ? "expected" : state}<br />`}
-    ${places(where)}<br />${when(start)} to ${when(end)}, ${span(end - start)}</div>`;
+    ${user && html`<span dir="auto">${user}</span>, `}${KEPT.includes(state) ? "" : html`${isExpected(job, now) ? "expected" : state}<br />`}
+    ${places(where)}<br />${when(start, now)} to ${when(end, now)}, ${span(end - start)}</div>`;
 }
 
 /** The canvas, and what mouse and keys do to it. */
@@ -49,6 +50,7 @@ function Gantt({ schedule, now, open }) {
   const [tip, point] = useState(null);
   const look = useRef({ from: 0, to: 1, moved: false });
   const paint = useRef(() => {});
+  const painting = useRef(null);
 
   useEffect(() => {
     if (!look.current.moved) {
@@ -59,6 +61,7 @@ function Gantt({ schedule, now, open }) {
     let frame = 0;
     const element = canvas.current;
     const context = element.getContext("2d", { alpha: false });
+    painting.current ??= new Painting(context);
     let shades = coloursOfSheet();
     function go() {
       frame = 0;
@@ -68,11 +71,10 @@ function Gantt({ schedule, now, open }) {
         [element.width, element.height] = [Math.round(width * ratio), Math.round(height * ratio)];
       }
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      const view = new View(schedule, look.current.from, look.current.to, width, height);
+      const view = new View(schedule, look.current.from, look.current.to, width, height, ratio);
       look.current.view = view;
-      const began = performance.now();
-      element.dataset.drawn = draw(context, view, shades, now, look.current.chosen ?? -1);
-      element.dataset.ms = performance.now() - began;
+      painting.current.draw(view, shades, now, look.current.chosen ?? -1);
+      element.dataset.drawn = painting.current.drawn;
     }
     paint.current = () => { frame ||= requestAnimationFrame(go); };
     const themed = () => { shades = coloursOfSheet(); paint.current(); };
@@ -165,7 +167,7 @@ function InWords({ schedule, now }) {
   return html`<details><summary>As a table (the last ${last.length})</summary>
     <${Table} label="The schedule" columns=${["Job", "State", "Where", "From", "To"]}>
       ${last.map((job) => html`<tr key=${job[3] + job[0]}><td>${KEPT.includes(job[3]) ? called(job) : html`<${JobLink} id=${job[0]} />`}</td>
-        <td>${KEPT.includes(job[3]) ? job[3] : html`<${State} state=${job[3]} />${job[5] > now ? " (expected)" : ""}`}</td><td>${places(job[7])}</td>
+        <td>${KEPT.includes(job[3]) ? job[3] : html`<${State} state=${job[3]} />${isExpected(job, now) ? " (expected)" : ""}`}</td><td>${places(job[7])}</td>
         <td><${Time} ms=${job[5]} /></td><td><${Time} ms=${job[6]} /></td></tr>`)}
     <//></details>`;
 }
@@ -173,7 +175,7 @@ function InWords({ schedule, now }) {
 export function SchedulePage() {
   const [back, look] = useState(24 * HOUR);
   const now = useNow(5000);
-  const fetch = (signal) => load(back === null ? undefined : Date.now() - back, signal);
+  const fetch = (signal) => load(back === null ? undefined : gridNow() - back, signal);
   const { data, problem } = useFresh(fetch, [back], { every: 15_000, gap: 3000 });
   return html`<h1>Schedule</h1><${Trouble} problem=${problem} />
     <form class="filters"><label>From <select value=${String(back)}

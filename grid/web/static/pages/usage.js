@@ -1,6 +1,7 @@
 // Who used how much: node-hours of jobs that have run, by user, account, site or day.
 
 import { jobsOf } from "../api.js";
+import { gridNow } from "../clock.js";
 import { count } from "../text.js";
 import { Empty, html, Table, Trouble, useFresh, useNow, useState } from "../ui.js";
 
@@ -36,7 +37,7 @@ export function UsagePage() {
   const now = useNow(60_000);
   const load = async (signal) => {
     const jobs = [];
-    await jobsOf({ since_ms: Date.now() - days * DAY }, { most: MOST_JOBS, each: (page) => jobs.push(...page), signal });
+    await jobsOf({ since_ms: gridNow() - days * DAY }, { most: MOST_JOBS, each: (page) => jobs.push(...page), signal });
     return jobs;
   };
   const { data, problem } = useFresh(load, [days], { every: 60_000, gap: 20_000 });

@@ -77,28 +77,28 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: I
         The sum of the ends of all jobs in ms. Subtract as many times the present for the sum of the expected execution
         and delay times.
     """
-    _copy(desk.best, desk.base)
+    copy_mapping(desk.best, desk.base)
     forced: Int = 0
     for row in range(len(jobs.kind)):
         if not _runs_alone(jobs, jobs.kind[row]):
             team = _earliest_team(jobs, machines, desk, jobs.kind[row])
             if team >= 0:
-                forced += _commit(jobs, machines, desk, row, team)
-    _copy(desk.base, desk.best)
+                forced += commit(jobs, machines, desk, row, team)
+    copy_mapping(desk.base, desk.best)
     if rule < SJS:
         return forced + map_alone(jobs, machines, desk.best, desk.scratch, rule)
     best: Int = forced + _better_of_two(jobs, machines, desk)
-    _copy(desk.trial, desk.best)
+    copy_mapping(desk.trial, desk.best)
     while rule == PJS:
         kind, team = _most_profitable(jobs, machines, desk, profit)
         if team < 0:
             break
-        forced += _commit(jobs, machines, desk, _first_row(jobs, desk, kind), team)
+        forced += commit(jobs, machines, desk, _first_row(jobs, desk, kind), team)
         total = forced + _better_of_two(jobs, machines, desk)
         if total >= best:
             break
         best = total
-        _copy(desk.trial, desk.best)
+        copy_mapping(desk.trial, desk.best)
     return best
 
 
@@ -114,12 +114,12 @@ def _runs_alone(jobs: JobKinds, kind: Int) -> bool:
 @kernel
 def _better_of_two(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk) -> Int:
     """Map what has no place in the base by min-min and by min-max; have the better as the trial, min-min if alike."""
-    _copy(desk.base, desk.trial)
+    copy_mapping(desk.base, desk.trial)
     total = map_alone(jobs, machines, desk.trial, desk.scratch, MIN_MIN)
-    _copy(desk.base, desk.other)
+    copy_mapping(desk.base, desk.other)
     second = map_alone(jobs, machines, desk.other, desk.scratch, MIN_MAX)
     if second < total:
-        _copy(desk.other, desk.trial)
+        copy_mapping(desk.other, desk.trial)
         return second
     return total
 
@@ -210,8 +210,21 @@ def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
 
 
 @kernel
-def _commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int, team: Int) -> Int:
-    """Give a job to a team in the base; return when it ends."""
+def commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int, team: Int) -> Int:
+    """Give a job to a team in the base.
+
+    Parameters
+    ----------
+    jobs : JobKinds
+    machines : MachineArrays
+    desk : MappingDesk
+    row, team : int
+
+    Returns
+    -------
+    int
+        When the job ends, in ms.
+    """
     end_ms: Int = _ready_ms(machines, desk, team) + jobs.team_ms[jobs.kind[row], team]
     for place in range(machines.team_width[team]):
         machine = desk.reach[place]
@@ -222,8 +235,14 @@ def _commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int
 
 
 @kernel
-def _copy(source: Mapping, target: Mapping) -> None:
-    """Copy a mapping; element by element, as a slice would make room for a copy in between."""
+def copy_mapping(source: Mapping, target: Mapping) -> None:
+    """Copy a mapping; element by element, as a slice would make room for a copy in between.
+
+    Parameters
+    ----------
+    source, target : Mapping
+        Of the same jobs and machines.
+    """
     for machine in range(len(source.ready_ms)):
         target.ready_ms[machine] = source.ready_ms[machine]
     for row in range(len(source.place)):

@@ -1,0 +1,333 @@
+"""All figures of a live grid, one after the other on one machine: printed, and written to results/live_figures.json.
+
+    python benchmarks/live_figures.py [--first] [--without NAME ...] [--minutes 6]
+
+It brings up a grid of three sites with 18 nodes, of its own, measures it, and takes it down. Beside each figure stands
+what it was before the drills of the live grid, and what was asked for. With ``--first`` all is compiled, as by the
+first `up` on a machine; that takes a minute or two longer. What fails, or finds no time left, says so in its line, and
+the rest goes on. `HyperQueue` is measured with as many slots when the grid is down. How long a part of a job runs alone
+when a site stops is measured by `tests/grid/service/test_live_drills.py`, step by step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import journal
+import live_baselines
+import numpy as np
+from gateway import FLOOD, IN_FLIGHT, flood_drained
+from weight import SITES, weigh
+
+from gridweave.errors import GridweaveError
+from gridweave.grid.client.sync import SyncClient
+from gridweave.grid.service.state import DEFAULT_NAME, LocalGridState, read_grid_state
+from gridweave.grid.service.status import look
+from gridweave.site.job import Program
+
+RESULTS = Path(__file__).parent / "results" / "live_figures.json"
+COMMAND = (sys.executable, "-m", "gridweave.cli")
+PATIENCE_S = 120.0
+QUESTIONS = ("sites", "jobs", "queue", "status", "show 1", "explain 1", "usage", "whoami", "submit -- true")
+"""Commands that ask the grid one thing."""
+BESIDE = ("sites", "status", "queue", "submit --site beta -- true", "submit --site alpha -- true")
+"""What is asked while the site beta stands still."""
+STOPPED = "site beta"
+ROUNDS = 7
+SINGLES, ELEMENTS, GROWTH, WIDE_JOBS = 3_000, (3_000, 10_000), 4_000, 5
+_LOOK_AGAIN_S = 0.05
+_QUIET_PERCENT, _QUIET_S = 15.0, 20.0
+
+
+class Figures:
+    """What was measured, with the grid that it is measured on; each figure is printed at once."""
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.rows: list[tuple[str, str, str, str]] = []
+        self.grid: LocalGridState | None = None
+
+    def add(self, what: str, now: str, before: str = "", asked: str = "") -> None:
+        """Print and keep a figure."""
+        self.rows.append((what, before, now, asked))
+        print(f"{what:<62}{before:>18}{now:>34}   {asked}", flush=True)
+
+    def measure(self, name: str, work: Callable[[Figures], None]) -> None:
+        """Do one measurement; say so if there is no time left for it, or it fails."""
+        if time.monotonic() > self.until_s:
+            self.add(name, "no time left")
+            return
+        try:
+            work(self)
+        except (GridweaveError, subprocess.SubprocessError, OSError, AssertionError, TimeoutError) as error:
+            self.add(name, f"failed: {error}")
+
+    @property
+    def folder(self) -> Path:
+        """Where the grid keeps its journals."""
+        assert self.grid is not None, "the grid is up"
+        return Path(self.grid.folder)
+
+
+def asked(words: str, *, is_well: bool = True) -> tuple[float, float]:
+    """Give a command; return how long it took by the clock, and its processor time [s]."""
+    before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        [*COMMAND, *words.split()],
+        check=is_well,
+        timeout=PATIENCE_S,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    took_s, after = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return took_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def until(happened: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
+    """Wait until something has happened, but not longer than that; return whether it has."""
+    until_s = time.monotonic() + patience_s
+    while not happened():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_LOOK_AGAIN_S)
+    return True
+
+
+# -- the grid
+
+
+def first_up(figures: Figures) -> None:
+    """Bring up the grid; measure how long it is silent."""
+    began_s = last_s = time.perf_counter()
+    silent_s, lines = 0.0, 0
+    with subprocess.Popen(
+        [*COMMAND, "up", "GRID.toml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as up:
+        assert up.stdout is not None
+        timer = threading.Timer(max(1.0, figures.until_s - time.monotonic()), up.terminate)
+        timer.start()
+        for line in up.stdout:
+            now_s = time.perf_counter()
+            silent_s, last_s, lines = max(silent_s, now_s - last_s), now_s, lines + 1
+            print(f"    {now_s - began_s:6.1f} s  {line}", end="")
+        timer.cancel()
+    took_s = time.perf_counter() - began_s
+    assert up.returncode == 0, f"`up` has ended with {up.returncode}"
+    figures.grid = read_grid_state(DEFAULT_NAME)
+    figures.add("up, as a whole", f"{took_s:.1f} s")
+    figures.add("... the longest silence", f"{silent_s:.1f} s", "58 s", "told every 10 s")
+
+
+def idle(figures: Figures) -> None:
+    """Measure what the idle grid weighs, once it is quiet."""
+    assert figures.grid is not None
+    state = figures.grid
+    until(lambda: sum(row[3] for row in weigh(state, 1.0)) < _QUIET_PERCENT, _QUIET_S)
+    rows = weigh(state, 20.0)
+    figures.add("idle grid, memory (PSS)", f"{sum(row[2] for row in rows):,.0f} MB", "1,440 MB", "under 1,000 MB")
+    figures.add("idle grid, of a core", f"{sum(row[3] for row in rows):.2f}%", "10%", "under 3%")
+
+
+def commands(figures: Figures) -> None:
+    """Measure commands that ask one thing: the median of some rounds, by the clock and of processor time."""
+    asked("submit --wait -- true")  # the job 1
+    for words in ("--version", *QUESTIONS):
+        asked(words)  # what is read from the disk at the first time is no matter
+        took = [asked(words) for _ in range(ROUNDS)]
+        wall_s, cpu_s = (statistics.median(each) for each in zip(*took, strict=True))
+        told = f"{wall_s:.2f} s, processor {cpu_s:.2f} s"
+        figures.add(f"gridweave {words}", told, "0.5 to 0.7 s", "" if words == "--version" else "under 0.25 s")
+
+
+def in_flight(figures: Figures) -> None:
+    """Measure single submissions with many in flight; the sites are drained, and none of the jobs is left."""
+    rate, taken_s = asyncio.run(flood_drained())
+    told = f"{FLOOD:,} single submissions, {IN_FLIGHT} in flight"
+    figures.add(told, f"{rate:,.0f} jobs/s")
+    p50_s, p99_s = np.percentile(taken_s, (50, 99))
+    figures.add("... each, 50% and 99%", f"{1000 * p50_s:.0f} and {1000 * p99_s:.0f} ms", "99%: 3 s")
+
+
+def singly(figures: Figures) -> None:
+    """Measure many times `true` as single jobs, end to end with the command, and what they leave in the journals."""
+    before = _journal_bytes(figures.folder)
+    took_s, _ = asked(f"submit --array 1-{SINGLES} --wait -- true")
+    figures.add(f"{SINGLES:,} times true as single jobs", f"{SINGLES / took_s:,.0f}/s", "79 to 107/s")
+    grown, goes = (_journal_bytes(figures.folder) - before) / SINGLES
+    told = f"{grown:,.0f} bytes a job, {goes:,.0f} of them inputs"
+    figures.add("... journals of grid and sites", told, "2,500 bytes a job", "inputs go when it compacts itself")
+
+
+def packed(figures: Figures) -> None:
+    """Measure packed arrays, end to end with the command."""
+    asked(f"submit --array 1-{2 * sum(SITES.values())} --pack --wait -- true")
+    for count in ELEMENTS:
+        took_s, _ = asked(f"submit --array 1-{count} --pack --wait -- true")
+        figures.add(f"{count:,} times true as a packed array", f"{count / took_s:,.0f}/s", "", "beats HyperQueue")
+
+
+def wide(figures: Figures) -> None:
+    """Measure jobs on two sites: how often their start was agreed on, and how long until they run."""
+    with SyncClient() as grid:
+        records = [grid.submit(["true"], nodes=14, limit="1m").done(PATIENCE_S) for _ in range(WIDE_JOBS)]
+    waits = sorted((record.start_ms or 0) - record.submit_ms for record in records)
+    tries = ", ".join(str(record.attempt) for record in records)
+    figures.add(f"{WIDE_JOBS} jobs of 14 nodes on two sites, tries each", tries, "up to 5")
+    figures.add("... from submission to start, median", f"{waits[len(waits) // 2] / 1000:.2f} s")
+
+
+def deaf(figures: Figures) -> None:
+    """Measure how long a job goes on that ignores TERM: at its limit, and when it is cancelled at once."""
+    program = Program(argv=("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"), grace_ms=2_000)
+    patient = Program(argv=program.argv, grace_ms=300_000)
+    with SyncClient() as grid:
+        record = grid.submit(program, limit="2s").done(PATIENCE_S)
+        told = f"{((record.end_ms or 0) - (record.start_ms or 0)) / 1000:.1f} s"
+        figures.add("a job that ignores TERM, limit 2 s, grace 2 s: it ran", told, "3m46s")
+        job = grid.submit(patient, limit="10m")
+        assert until(lambda: job.record().state == "running"), "it does not run"
+        began_s = time.perf_counter()
+        job.cancel()
+        assert until(lambda: job.record().state == "ending"), "it does not end"
+        job.cancel(at_once=True)
+        job.done(PATIENCE_S)
+    figures.add("... grace 5 min, cancelled, then `cancel --now`: over after", f"{time.perf_counter() - began_s:.2f} s")
+
+
+def stopped(figures: Figures) -> None:
+    """Measure what commands take beside a site that hangs."""
+    pid = next((part.pid for part in look(DEFAULT_NAME).parts if part.name == STOPPED), None)
+    assert pid is not None, f"{STOPPED} has no process"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for words in BESIDE:
+            took_s = statistics.median(asked(words, is_well=False)[0] for _ in range(3))
+            figures.add(f"beside a stopped site: gridweave {words}", f"{took_s:.2f} s", "3.2 to 4.0 s", "under 2 s")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    began_s = time.perf_counter()
+    assert until(lambda: look(DEFAULT_NAME).well), "the grid is not well again"
+    figures.add("... goes on: `status` says that all is well after", f"{time.perf_counter() - began_s:.1f} s")
+
+
+def _journals(folder: Path) -> Iterator[Path]:
+    yield folder / "grid.journal"
+    yield from (folder / site / "site.journal" for site in SITES)
+
+
+def _asked_of(path: Path, question: str) -> tuple[int, ...]:
+    """Return the first row of the answer of a journal to a question in SQL."""
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return tuple(value or 0 for value in database.execute(question).fetchone())
+
+
+def _journal_bytes(folder: Path) -> np.ndarray:
+    """Return the size of all journals of a grid, but for free pages, and what of it goes when they are compacted."""
+    whole = "select (page_count - freelist_count) * page_size"
+    whole += " from pragma_page_count, pragma_freelist_count, pragma_page_size"
+    goes = "select sum(length(events) + coalesce(length(decided), 0)) from gridweave_inputs"
+    return np.sum([[_asked_of(path, what)[0] for what in (whole, goes)] for path in _journals(folder)], axis=0)
+
+
+def kept(figures: Figures) -> None:
+    """Count what the journals of the grid still have of what they were given: the rest was compacted."""
+    for path in _journals(figures.folder):
+        rows, written = _asked_of(path, "select count(*), max(sequence) from gridweave_inputs")
+        what = f"journal {path.relative_to(figures.folder)} keeps, of all its inputs"
+        figures.add(what, f"{rows:,} of {written:,}", "all", "those since the last but one snapshot")
+
+
+# -- without the grid
+
+
+def growth(figures: Figures) -> None:
+    """Measure how a journal grows that compacts itself, and one that does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        for compacts in (False, True):
+            place = Path(folder) / f"{compacts}.journal"
+            found = asyncio.run(journal.growth(place, compacts=compacts, jobs=GROWTH))
+            for what, figure in found.items():
+                if "bytes" in what:
+                    figures.add(f"journal of a site alone, {what}", f"{figure:,.0f}")
+
+
+def hyperqueue(figures: Figures) -> None:
+    """Measure HyperQueue with as many slots as the grid has nodes."""
+    before = "372 to 496/s"
+    for count in ELEMENTS:
+        rate = live_baselines.hyperqueue_rate(count)
+        figures.add(f"{count:,} times true, HyperQueue, {live_baselines.SLOTS} slots", f"{rate:,.0f}/s", before)
+        before = ""
+
+
+ON_GRID = {work.__name__: work for work in (idle, commands, wide, deaf, in_flight, singly, packed, kept, stopped)}
+ALONE = {work.__name__: work for work in (growth, hyperqueue)}
+"""What is measured on the grid, in this order, and what when it is down."""
+
+
+@contextlib.contextmanager
+def own_folder(is_first: bool) -> Iterator[None]:
+    """Work in a folder of its own, where no grid is known; nothing is compiled there if this is to be the first."""
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="gw-figures-", ignore_cleanup_errors=True) as folder:
+        os.environ["XDG_STATE_HOME"] = folder
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        if "PYTHONPATH" in os.environ:
+            paths = os.environ["PYTHONPATH"].split(os.pathsep)
+            os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+        if is_first:
+            os.environ["NUMBA_CACHE_DIR"] = f"{folder}/kernels"
+        sites = "".join(f'[[sites]]\nname = "{name}"\nnodes = {count}\n\n' for name, count in SITES.items())
+        (Path(folder) / "GRID.toml").write_text(f"{sites}[gateway]\nport = 0\n")
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(here)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure all, print it, and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", action="store_true", help="compile all, as the first `up` does")
+    parser.add_argument("--without", nargs="*", default=[], choices=[*ON_GRID, *ALONE], metavar="NAME")
+    parser.add_argument("--minutes", type=float, default=6.0, help="nothing is begun after so many")
+    options = parser.parse_args(arguments)
+    began_s, load = time.monotonic(), os.getloadavg()[0]
+    figures = Figures(began_s + 60 * options.minutes)
+    print(f"load {load:.1f}, {os.cpu_count()} cores")
+    print(f"{'':<62}{'before':>18}{'now':>34}   asked")
+    with own_folder(options.first):
+        try:
+            figures.measure("up", first_up)
+            for name, work in ON_GRID.items():
+                if figures.grid is not None and name not in options.without:
+                    figures.measure(name, work)
+        finally:
+            asked("down", is_well=False)
+        for name, work in ALONE.items():
+            if name not in options.without:
+                figures.measure(name, work)
+    print(f"{time.monotonic() - began_s:.0f} s in all, load {load:.1f} before and {os.getloadavg()[0]:.1f} after")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"load": load, "figures": figures.rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

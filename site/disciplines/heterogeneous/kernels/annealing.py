@@ -1,0 +1,190 @@
+"""Jobs mapped to machines and teams by genetic simulated annealing, from what PJS has found.
+
+Source: Collins and George (2001), section 6, name it as future work; the way is that of Braun and others, *A Comparison
+of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed Computing Systems*
+(2001), section "GSA": a genetic algorithm in which a child takes the place of a parent if it is worse by less than a
+temperature, which falls by a tenth with each generation.
+
+A *plan* says in which order the jobs are given away, and to which class of machines or team each of them goes; there
+it has what is ready first. Sizes and chances are guesses.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays
+from gridweave.site.disciplines.heterogeneous.kernels.parallel import MappingDesk, commit, copy_mapping
+from gridweave.site.kernels.state import NEVER_MS
+
+IntArray = npt.NDArray[np.int64]
+
+GSA = np.int64(6)
+
+PLANS, GENERATIONS = 16, 100
+
+DRAWS = 7
+"""What a child takes: two parents, where they are cut, two jobs that change places, one that goes elsewhere, where."""
+
+_COOLING = 0.9
+_CHANGES = 0.5
+
+
+class Plans(NamedTuple):
+    """The plans, and what they are made from.
+
+    Attributes
+    ----------
+    order : numpy.ndarray of int64, shape (plans + 1, jobs)
+        The rows of the jobs that can run at all, in the order in which they are given away; the last plan is the child.
+    way : numpy.ndarray of int64, shape (plans + 1, n)
+        Of each row: a class of machines, or the number of classes plus a team.
+    total_ms : numpy.ndarray of int64, shape (plans + 1,)
+        The sum of the ends of the jobs.
+    ready_ms : numpy.ndarray of int64, shape (m,)
+        When the machines are ready before any job is given away.
+    is_taken : numpy.ndarray of bool, shape (n,)
+        Room to work in.
+    draws : numpy.ndarray of float64, shape (generations, plans, `DRAWS`)
+        In [0, 1).
+    """
+
+    order: IntArray
+    way: IntArray
+    total_ms: IntArray
+    ready_ms: IntArray
+    is_taken: npt.NDArray[np.bool_]
+    draws: npt.NDArray[np.float64]
+
+
+@kernel
+def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Plans, best_ms: Int) -> Int:
+    """Look for a mapping with a smaller sum of ends.
+
+    Parameters
+    ----------
+    jobs : JobKinds
+    machines : MachineArrays
+    desk : MappingDesk
+        ``desk.best`` is a mapping of all jobs that can run; it is the best that was found on return.
+    plans : Plans
+        All of them the plan of that mapping on entry.
+    best_ms : int
+        The sum of the ends of that mapping.
+
+    Returns
+    -------
+    int
+        The sum of the ends of the best mapping, at most `best_ms`.
+    """
+    n_plans, n = len(plans.total_ms) - 1, plans.order.shape[1]
+    first_ms = _play(jobs, machines, desk, plans, 0)
+    for plan in range(n_plans):
+        plans.total_ms[plan] = first_ms
+    temperature = best_ms / n
+    for generation in range(len(plans.draws)):
+        for number in range(n_plans):
+            draws = plans.draws[generation, number]
+            parent = int(draws[0] * n_plans)
+            _cross(plans, parent, int(draws[1] * n_plans), int(draws[2] * (n + 1)))
+            if draws[3] < _CHANGES:
+                one, other = int(draws[3] / _CHANGES * n), int(draws[4] * n)
+                rows = plans.order[n_plans]
+                rows[one], rows[other] = rows[other], rows[one]
+            if draws[5] < _CHANGES:
+                row = plans.order[n_plans, int(draws[5] / _CHANGES * n)]
+                plans.way[n_plans, row] = _drawn_way(jobs, machines, jobs.kind[row], draws[6])
+            total_ms = _play(jobs, machines, desk, plans, n_plans)
+            if total_ms < best_ms:
+                best_ms = total_ms
+                copy_mapping(desk.base, desk.best)
+            if total_ms < plans.total_ms[parent] + temperature:
+                _replace(plans, parent, total_ms)
+        temperature *= _COOLING
+    return best_ms
+
+
+@kernel
+def _play(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Plans, plan: Int) -> Int:
+    """Give the jobs away as a plan says, in the base; return the sum of their ends."""
+    n_classes = len(machines.first) - 1
+    for machine in range(len(plans.ready_ms)):
+        desk.base.ready_ms[machine] = plans.ready_ms[machine]
+    total: Int = 0
+    for at in range(plans.order.shape[1]):
+        row = plans.order[plan, at]
+        way = plans.way[plan, row]
+        if way >= n_classes:
+            total += commit(jobs, machines, desk, row, way - n_classes)
+            continue
+        best = machines.by_class[machines.first[way]]
+        for place in range(machines.first[way] + 1, machines.first[way + 1]):
+            machine = machines.by_class[place]
+            if desk.base.ready_ms[machine] < desk.base.ready_ms[best]:
+                best = machine
+        end_ms = desk.base.ready_ms[best] + jobs.alone_ms[jobs.kind[row], way]
+        desk.base.place[row], desk.base.end_ms[row], desk.base.ready_ms[best] = best, end_ms, end_ms
+        total += end_ms
+    return total
+
+
+@kernel
+def _cross(plans: Plans, parent: Int, other: Int, cut: Int) -> None:
+    """Have the child begin as a parent, up to a cut, and go on with the other jobs as the other parent has them."""
+    child, n = len(plans.total_ms) - 1, plans.order.shape[1]
+    for row in range(len(plans.is_taken)):
+        plans.is_taken[row] = False
+        plans.way[child, row] = plans.way[other, row]
+    for at in range(cut):
+        row = plans.order[parent, at]
+        plans.order[child, at] = row
+        plans.way[child, row] = plans.way[parent, row]
+        plans.is_taken[row] = True
+    place = cut
+    for at in range(n):
+        row = plans.order[other, at]
+        if not plans.is_taken[row]:
+            plans.order[child, place] = row
+            place += 1
+
+
+@kernel
+def _drawn_way(jobs: JobKinds, machines: MachineArrays, kind: Int, draw: float) -> Int:
+    """Return a way in which jobs of a kind can run, each with the same chance."""
+    n_classes, n_teams = jobs.alone_ms.shape[1], jobs.team_ms.shape[1]
+    count = 0
+    for way in range(n_classes + n_teams):
+        count += _can_run(jobs, machines, kind, way)
+    wanted = int(draw * count)
+    for way in range(n_classes + n_teams):
+        if _can_run(jobs, machines, kind, way):
+            if wanted == 0:
+                return way
+            wanted -= 1
+    return UNMAPPED
+
+
+@kernel_part
+def _can_run(jobs: JobKinds, machines: MachineArrays, kind: Int, way: Int) -> bool:
+    """Whether jobs of a kind run on a class that has machines, or on a team."""
+    n_classes = jobs.alone_ms.shape[1]
+    if way >= n_classes:
+        on_team: bool = jobs.team_ms[kind, way - n_classes] != NEVER_MS
+        return on_team
+    alone: bool = jobs.alone_ms[kind, way] != NEVER_MS and machines.first[way] < machines.first[way + 1]
+    return alone
+
+
+@kernel_part
+def _replace(plans: Plans, parent: Int, total_ms: Int) -> None:
+    """Have the child take the place of a parent."""
+    child = len(plans.total_ms) - 1
+    plans.total_ms[parent] = total_ms
+    for at in range(plans.order.shape[1]):
+        plans.order[parent, at] = plans.order[child, at]
+    for row in range(plans.way.shape[1]):
+        plans.way[parent, row] = plans.way[child, row]

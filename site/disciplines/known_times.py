@@ -1,0 +1,88 @@
+"""What is known of run times, as operators read, write and edit it: a table for each kind of runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+Name = int | str | None
+"""Of a class of jobs, or of a user: a number in simulations, a name at live sites."""
+
+TimesKey = tuple[str | None, str | None, str]
+"""Of which class, of which user, and on which resource runs are."""
+
+
+class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Times of one kind: one of ``[[experience]]``.
+
+    Attributes
+    ----------
+    job_class, user : int or str, optional
+        Of the jobs; one of the two.
+    resource : str
+        A class of machines, or a team as ``NAME x WIDTH``; left out for work at speed 1 anywhere.
+    runs : int
+        From how many runs the rest is.
+    mean_ms, deviation_ms : float
+        Their mean, and their standard deviation.
+    """
+
+    job_class: Name = None
+    user: Name = None
+    resource: str = ""
+    runs: int
+    mean_ms: float
+    deviation_ms: float = 0.0
+
+    @property
+    def key(self) -> TimesKey:
+        """Of which runs they are; a number and the same number as text are alike."""
+        return (name_text(self.job_class), name_text(self.user), self.resource)
+
+    def problem(self) -> str | None:
+        """Return what is wrong with them, in one line, or None."""
+        whose = f"job class {self.job_class}" if self.user is None else f"user {self.user}"
+        if (self.job_class is None) == (self.user is None):
+            return "experience is of a job_class or of a user; give one of the two"
+        if self.user is not None and self.resource:
+            return f"experience of {whose} names the resource {self.resource!r}; only that of a job class has one"
+        if self.runs < 1 or not 0 < self.mean_ms < math.inf or not 0 <= self.deviation_ms < math.inf:
+            return f"experience of {whose} needs runs of at least 1, a mean_ms above 0 and a deviation_ms of at least 0"
+        return None
+
+
+def name_text(name: Name) -> str | None:
+    """Return a name, or a number, as text."""
+    return None if name is None else str(name)
+
+
+def in_order(known: Iterable[KnownTimes]) -> list[KnownTimes]:
+    """Return times by class, user and resource: those without a class first, numbers before names.
+
+    Examples
+    --------
+    >>> found = in_order(KnownTimes(job_class=name, runs=1, mean_ms=1) for name in ("cfd", 10, 9))
+    >>> [one.job_class for one in found]
+    [9, 10, 'cfd']
+    """
+    return sorted(known, key=lambda one: (_rank(one.job_class), _rank(one.user), one.resource))
+
+
+def experience_text(known: Iterable[KnownTimes]) -> str:
+    """Return times as the tables of a file."""
+    return "\n".join(map(_table, known))
+
+
+def _table(known: KnownTimes) -> str:
+    values = {name: value for name, value in msgspec.to_builtins(known).items() if value is not None}
+    return "".join(["[[experience]]\n", *(f"{name} = {json.dumps(value)}\n" for name, value in values.items())])
+
+
+def _rank(name: Name) -> tuple[int, int, str]:
+    text = name_text(name)
+    if text is None:
+        return 0, 0, ""
+    return (1, int(text), "") if text.isdecimal() else (2, 0, text)
