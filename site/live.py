@@ -182,9 +182,11 @@ class LiveSite:
         now_ms = max(now_ms, self._now_ms)
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
+        paused = self.core.site.why_paused(now_ms, job_id)
         if found is None and record is not None:
-            why = self.core.site.why_paused(now_ms, job_id) or self.book.why_kept(job_id, now_ms)
-            return record_forecast(record, now_ms, why)
+            return record_forecast(record, now_ms, paused or self.book.why_kept(job_id, now_ms))
+        if found is None and paused:
+            return Forecast(job_id=job_id, now_ms=now_ms, state="running", reason=paused)
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:

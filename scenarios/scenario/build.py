@@ -41,7 +41,7 @@ from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, 
 from gridweave.scenarios.workload.run_times import with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
-from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
+from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 
@@ -129,7 +129,7 @@ class Built:
     @property
     def shares_nodes(self) -> bool:
         """Whether jobs share the nodes of some site."""
-        return any(entry_of(policy).shares_nodes for policy in self.site_policies)
+        return any(map(may_share_nodes, self.site_policies))
 
     @property
     def label(self) -> str:
