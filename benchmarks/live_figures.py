@@ -65,7 +65,7 @@ class Figures:
     def add(self, what: str, now: str, before: str = "", asked: str = "") -> None:
         """Print and keep a figure."""
         self.rows.append((what, before, now, asked))
-        print(f"{what:<62}{before:>18}{now:>34}   {asked}", flush=True)
+        print(f"{what:<62}{before:>18}{now:>42}   {asked}", flush=True)
 
     def measure(self, name: str, work: Callable[[Figures], None]) -> None:
         """Do one measurement; say so if there is no time left for it, or it fails."""
@@ -312,7 +312,7 @@ def main(arguments: Sequence[str]) -> None:
     began_s, load = time.monotonic(), os.getloadavg()[0]
     figures = Figures(began_s + 60 * options.minutes)
     print(f"load {load:.1f}, {os.cpu_count()} cores")
-    print(f"{'':<62}{'before':>18}{'now':>34}   asked")
+    print(f"{'':<62}{'before':>18}{'now':>42}   asked")
     with own_folder(options.first):
         try:
             figures.measure("up", first_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -112,6 +113,18 @@ def bits_of(intervals: Iterable[Interval]) -> int:
     for start, stop in intervals:
         bits |= (1 << stop) - (1 << start)
     return bits
+
+
+def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> list[list[int]]:
+    """Return on which nodes the tasks of each group are, ascending, of nodes that are told group by group.
+
+    Examples
+    --------
+    >>> nodes_of_groups([(0, 1), (0, 3), (1, 2)], [1, 4])
+    [[0], [0, 1, 1, 2]]
+    """
+    numbers = iter([number for start, stop in intervals for number in range(start, stop)])
+    return [sorted(islice(numbers, count)) for count in counts]
 
 
 def intervals_of(bits: int) -> tuple[Interval, ...]:

@@ -238,7 +238,7 @@ class SiteNames(msgspec.Struct, frozen=True):
 EventKind = Literal[
     "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
     "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "evicts", "evicted", "retried",
-    "ended",
+    "paused", "resumed", "ended",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

@@ -7,7 +7,10 @@ no request may be is said here too, wherever it comes from: numbers that no mach
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf, isfinite
 from typing import Literal, get_args
 
@@ -20,6 +23,7 @@ from gridweave.site.launch import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     Call,
     Launch,
+    NodePart,
     Ran,
     Rank,
     Used,
@@ -33,7 +37,23 @@ MAX_TIME_MS = 10**14
 """A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine."""
 
 NodeIntervals = tuple[tuple[int, int], ...]
-"""Nodes as half-open intervals of their numbers, ascending."""
+"""Nodes as half-open intervals of their numbers, ascending; where tasks share nodes, group of tasks by group."""
+
+
+class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tasks of a job that are alike, for sites that give fractions of nodes (docs/fractional.md, "Needs").
+
+    Attributes
+    ----------
+    tasks : int
+        How many.
+    cpu_need, memory : float
+        What one of them needs, as in `Resources`.
+    """
+
+    tasks: int
+    cpu_need: float = 1.0
+    memory: float = 1.0
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -56,6 +76,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cpu_need : float
         Part of a node's CPU with which one of its tasks runs at full speed, above 0 and at most 1; for sites that give
         fractions of nodes, where ``memory`` is that of a task, too.
+    groups : tuple of TaskGroup
+        Where its tasks differ: all of them, the lowest ranks first. ``cpu_need`` and ``memory`` are then those of the
+        largest, which is what a site takes that makes no difference between tasks.
     """
 
     cpu: float = 1.0
@@ -67,6 +90,44 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cache_bytes: int = 0
     message_bytes: int | None = None
     cpu_need: float = 1.0
+    groups: tuple[TaskGroup, ...] = ()
+
+
+def needs_of_groups(groups: Sequence[TaskGroup]) -> Resources:
+    """Return what a job needs whose tasks differ."""
+    cpu_need, memory = max(group.cpu_need for group in groups), max(group.memory for group in groups)
+    return Resources(cpu_need=cpu_need, memory=memory, groups=tuple(groups))
+
+
+def task_groups(needs: Resources | None, width: int) -> tuple[TaskGroup, ...]:
+    """Return the groups of the tasks of a job, the lowest ranks first; all of a node where nothing is known.
+
+    Of a part of a job it is not known which tasks it has: all are as large as the largest.
+
+    Examples
+    --------
+    >>> needs = needs_of_groups([TaskGroup(tasks=1, memory=0.5), TaskGroup(tasks=3, memory=0.1)])
+    >>> [(group.tasks, group.memory) for group in task_groups(needs, 4)], task_groups(needs, 2)[0].memory
+    ([(1, 0.5), (3, 0.1)], 0.5)
+    """
+    needs = needs or Resources()
+    if sum(group.tasks for group in needs.groups) == width:
+        return needs.groups
+    return (TaskGroup(tasks=width, cpu_need=needs.cpu_need, memory=needs.memory),)
+
+
+def part_of_nodes(groups: Sequence[TaskGroup], numbers: Sequence[int]) -> NodePart:
+    """Return what the tasks of these numbers, from 0 on, need together, in nodes.
+
+    Examples
+    --------
+    >>> part_of_nodes([TaskGroup(tasks=1, memory=0.5), TaskGroup(tasks=3, cpu_need=0.5, memory=0.1)], [0, 2])
+    NodePart(cpu=1.5, memory=0.6)
+    """
+    ends = list(accumulate(group.tasks for group in groups))
+    counts = Counter(bisect_right(ends, number) for number in numbers)
+    cpu = sum(group.cpu_need * counts[place] for place, group in enumerate(groups))
+    return NodePart(cpu, sum(group.memory * counts[place] for place, group in enumerate(groups)))
 
 
 class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -177,10 +238,16 @@ def why_impossible_needs(needs: Resources) -> str | None:
     fractions = needs.cpu, needs.network, needs.disk
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
         return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
-    if not 0 < needs.cpu_need <= 1:
-        return f"CPU need {needs.cpu_need} is not above 0 and up to 1, a node's"
-    if not 0 < needs.memory <= 1:
-        return f"memory {needs.memory} is not above 0 and up to 1, a node's"
+    parts: list[Resources | TaskGroup] = [needs, *needs.groups]
+    for each in parts:
+        if not 0 < each.cpu_need <= 1:
+            return f"CPU need {each.cpu_need} is not above 0 and up to 1, a node's"
+        if not 0 < each.memory <= 1:
+            return f"memory {each.memory} is not above 0 and up to 1, a node's"
+        if not each.memory <= needs.memory:
+            return f"memory {needs.memory} is less than the {each.memory} of one of its tasks"
+    if not all(1 <= group.tasks <= MAX_WIDTH for group in needs.groups):
+        return f"a group of tasks has none, or more than {MAX_WIDTH}"
     if not (1 <= needs.cores <= MAX_WIDTH and 0 <= needs.cpu_kind <= MAX_WIDTH and needs.cache_bytes >= 0):
         return f"cores {needs.cores}, CPU kind {needs.cpu_kind} or cache of {needs.cache_bytes} bytes is not possible"
     if needs.message_bytes is not None and needs.message_bytes < 0:
@@ -577,6 +644,7 @@ def request_problem(request: JobRequest) -> str | None:
         or _order_problem(request)
         or _batch_problem(request)
         or forms_problem(request.nodes, request.forms)
+        or _needs_problem(request)
         or next((problem for form in (None, *request.forms) if (problem := _command_problem(request, form))), None)
     )
 
@@ -663,6 +731,21 @@ def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
     widest = max((form.width for form in forms), default=nodes)
     if nodes != widest:
         return f"nodes is {nodes}, and the widest form has the width {widest}; say the same, or leave nodes out"
+    return None
+
+
+def _needs_problem(request: JobRequest) -> str | None:
+    """Return what is wrong with what a job needs beside its nodes, or with the groups of its tasks."""
+    if request.resources is None:
+        return None
+    if problem := why_impossible_needs(request.resources):
+        return f"resources: {problem}"
+    groups = request.resources.groups
+    tasks = sum(group.tasks for group in groups)
+    if groups and tasks != request.nodes:
+        return f"nodes is {request.nodes}, and the groups have {tasks} tasks; say the same, or leave nodes out"
+    if groups and request.array is not None and request.array.elements:
+        return "groups of tasks are not for a packed array: each of its ranks draws elements, whichever they are"
     return None
 
 

@@ -182,9 +182,11 @@ class LiveSite:
         now_ms = max(now_ms, self._now_ms)
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
+        paused = self.core.site.why_paused(now_ms, job_id)
         if found is None and record is not None:
-            why = self.core.site.why_paused(now_ms, job_id) or self.book.why_kept(job_id, now_ms)
-            return record_forecast(record, now_ms, why)
+            return record_forecast(record, now_ms, paused or self.book.why_kept(job_id, now_ms))
+        if found is None and paused:
+            return Forecast(job_id=job_id, now_ms=now_ms, state="running", reason=paused)
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
@@ -352,9 +354,8 @@ class LiveSite:
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
                     speed = rate / RATE_ONE if self._gives_parts else 1.0
+                    self._note_pause(job_id, rate)
                     self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
-                    if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
-                        self.book.note(job_id, "evicted", f"at {self.settings.name}: {why}")
                 case MoveJob():
                     self._move(command)
                 case EvictJob():
@@ -369,6 +370,13 @@ class LiveSite:
                         self.book.end(record, "failed", reason)
                 case ToGrid(answer=answer):
                     self._answer(answer)
+
+    def _note_pause(self, job_id: int, rate: int) -> None:
+        """Note that a job stands still as another has its machines, or that it goes on there."""
+        if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
+            self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
+        elif self.core.site.evicts_jobs and job_id in self.runs.paused():
+            self.book.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
         """Tell of jobs whose nodes a batch system took back before they began, and when these are asked for again."""

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.allocation import NO_PORT, Port, Ports
+from gridweave.site.allocation import NO_PORT, Port, Ports, nodes_of_groups
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
-from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Resources, SignalName
+from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName, part_of_nodes, task_groups
 from gridweave.site.launch import ANYONE, Launch, NodePart, Ran, Rank, TakenUsers, Used, both_ran, total_usage
 from gridweave.site.messages import (
     ConfirmRun,
@@ -261,10 +261,14 @@ def make_run(
 ) -> Run:
     """Work out what each machine has to run; the nodes are those of the first machine, then those of the next.
 
-    Ranks go up with the nodes. Where nodes are shared, a rank has its hardware threads, counted from 0 on its node;
-    where jobs get parts of nodes, several ranks may be on one, and none is bound to threads.
+    Ranks go up with the nodes, in each group of tasks that are alike. Where nodes are shared, a rank has its hardware
+    threads, counted from 0 on its node; where jobs get parts of nodes, several ranks may be on one, and none is bound
+    to threads. The first machine is that of the lowest rank.
     """
-    nodes = sorted(node for low, high in start.nodes for node in range(low, high))
+    width = sum(high - low for low, high in start.nodes)
+    groups = task_groups(described.request.resources if gives_parts else None, width)
+    placed = nodes_of_groups(start.nodes, [group.tasks for group in groups])
+    nodes = [node for group in placed for node in group]
     lanes = _lanes(start.threads, threads_per_node)
     program = described.request.program
     chosen = nodes[:1] if program.ranks == "first-node" else nodes
@@ -274,10 +278,12 @@ def make_run(
         here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
         if here:
             ranks = tuple(Rank(described.first_rank + number, number, lanes.get(node)) for number, node in here)
-            launch = _launch(settings, described, ranks, part_of(described.request, len(here)) if gives_parts else None)
+            part = part_of_nodes(groups, [number for number, _ in here]) if gives_parts else None
+            launch = _launch(settings, described, ranks, part)
             pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
         first += machine.nodes
-    return Run(described.job_id, described.attempt, described.request, len(nodes), now_ms, pieces)
+    pieces = dict(sorted(pieces.items(), key=lambda item: item[1].launch.ranks[0].rank))
+    return Run(described.job_id, described.attempt, described.request, width, now_ms, pieces)
 
 
 def _is_in_way(other: Run, run: Run) -> bool:
@@ -288,8 +294,8 @@ def _is_in_way(other: Run, run: Run) -> bool:
     )
 
 
-def _ranks_at(run: Run) -> dict[str, int]:
-    return {machine: len(piece.launch.ranks) for machine, piece in run.pieces.items()}
+def _ranks_at(run: Run) -> dict[str, tuple[int, NodePart | None]]:
+    return {machine: (len(piece.launch.ranks), piece.launch.part) for machine, piece in run.pieces.items()}
 
 
 def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
@@ -299,12 +305,6 @@ def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int
         for thread in range(low, high):
             found.setdefault(thread // threads_per_node, []).append(thread % threads_per_node)
     return {node: tuple(lanes) for node, lanes in found.items()}
-
-
-def part_of(request: JobRequest, tasks: int) -> NodePart:
-    """Return what so many tasks of a job need together, in nodes; of what is not said, all of a node each."""
-    needs = request.resources or Resources()
-    return NodePart(needs.cpu_need * tasks, needs.memory * tasks)
 
 
 def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...], part: NodePart | None) -> Launch:
@@ -537,7 +537,7 @@ class Runs:
             self._end_pieces(run, reason)
 
     def has_as_many(self, run: Run) -> bool:
-        """Return whether each machine runs as many ranks of a job as in another run of it."""
+        """Return whether each machine runs as many ranks of a job, which need as much, as in another run of it."""
         old = self._runs.get(run.job_id)
         return old is not None and _ranks_at(old.next_run or old) == _ranks_at(run)
 

@@ -15,7 +15,7 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.ended import output_of
 from gridweave.site.batch.service.folder import SharedFolder
-from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper
+from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest
@@ -57,6 +57,7 @@ class BatchSite:
         self.plan = BatchPlan(slurm=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
         self.slurm = DeafSlurm(slurm, folder / "shared")
         self.driver: BatchSiteDriver
+        self.shared: SharedFolder
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -64,7 +65,6 @@ class BatchSite:
         lows = [25_000 + 100 * self.number + 4 * place for place in range(NODES)]
         machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(low, low + 4)) for k, low in enumerate(lows))
         settings = SiteSettings(name=self.name, number=self.number, machines=machines, policy=self.policy)
-        folder = SharedFolder(Path(self.plan.folder))
 
         async def to_machine(machine: str, data: bytes) -> None:
             with contextlib.suppress(UnavailableError):
@@ -73,7 +73,8 @@ class BatchSite:
         self.driver = BatchSiteDriver(
             settings, self.folder / "journal", Clock(), to_grid=self.to_grid, to_machine=to_machine
         )
-        self.hub, keeper = make_keeper(self.driver, folder, self.plan, self.slurm)
+        self.shared = shared_folder(self.driver, self.plan)
+        self.hub, keeper = make_keeper(self.driver, self.shared, self.plan, self.slurm)
         await self.hub.open("127.0.0.1")
         works = (self.driver.run(), self.driver.repeat_orders(), keeper.run())
         self.tasks = [asyncio.ensure_future(work) for work in works]
@@ -128,8 +129,7 @@ class BatchSite:
 
     def output(self, record: JobRecord, rank: int = 0) -> str:
         """Return what a rank has written."""
-        shared = SharedFolder(Path(self.plan.folder))
-        return output_of(shared, record.job_id, record.attempt, rank, "out", 0, 1 << 16).data.decode()
+        return output_of(self.shared, record.job_id, record.attempt, rank, "out", 0, 1 << 16).data.decode()
 
     def queue(self) -> list[str]:
         """Return the names of the jobs in Slurm that have not ended."""

@@ -232,7 +232,15 @@ class LiveBackend:
             return await self._own_forecast(job_id)
         kind: Any = Forecast | None
         known: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id)
+        if known is not None and known.state == "running" and len(known.places) == 1:
+            return await self._with_pause(known, job_id, known.places[0][0])
         return None if known is None else await self._with_sites(known, "forecast", job_id)
+
+    async def _with_pause(self, known: Forecast, job_id: int, site: str) -> Forecast:
+        """Return what is known of a job that runs at a site, with why it stands still there, if it does."""
+        kind: Any = Forecast | None
+        said: Forecast | None = await _or_none(self._ask(site_actor(site), "forecast", kind, job_id, timeout_s=LOOK_S))
+        return known if said is None else msgspec.structs.replace(known, reason=f"at {site}: {said.reason}")
 
     async def _with_sites(self, known: Forecast, method: str, *arguments: object) -> Forecast:
         """Return a forecast with what the sites say in whose queues the job waits, or would; those that answer."""

@@ -24,7 +24,7 @@ from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_nod
 from gridweave.scenarios.workload.reservations import Request, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
 from gridweave.site.disciplines.compiled import CompiledSite
-from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
+from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import new_run, no_work
@@ -105,8 +105,8 @@ def _result_of(
         reservations=told.answers,
         label=policy.label,
         options={"trace": workload.name, **options},
-        shared=entry.shares_nodes or entry.may_pause(policy),
-        shares_time=entry.shares_time or entry.may_pause(policy),
+        shared=may_share_nodes(policy),
+        shares_time=entry.shares_time,
         columns=told.columns,
         own_metrics=own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
         own=told.own,

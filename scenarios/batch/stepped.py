@@ -18,13 +18,14 @@ from gridweave.grid.sends import QUIET, JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
+from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.job import Job, Resources
+from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
@@ -69,7 +70,7 @@ def job_messages(workload: Workload) -> list[Job]:
             resources=resources,
         )
         for job_id, width, estimate_ms, user, job_class, priority, weight, resources in zip(
-            ids, widths, estimates, users, classes, priorities, weights, _resources(columns, count), strict=True
+            ids, widths, estimates, users, classes, priorities, weights, _resources(workload, columns), strict=True
         )
     ]
 
@@ -110,10 +111,10 @@ def sends_of(workload: Workload) -> list[Sends]:
     ]
 
 
-def _resources(columns: dict[str, list[Any]], count: int) -> list[Resources] | list[None]:
+def _resources(workload: Workload, columns: dict[str, list[Any]]) -> list[Resources] | list[None]:
+    count = len(workload)
     if "cpu_need" in columns:
-        needs = zip(columns["cpu_need"], columns.get("memory_fraction", [1.0] * count), strict=True)
-        return [Resources(cpu_need=cpu, memory=memory) for cpu, memory in needs]
+        return _needs(workload)
     if not all(name in columns for name in RESOURCE_COLUMNS[:4]):
         return [None] * count
     parts = [columns[name] for name in RESOURCE_COLUMNS[:4]]
@@ -130,6 +131,17 @@ def _resources(columns: dict[str, list[Any]], count: int) -> list[Resources] | l
             message_bytes=message,
         )
         for cpu, network, disk, memory, kind, cache, message in zip(*parts, kinds, caches, messages, strict=True)
+    ]
+
+
+def _needs(workload: Workload) -> list[Resources]:
+    """Return what the tasks of each job need."""
+    groups: list[list[TaskGroup]] = [[] for _ in range(len(workload))]
+    for row, tasks, cpu, memory in zip(*(column.tolist() for column in needs_of(workload)), strict=True):
+        groups[row].append(TaskGroup(tasks=tasks, cpu_need=cpu, memory=memory))
+    return [
+        needs_of_groups(told) if len(told) > 1 else Resources(cpu_need=told[0].cpu_need, memory=told[0].memory)
+        for told in groups
     ]
 
 

@@ -175,8 +175,13 @@ class TimeAxis:
         if self.zone is not None:
             locator = mdates.AutoDateLocator(tz=self.zone, minticks=4, maxticks=9)  # type: ignore[no-untyped-call]
             dates = mdates.ConciseDateFormatter(locator, tz=self.zone)  # type: ignore[no-untyped-call]
-            axes.xaxis.set_major_locator(locator)
-            axes.xaxis.set_major_formatter(dates)
+            # Found once, and not each time that something asks for them: calendars are slow.
+            locator.set_axis(axes.xaxis)
+            ticks = locator()
+            labels = FixedFormatter(dates.format_ticks(ticks))  # type: ignore[no-untyped-call]
+            labels.set_offset_string(dates.get_offset())  # type: ignore[no-untyped-call]
+            axes.xaxis.set_major_locator(FixedLocator(ticks))
+            axes.xaxis.set_major_formatter(labels)
         axes.set_xlabel(self.label)
 
 

@@ -53,14 +53,10 @@ def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, e
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     percent = 100 / result.nodes
     place = time.place(bins.edges_ms)
-    _draw_steps(upper, bins, place, (steps.time_ms, steps.busy), BLUE, scale=percent, share=0.8)
-    mean = (
-        float(np.average(over_bins(steps.time_ms, steps.busy, bins.edges_ms)[0], weights=np.diff(bins.edges_ms)))
-        * percent
-    )
+    mean, _ = _draw_steps(upper, bins, place, (steps.time_ms, steps.busy), BLUE, scale=percent, share=0.8)
     upper.axhline(mean, color=BLACK, linewidth=1, linestyle=DASHED, label=f"mean of the time shown: {mean:.1f}%")
     percent_axis(upper, f"Busy nodes [% of {result.nodes:,}]")
-    most = _draw_steps(lower, bins, place, (steps.time_ms, steps.waiting), VERMILLION, scale=1.0, share=1.0)
+    _, most = _draw_steps(lower, bins, place, (steps.time_ms, steps.waiting), VERMILLION, scale=1.0, share=1.0)
     count_axis(lower, "Waiting jobs", most, 5)
     for axes in (upper, lower):
         tidy(axes)
@@ -152,8 +148,8 @@ def _draw_steps(
     *,
     scale: float,
     share: float,
-) -> float:
-    """Draw a step function; over bins, its range behind it. Return the greatest value drawn."""
+) -> tuple[float, float]:
+    """Draw a step function; over bins, its range behind it. Return its mean, and the greatest value drawn."""
     mean, low, high = (values * scale for values in over_bins(*course, bins.edges_ms, share))
     if bins.name:
         label = f"range within {bins.name}" if share == 1 else f"{share:.0%} of the time within {bins.name}"
@@ -162,7 +158,7 @@ def _draw_steps(
     else:
         axes.stairs(mean, place, fill=True, color=colour, alpha=0.35, linewidth=0)
         axes.stairs(mean, place, color=colour, linewidth=1.0, label="at every instant")
-    return float(high.max())
+    return float(np.average(mean, weights=np.diff(bins.edges_ms))), float(high.max())
 
 
 def plot_waits(result: SimulationResult) -> Figure:

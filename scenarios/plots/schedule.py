@@ -125,16 +125,16 @@ def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: 
     start_ms, end_ms, width = result.start_ms[rows], result.end_ms[rows], result.workload.width[rows]
     starts, ends = np.argsort(start_ms, kind="stable"), np.argsort(end_ms, kind="stable")
     pool = NodePool(result.nodes)
-    held: dict[int, tuple[Interval, ...]] = {}
+    held: dict[int, int] = {}
     ending = _row_by_row(ends, end_ms[ends])
     next_place, next_end_ms = next(ending, (0, 0))
     for place, now_ms, until, wide in _row_by_row(starts, start_ms[starts], end_ms[starts], width[starts]):
         while next_end_ms <= now_ms:
-            pool.release(held.pop(next_place))
+            pool.give_back(held.pop(next_place))
             next_place, next_end_ms = next(ending)
-        held[place] = pool.allocate(wide)
+        intervals, held[place] = pool.take(wide)
         if until > begin_ms:
-            yield int(rows[place]), held[place]
+            yield int(rows[place]), intervals
 
 
 def _row_by_row(*columns: IntArray) -> Iterator[tuple[int, ...]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.results.kernels.flow import WorkFlow, is_feasible
-from gridweave.scenarios.workload.needs import cpu_needs
+from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 
@@ -87,8 +87,10 @@ def stretch_bound(workload: Workload, nodes: int, *, method: str = "flow") -> fl
 
 
 def _jobs_of(workload: Workload) -> BoundedJobs:
-    need = parts_of_node(cpu_needs(workload))
-    return BoundedJobs(workload.submit_ms, workload.run_ms, need * workload.width)
+    groups = needs_of(workload)
+    need = np.zeros(len(workload), np.int64)
+    np.add.at(need, groups.row, parts_of_node(groups.cpu) * groups.tasks)
+    return BoundedJobs(workload.submit_ms, workload.run_ms, need)
 
 
 class _Intervals(NamedTuple):

@@ -28,6 +28,8 @@ ROWS_AT_ONCE = 65_536
 """Of ``jobs.csv``: made and written in blocks, so that memory does not grow with their number."""
 
 _DPI = 150
+_COMPRESSION = 3
+"""Of PNG: files are a fifth larger than with the most that can be had, and written in half the time."""
 
 Writer = Callable[[Path], None]
 """Writes a file at the place that it is given."""
@@ -88,8 +90,13 @@ def plain_numbers(figures: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG: the same figure gives the same bytes."""
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    """Write a figure as PNG, and be done with it: the same figure gives the same bytes."""
+    figure.set_dpi(_DPI)
+    layout = figure.get_layout_engine()
+    if layout is not None:  # with one, savefig draws everything twice, the first time for the layout alone
+        layout.execute(figure)
+        figure.set_layout_engine(None)
+    figure.savefig(path, dpi=_DPI, metadata={"Software": None}, pil_kwargs={"compress_level": _COMPRESSION})
 
 
 def folder_name(label: str) -> str:

@@ -40,7 +40,7 @@ def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: Int
     ran = start_ms >= 0
     flow_ms, run_ms = (end_ms - workload.submit_ms)[ran], workload.run_ms[ran]
     stretch = np.maximum(flow_ms, STRETCH_BOUND_MS) / np.maximum(run_ms, STRETCH_BOUND_MS)
-    need = (cpu_needs(workload) * workload.width)[ran]
+    need = cpu_needs(workload)[ran]
     work = float(need @ run_ms)
     idle = _demand(workload, ran, end_ms, need, nodes) - work
     return {

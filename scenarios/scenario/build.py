@@ -33,15 +33,15 @@ from gridweave.scenarios.scenario.read import (
 )
 from gridweave.scenarios.scenario.tables import Scenario, Transformation
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
+from gridweave.scenarios.traces.needs import with_needs_said
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
-from gridweave.scenarios.workload.needs import with_needs
 from gridweave.scenarios.workload.run_times import with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
-from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of
+from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 
@@ -129,7 +129,7 @@ class Built:
     @property
     def shares_nodes(self) -> bool:
         """Whether jobs share the nodes of some site."""
-        return any(entry_of(policy).shares_nodes for policy in self.site_policies)
+        return any(map(may_share_nodes, self.site_policies))
 
     @property
     def label(self) -> str:
@@ -299,7 +299,8 @@ def _needing(draft: Draft, workload: Workload) -> Workload | None:
     if table.needs is None:
         return workload
     try:
-        return with_needs(workload, table.needs, rng_of(draft.scenario, STREAM_RESOURCES))
+        said = beside(draft.folder, table.needs) or table.needs
+        return with_needs_said(workload, said, rng_of(draft.scenario, STREAM_RESOURCES))
     except InputError as error:
         report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
         return None

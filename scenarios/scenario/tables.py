@@ -173,8 +173,8 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
         What jobs need of CPU, network, disk and memory, for sites whose jobs share nodes: a mix to draw from
         (M1, M2, M3 or per cent), or a file as ``gridweave trace resources`` writes one.
     needs : str, optional
-        What the tasks of jobs need of a node's CPU and memory, for sites that give fractions of them: ``lublin``,
-        ``hpc2n`` or ``whole``.
+        What the tasks of jobs need of a node's CPU and memory, for sites that give fractions of them: one of
+        `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file as `gridweave.scenarios.traces.needs` reads it.
     """
 
     trace: str | None = None
@@ -196,7 +196,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     communication: CommunicationTable | None = None
     data: DataTable | None = None
     resources: Annotated[str, Meta(description="M1, M2, M3, per cent, or a file.")] | None = None
-    needs: Annotated[str, one_of(ANNOTATIONS, "What tasks need of a node.")] | None = None
+    needs: Annotated[str, Meta(description=f"What tasks need: {', '.join(ANNOTATIONS)}, or a file.")] | None = None
 
 
 class GridTable(PolicyTable, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,23 +37,26 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """What may stand in a column of the file."""
+class CsvColumn:
+    """What may stand in a column of a file beside a trace."""
 
     whole: bool
     high: int
     needed: bool
     right: str
+    above_zero: bool = False
 
 
-_FRACTION = _Column(whole=False, high=1, needed=True, right="a number within 0 to 1")
-_BYTES = _Column(whole=True, high=MAX_WHOLE, needed=False, right=f"a whole number within 0 to {MAX_WHOLE}")
+_FRACTION = CsvColumn(whole=False, high=1, needed=True, right="a number within 0 to 1")
+_BYTES = CsvColumn(whole=True, high=MAX_WHOLE, needed=False, right=f"a whole number within 0 to {MAX_WHOLE}")
+JOB_ID = CsvColumn(whole=True, high=MAX_WHOLE, needed=True, right="the whole number of a job")
+PART_OF_NODE = CsvColumn(whole=False, high=1, needed=True, right="a number above 0 and up to 1", above_zero=True)
 _KIND = "the number of a kind of CPU work, such as 0 (integer) or 1 (floating point)"
 _COLUMNS = {
-    "job_id": _Column(whole=True, high=MAX_WHOLE, needed=True, right="the whole number of a job"),
+    "job_id": JOB_ID,
     **dict.fromkeys(TIME_FRACTIONS, _FRACTION),
-    "memory_fraction": _Column(whole=False, high=1, needed=True, right="a number above 0 and up to 1"),
-    "cpu_kind": _Column(whole=True, high=MAX_KIND, needed=False, right=_KIND),
+    "memory_fraction": PART_OF_NODE,
+    "cpu_kind": CsvColumn(whole=True, high=MAX_KIND, needed=False, right=_KIND),
     "cache_bytes": _BYTES,
     "message_bytes": _BYTES,
 }
@@ -84,13 +87,7 @@ def read_resources(path: str | Path, workload: Workload) -> Workload:
         If the file cannot be read, a column is missing, unknown or there twice, a value is none, the fractions of a job
         do not sum to 1, or a job is unknown, there twice or missing; with line and field where there is one.
     """
-    with open_trace(path) as stream:
-        # What is no UTF-8 becomes part of a value, which is then refused with its line and field.
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        try:
-            table = _read(path, text, workload)
-        finally:
-            text.detach()  # the stream is closed by whoever opened it
+    table = _read_lines(path, workload)
     columns = {name: values for name, values in workload.columns.items() if name not in FILE_COLUMNS}
     return workload.replace(columns={**columns, **table})
 
@@ -113,13 +110,59 @@ def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator
     return assign_resources(workload, str(resources), rng)
 
 
-def _read(path: str | Path, text: io.TextIOWrapper, workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the columns of the file, in the order of the workload's jobs."""
-    rows = _rows(path, text)
-    line, names = next(rows, (None, []))
-    if line is None:
-        raise TraceError(path, f"is empty; its first line names its columns: {', '.join(_COLUMNS)}")
-    return _read_lines(path, rows, _checked_header(path, line, names), workload)
+def read_csv(
+    path: str | Path, columns: Mapping[str, CsvColumn], take: Callable[[int, dict[str, float]], None]
+) -> list[str]:
+    """Read a file beside a trace; return the names of its columns.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        CSV in UTF-8 (.gz and .xz, too) whose first line names its columns, in any order.
+    columns : mapping from str to CsvColumn
+        Those that it may have.
+    take : callable
+        Is told the number of each line, and its values by column.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, a column is missing, unknown or there twice, or a value is none.
+    """
+    with open_trace(path) as stream:
+        # What is no UTF-8 becomes part of a value, which is then refused with its line and field.
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        try:
+            rows = _rows(path, text)
+            line, names = next(rows, (None, []))
+            if line is None:
+                raise TraceError(path, f"is empty; its first line names its columns: {', '.join(columns)}")
+            _check_header(path, line, names, columns)
+            for line, texts in rows:
+                if len(texts) != len(names):
+                    raise TraceError(path, f"has {len(texts)} fields; the header has {len(names)}", line=line)
+                values = zip(names, texts, strict=True)
+                take(line, {name: _value(path, line, name, value, columns[name]) for name, value in values})
+        finally:
+            text.detach()  # the stream is closed by whoever opened it
+    return names
+
+
+def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, int], workload: Workload) -> int:
+    """Return the row of the job that a line is about."""
+    row = row_of.get(int(job_id))
+    if row is None:
+        raise TraceError(path, f"{int(job_id)} is not a job of {workload.name}", line=line, field="job_id")
+    return row
+
+
+def check_all_told(path: str | Path, told: Sequence[object], workload: Workload) -> None:
+    """Check that of each job something is told."""
+    missing = [row for row, found in enumerate(told) if not found]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        problem = f"has no line for job {workload.job_id[missing[0]]}{more} of {workload.name}; every job has one"
+        raise TraceError(path, problem)
 
 
 def _rows(path: str | Path, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
@@ -137,64 +180,48 @@ def _rows(path: str | Path, text: io.TextIOWrapper) -> Iterator[tuple[int, list[
             yield reader.line_num, values
 
 
-def _checked_header(path: str | Path, line: int, names: list[str]) -> list[str]:
-    """Return the names of the columns, known, each once, and all that are needed."""
+def _check_header(path: str | Path, line: int, names: list[str], columns: Mapping[str, CsvColumn]) -> None:
+    """Check that the names are those of columns, each once, and all that are needed."""
     for number, name in enumerate(names):
-        if name not in _COLUMNS:
-            problem = f"{short(name)!a} is not the name of a column; there are {', '.join(_COLUMNS)}"
+        if name not in columns:
+            problem = f"{short(name)!a} is not the name of a column; there are {', '.join(columns)}"
             raise TraceError(path, problem, line=line)
         if name in names[:number]:
             raise TraceError(path, "this column is there twice", line=line, field=name)
-    for name, column in _COLUMNS.items():
+    for name, column in columns.items():
         if column.needed and name not in names:
             raise TraceError(path, "this column is missing", line=line, field=name)
-    return names
 
 
-def _check_all_are_there(path: str | Path, line_of: list[int], workload: Workload) -> None:
-    """Refuse a file that has no line for a job of the workload."""
-    if 0 in line_of:
-        missing = line_of.count(0)
-        job_id = workload.job_id[line_of.index(0)]
-        more = f" and {missing - 1:,} more" if missing > 1 else ""
-        raise TraceError(path, f"has no line for job {job_id}{more} of {workload.name}; every job has one")
-
-
-def _read_lines(
-    path: str | Path, rows: Iterator[tuple[int, list[str]]], names: list[str], workload: Workload
-) -> dict[str, npt.NDArray[np.generic]]:
+def _read_lines(path: str | Path, workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
     """Return the columns, in the order of the workload's jobs."""
     row_of = {job: row for row, job in enumerate(workload.job_id.tolist())}
     line_of = [0] * len(workload)
-    wanted = [name for name in FILE_COLUMNS if name in names]
-    table: dict[str, list[float]] = {name: [0.0] * len(workload) for name in wanted}
-    for line, texts in rows:
-        if len(texts) != len(names):
-            raise TraceError(path, f"has {len(texts)} fields; the header has {len(names)}", line=line)
-        job = {name: _value(path, line, name, text) for name, text in zip(names, texts, strict=True)}
-        row = row_of.get(int(job["job_id"]))
-        if row is None:
-            problem = f"{int(job['job_id'])} is not a job of {workload.name}"
-            raise TraceError(path, problem, line=line, field="job_id")
+    table: dict[str, list[float]] = {name: [0.0] * len(workload) for name in FILE_COLUMNS}
+
+    def take(line: int, job: dict[str, float]) -> None:
+        row = row_of_job(path, line, job["job_id"], row_of, workload)
         if line_of[row]:
             problem = f"{int(job['job_id'])} is there twice; it is on line {line_of[row]}, too"
             raise TraceError(path, problem, line=line, field="job_id")
         line_of[row] = line
         _make_whole(path, line, job)
-        for name in wanted:
+        for name in job.keys() & table.keys():
             table[name][row] = job[name]
-    _check_all_are_there(path, line_of, workload)
-    return {name: np.array(values, np.int64 if _COLUMNS[name].whole else np.float64) for name, values in table.items()}
+
+    names = read_csv(path, _COLUMNS, take)
+    check_all_told(path, line_of, workload)
+    kinds = {name: np.int64 if _COLUMNS[name].whole else np.float64 for name in FILE_COLUMNS if name in names}
+    return {name: np.array(table[name], kind) for name, kind in kinds.items()}
 
 
-def _value(path: str | Path, line: int, name: str, text: str) -> float:
+def _value(path: str | Path, line: int, name: str, text: str, column: CsvColumn) -> float:
     """Parse one field."""
-    column = _COLUMNS[name]
     pattern = _WHOLE if column.whole else NUMBER
     value: float = -1
     if pattern.fullmatch(text):
         value = int(text) if column.whole else float(text)
-    if not 0 <= value <= column.high or (name == "memory_fraction" and value == 0):
+    if not 0 <= value <= column.high or (column.above_zero and value == 0):
         raise TraceError(path, f"{short(text)!a} is not {column.right}", line=line, field=name)
     return value
 

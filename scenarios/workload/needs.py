@@ -1,11 +1,13 @@
 """What the tasks of a job need of a node: a part of its CPU and of its memory (docs/fractional.md, "Needs").
 
 The column ``cpu_need`` is the part of a node's CPU with which a task runs at full speed, ``memory_fraction`` that of
-its memory which a task holds. A job's width is then its number of tasks.
+its memory which a task holds. A job's width is then its number of tasks. Where the tasks of a job differ, these are
+of its first group of tasks, which needs the most memory, and `GROUP_COLUMNS` tell of the others.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,10 +15,13 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.kernels.parts import GROUP_COLUMNS, NeedsOfTasks, needs_in_columns
 
 NEED_COLUMNS = ("cpu_need", "memory_fraction")
 
-ANNOTATIONS = ("lublin", "hpc2n", "whole")
+_OF_GROUPS = frozenset(itertools.chain(*GROUP_COLUMNS))
+
+ANNOTATIONS = ("lublin", "hpc2n", "whole", "lublin-root")
 """Ways to give needs to jobs of which none are known."""
 
 SEQUENTIAL_NEED = 0.25
@@ -25,11 +30,57 @@ SEQUENTIAL_NEED = 0.25
 _SMALL_MEMORY, _SMALL_SHARE, _LARGEST = 0.1, 0.55, 10
 _HPC2N_CORES = 2
 
+_ROOTED_SHARE, _MEMORY_BESIDE_ROOT = 0.5, 0.25
+
+
+def needs_of(workload: Workload) -> NeedsOfTasks:
+    """Return the groups of tasks of all jobs; where nothing is known a task needs all of a node."""
+    return needs_in_columns(workload.width, workload.columns)
+
 
 def cpu_needs(workload: Workload) -> npt.NDArray[np.float64]:
-    """Return the CPU need of each job's tasks, shape (n,); all of a node where nothing is known."""
-    known = workload.columns.get("cpu_need")
-    return np.ones(len(workload)) if known is None else np.asarray(known, np.float64)
+    """Return the CPU that all tasks of each job need together, in nodes, shape (n,)."""
+    groups = needs_of(workload)
+    found = np.zeros(len(workload))
+    np.add.at(found, groups.row, groups.cpu * groups.tasks)
+    return found
+
+
+def with_largest(workload: Workload) -> Workload:
+    """Return a workload in which every task needs what the largest of its job needs, of CPU and of memory."""
+    groups = needs_of(workload)
+    columns = _without_groups(workload)
+    for name, needs in zip(NEED_COLUMNS, (groups.cpu, groups.memory), strict=True):
+        columns[name] = largest = np.zeros(len(workload))
+        np.maximum.at(largest, groups.row, needs)
+    return workload.replace(columns=columns)
+
+
+def with_groups(workload: Workload, groups: NeedsOfTasks) -> Workload:
+    """Return a workload whose tasks have these needs, and whose widths are how many there are.
+
+    Parameters
+    ----------
+    groups : NeedsOfTasks
+        By job, and by falling memory within a job: one to `MOST_GROUPS` of each.
+    """
+    count = np.bincount(groups.row, minlength=len(workload))
+    place = np.arange(len(groups.row)) - (np.cumsum(count) - count)[groups.row]
+    columns = _without_groups(workload)
+    for number, names in enumerate((("", *NEED_COLUMNS), *GROUP_COLUMNS)):
+        chosen = place == number
+        if number and not chosen.any():
+            break
+        for name, values in zip(names, groups[1:], strict=True):
+            if name:
+                columns[name] = np.zeros(len(workload), values.dtype)
+                columns[name][groups.row[chosen]] = values[chosen]
+    width = np.bincount(groups.row, groups.tasks, minlength=len(workload)).astype(np.int64)
+    return workload.replace(width=width, columns=columns)
+
+
+def _without_groups(workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
+    return {name: values for name, values in workload.columns.items() if name not in _OF_GROUPS}
 
 
 def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> None:
@@ -38,18 +89,50 @@ def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> No
     Raises
     ------
     InputError
-        If a column is missing, or a need is not above 0 and up to 1; with the job and the field.
+        If a column is missing, or a need is not above 0 and up to 1, or groups have more tasks than their job; with the
+        job and the field.
     """
     for name in columns:
-        values = workload.columns.get(name)
-        if values is None:
+        if name not in workload.columns:
             ways = ", ".join(ANNOTATIONS)
             raise InputError(f"{workload.name}: has no column {name}; give its tasks needs, by one of: {ways}")
-        wrong = ~((np.asarray(values) > 0) & (np.asarray(values) <= 1))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            problem = f"job {workload.job_id[row]}: {name} {values[row]} is not above 0 and up to 1, a node's"
-            raise InputError(f"{workload.name}: {problem}")
+        _check_above_zero(workload, name, np.ones(len(workload), np.bool_))
+    for names in GROUP_COLUMNS:
+        if any(name in workload.columns for name in names):
+            _check_group(workload, *names)
+    count = needs_of(workload).tasks
+    if (count < 1).any():
+        row = int(needs_of(workload).row[np.argmax(count < 1)])
+        problem = f"has {workload.width[row]} tasks, and its groups behind the first leave none of them to that"
+        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {problem}")
+
+
+def _check_above_zero(workload: Workload, name: str, is_asked: npt.NDArray[np.bool_]) -> None:
+    values = np.asarray(workload.columns[name])
+    wrong = is_asked & ~((values > 0) & (values <= 1))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        problem = f"job {workload.job_id[row]}: {name} {values[row]} is not above 0 and up to 1, a node's"
+        raise InputError(f"{workload.name}: {problem}")
+
+
+def _check_group(workload: Workload, tasks: str, cpu: str, memory: str) -> None:
+    """Check the columns of one group behind the first."""
+    for name in (tasks, cpu, memory):
+        if name not in workload.columns:
+            raise InputError(f"{workload.name}: has no column {name}; {tasks}, {cpu} and {memory} go together")
+    count = np.asarray(workload.columns[tasks])
+    if (count < 0).any():
+        row = int(np.argmax(count < 0))
+        problem = f"job {workload.job_id[row]}: {tasks} {count[row]} is not a number of tasks"
+        raise InputError(f"{workload.name}: {problem}")
+    is_there = count > 0
+    for name in (cpu, memory):
+        _check_above_zero(workload, name, is_there)
+    wrong = is_there & ~(np.asarray(workload.columns[memory]) <= np.asarray(workload.columns["memory_fraction"]))
+    if wrong.any():
+        problem = f"{memory} is above memory_fraction; the first group of tasks is the one that needs the most"
+        raise InputError(f"{workload.name}: job {workload.job_id[int(np.argmax(wrong))]}: {problem}")
 
 
 def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) -> Workload:
@@ -59,12 +142,13 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
     ----------
     workload : Workload
         For "hpc2n" with the columns ``memory_kb`` and ``requested_memory_kb``, per processor; -1 is unknown.
-    annotation : {"lublin", "hpc2n", "whole"}
+    annotation : {"lublin", "hpc2n", "whole", "lublin-root"}
         For nodes with four cores: a job of one task has one thread, and all others keep their nodes busy; 55% of the
         jobs need a tenth of the memory, the others 20% to 100%. For nodes with two: as the trace of HPC2N says.
-        All of a node.
+        All of a node. As the first, but in half of the jobs of several tasks all of these except one, the root, need
+        a quarter of its memory.
     rng : numpy.random.Generator
-        Two numbers for each job with "lublin", none with the others.
+        Two numbers for each job with "lublin", and then another with "lublin-root"; none with the others.
 
     Returns
     -------
@@ -85,12 +169,27 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
         return _as_hpc2n(workload)
     count = len(workload)
     need, memory = np.ones(count), np.ones(count)
-    if annotation == "lublin":
+    if annotation.startswith("lublin"):
         small = rng.random(count) < _SMALL_SHARE
         large = rng.integers(2, _LARGEST + 1, count) / _LARGEST
         need = np.where(workload.width == 1, SEQUENTIAL_NEED, 1.0)
         memory = np.where(small, _SMALL_MEMORY, large)
-    return workload.replace(columns={**workload.columns, "cpu_need": need, "memory_fraction": memory})
+    found = workload.replace(columns={**_without_groups(workload), "cpu_need": need, "memory_fraction": memory})
+    return _with_roots(found, rng) if annotation == "lublin-root" else found
+
+
+def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
+    """Let all tasks but the first of some jobs need less memory than that."""
+    has_root = (rng.random(len(workload)) < _ROOTED_SHARE) & (workload.width > 1)
+    tasks, cpu, memory = GROUP_COLUMNS[0]
+    others = {
+        tasks: np.where(has_root, workload.width - 1, 0),
+        cpu: np.where(has_root, np.asarray(workload.columns["cpu_need"]), 0.0),
+        memory: np.where(
+            has_root, _MEMORY_BESIDE_ROOT * np.asarray(workload.columns["memory_fraction"], np.float64), 0.0
+        ),
+    }
+    return workload.replace(columns={**workload.columns, **others})
 
 
 def with_load(workload: Workload, nodes: int, load: float) -> Workload:
@@ -131,7 +230,7 @@ def _as_hpc2n(workload: Workload) -> Workload:
     memory = np.clip(part, _SMALL_MEMORY, 1.0)
     threaded = (workload.width % _HPC2N_CORES == 0) & (memory <= 1 / _HPC2N_CORES)
     columns = {
-        **workload.columns,
+        **_without_groups(workload),
         "cpu_need": np.where(threaded, 1.0, 1 / _HPC2N_CORES),
         "memory_fraction": np.where(threaded, memory * _HPC2N_CORES, memory),
     }

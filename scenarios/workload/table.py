@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, not_installed
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
+from gridweave.site.kernels.parts import GROUP_COLUMNS
 
 if TYPE_CHECKING:
     import pandas
@@ -53,6 +54,7 @@ MS_PER_S = 1000
 FRACTION_COLUMNS = (
     *("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction"),
     *("communication_fraction", "cpu_need"),
+    *(name for names in GROUP_COLUMNS for name in names[1:]),
 )
 """Optional columns of parts of one: of a job's run time on each resource, of a node's memory, of the time on one
 site's own network that goes into communication between its nodes, and of a node's CPU that a task can use."""
@@ -63,6 +65,7 @@ OPTIONAL_COLUMNS = (
     *("user", "group", "job_class", "partition", "priority", *FLOAT_COLUMNS),
     *("cpu_kind", "cache_bytes", "message_bytes", "pattern", "memory_kb", "requested_memory_kb"),
     *("input_bytes", "input_site", "output_bytes", "output_site", "cancel_ms"),
+    *(names[0] for names in GROUP_COLUMNS),
 )
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from gridweave.site.allocation import bits_of
-from gridweave.site.job import NodeIntervals, Resources
+from gridweave.site.allocation import bits_of, nodes_of_groups
+from gridweave.site.job import NodeIntervals, Resources, task_groups
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.work import RATE_ONE
 
@@ -24,7 +24,8 @@ class _Run(msgspec.Struct, gc=False):
     """A fragment on the nodes of a site; what it holds is the bits of a number: all are compared in one step.
 
     Where time is shared it may stand still, so that others work on its nodes. Where it has parts of nodes, ``tasks``
-    are the nodes of its tasks, one in so many intervals as there are tasks on it, and what each task needs.
+    are the nodes of its tasks, one in so many intervals as there are tasks on it, group by group, and ``needs`` what
+    these need.
     """
 
     attempt: int
@@ -191,10 +192,12 @@ class History:
         for job_id, run in self._runs[site].items():
             if run.rate and not run.tasks:
                 raise ViolationError(f"{now_ms} ms: job {job_id} works on site {site}, and is on no node")
-            need, held = parts_of_node([run.needs.cpu_need, run.needs.memory])
-            for start, stop in run.tasks:
-                memory[start:stop] += held
-                cpu[start:stop] += need * run.rate
+            groups = task_groups(run.needs, run.width)
+            placed = nodes_of_groups(run.tasks, [group.tasks for group in groups])
+            for group, nodes in zip(groups, placed, strict=True):
+                need, held = parts_of_node([group.cpu_need, group.memory])
+                np.add.at(memory, nodes, held)
+                np.add.at(cpu, nodes, need * run.rate)
         for what, given, has in (("memory", memory, UNIT), ("CPU", cpu, UNIT * RATE_ONE)):
             if (given > has).any():
                 node, part = int(given.argmax()), given.max() / has

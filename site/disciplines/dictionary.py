@@ -79,6 +79,12 @@ def entry_of(policy: Policy) -> Entry:
     return entry_named(policy.discipline)
 
 
+def may_share_nodes(policy: Policy) -> bool:
+    """Return whether several jobs may be on a node, be it that one of them stands still."""
+    entry = entry_of(policy)
+    return entry.shares_nodes or entry.may_pause(policy)
+
+
 def policy_named(name: str) -> Any:
     """Return a policy that has a name of its own.
 

@@ -19,7 +19,7 @@ from gridweave.cli.submit_options import MOST_BYTES, parse_after, parse_array, s
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.configuration import Connection
 from gridweave.site.elements import count_of
-from gridweave.site.job import After, ArrayPlace, JobForm, JobRecord, JobRequest, Program
+from gridweave.site.job import After, ArrayPlace, JobForm, JobRecord, JobRequest, Program, Resources, TaskGroup
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -521,9 +521,27 @@ def test_a_form_has_a_command_of_its_own(here: Elsewhere, shell: Shell) -> None:
     assert request.program.argv == ("./solver",)
 
 
+def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
+    """Each --task-group is one, those of the script first; a job has as many tasks as they have together."""
+    lines = "#GRIDWEAVE --task-group tasks=1,memory=0.5"
+    assert shell("submit", "--task-group", "tasks=7, cpu=0.25, memory=0.1", script(f"#!/bin/sh\n{lines}\n"))[0] == 0
+    (request,) = handed_in(here)
+    assert request.nodes == 8
+    groups = TaskGroup(tasks=1, memory=0.5), TaskGroup(tasks=7, cpu_need=0.25, memory=0.1)
+    assert request.resources == Resources(cpu_need=1.0, memory=0.5, groups=groups)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        (
+            ["--task-group", "cpu=0.5"],
+            "'cpu=0.5': does not say how many tasks that are, from 1; write for example tasks=4",
+        ),
+        (["--task-group", "tasks=0"], "'tasks=0': does not say how many tasks"),
+        (["--task-group", "tasks=2,memory=1.5"], "--task-group: memory 1.5 is not above 0 and up to 1, a node's"),
+        (["--task-group", "tasks=2", "--cpu-need", "0.5"], "leave out --cpu-need and --memory-need"),
+        (["-n", "3", "--task-group", "tasks=2"], "the groups have 2 tasks, and the job 3; say the same, or leave"),
         (["--form", "wide=4"], "--form: 'wide=4': 'wide=4' is not understood; write for example width=4,on=sparc+x86"),
         (["--form", "width=4: "], "--form: 'width=4: ': no command after the colon; write for example width=4: ./so"),
         (["--form", "width=4: ./x 'a"], "the command cannot be read: No closing quotation"),
@@ -533,7 +551,9 @@ def test_a_form_has_a_command_of_its_own(here: Elsewhere, shell: Shell) -> None:
         (["-n", "2", "--form", "width=4"], "nodes is 2, and the widest form has the width 4; say the same, or leave"),
     ],
 )
-def test_forms_that_are_none_are_refused(here: Elsewhere, shell: Shell, options: list[str], says: str) -> None:
+def test_forms_and_groups_that_are_none_are_refused(
+    here: Elsewhere, shell: Shell, options: list[str], says: str
+) -> None:
     """In one line, before anything is handed in."""
     status, _, err = shell("submit", *options, "--", "true")
     assert (status, len(err.splitlines())) == (2, 1)

@@ -96,6 +96,26 @@ def test_the_files_of_serve_fit_each_other() -> None:
         assert far.accepts_file == table["uplink"]["token_file"]
 
 
+def test_the_clusters_of_the_profile_are_those_of_its_grid() -> None:
+    """The script makes the clusters that the grid's file names, with as many nodes; they lie apart from all else."""
+    sites = tomllib.loads((DOCKER / "slurm.toml").read_text(encoding="utf-8"))["sites"]
+    made = re.findall(r"(?m)^cluster (\w+) (\d+) \d+$", (DOCKER / "slurm.sh").read_text(encoding="utf-8"))
+    assert [(site["name"], str(site["nodes"])) for site in sites] == made
+    assert [site["slurm"]["conf"] for site in sites] == [f"/etc/slurm/{name}.conf" for name, _ in made]
+    page = (ROOT / "docs" / "join-clusters.md").read_text(encoding="utf-8")
+    (toml,) = re.findall(r"(?m)^```toml\n(\[grid\](?:.*\n)*?)^```$", page)
+    written = tomllib.loads(toml)
+    for site in written["sites"]:
+        site["slurm"]["folder"] = "/var/lib/gridweave/shared"
+    assert written == tomllib.loads((DOCKER / "slurm.toml").read_text(encoding="utf-8")), (
+        "the page is of other clusters"
+    )
+    service = compose_file()["services"]["clusters"]
+    assert (service["profiles"], service["networks"], service.get("ports")) == (["slurm"], ["clusters"], None)
+    assert set(service["cap_add"]) == NEEDED_BY_A_LAUNCHER | {"DAC_OVERRIDE"}
+    assert "secrets" not in service
+
+
 def test_what_containers_write_has_a_bound() -> None:
     """Every service rotates its log: a container that runs for a year does not fill the disk."""
     for name, service in compose_file()["services"].items():

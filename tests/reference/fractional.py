@@ -1,7 +1,8 @@
 """Fractional scheduling once more, slow and plain, as docs/fractional.md states it.
 
-Nodes are lists of (job, task), yields are exact fractions until they are rounded to a rate, and everything is worked
-out anew at every instant. Only the rounding of the page is shared: needs and memory in millionths, rates in 2**-16.
+Every task stands for itself, whether others of its job are like it or not; yields are exact fractions until they are
+rounded to a rate, and everything is worked out anew at every instant. Only the rounding of the page is shared: needs
+and memory in millionths, rates in 2**-16.
 """
 
 from __future__ import annotations
@@ -34,17 +35,15 @@ class Algorithm:
 
 @dataclass
 class Job:
-    """A job; need and memory of each task are millionths of a node, ``share`` is a fraction."""
+    """A job; of each task its need and its memory, in millionths of a node; ``share`` is a fraction."""
 
     job_id: int
     submit_ms: int
     run_ms: int
-    tasks: int
-    need: int
-    memory: int
+    tasks: list[tuple[int, int]]
     weight: Fraction = Fraction(1)
     share: Fraction = Fraction(1)
-    nodes: list[int] = field(default_factory=list)  # of its tasks; empty if it is on none
+    nodes: list[int] = field(default_factory=list)  # of each of its tasks; empty if it is on none
     virtual: int = 0  # in 2**-16 ms
     rate: int = 0
     yield_: int = 0
@@ -54,6 +53,18 @@ class Job:
     preempted: int = 0
     migrated: int = 0
     moved: int = 0
+
+    def __post_init__(self) -> None:
+        """Let the tasks that need the most memory be the first, and of these those with the largest need."""
+        self.tasks = sorted(self.tasks, key=lambda task: (-task[1], -task[0]))
+
+    def need_on(self, node: int) -> int:
+        """Return what its tasks on a node need of the CPU."""
+        return sum(need for (need, _), at in zip(self.tasks, self.nodes, strict=False) if at == node)
+
+    def memory_on(self, node: int) -> int:
+        """Return the memory of its tasks on a node."""
+        return sum(memory for (_, memory), at in zip(self.tasks, self.nodes, strict=False) if at == node)
 
     def priority(self, now_ms: int) -> float:
         """Return flow time / (virtual time)^2."""
@@ -73,11 +84,11 @@ class Site:
 
     def load(self, node: int) -> int:
         """Return the sum of the needs on a node."""
-        return sum(job.need * job.nodes.count(node) for job in self.jobs)
+        return sum(job.need_on(node) for job in self.jobs)
 
     def memory(self, node: int) -> int:
         """Return the memory that is used on a node."""
-        return sum(job.memory * job.nodes.count(node) for job in self.jobs)
+        return sum(job.memory_on(node) for job in self.jobs)
 
     def rising(self) -> list[Job]:
         """Return the jobs, the lowest priority first; of two alike the later submission."""
@@ -88,17 +99,13 @@ class Site:
 
     def greedy(self, job: Job) -> bool:
         """Place a job on the least loaded nodes that have room."""
-        placed: list[int] = []
-        for _ in range(job.tasks):
-            fitting = [
-                node
-                for node in range(self.n_nodes)
-                if self.memory(node) + job.memory * (placed.count(node) + 1) <= UNIT
-            ]
+        for _, memory in job.tasks:
+            fitting = [node for node in range(self.n_nodes) if self.memory(node) + memory <= UNIT]
             if not fitting:
+                job.nodes = []
                 return False
-            placed.append(min(fitting, key=lambda node: (self.load(node) + job.need * placed.count(node), node)))
-        job.nodes = sorted(placed)
+            # What is placed of the job counts with the rest.
+            job.nodes = [*job.nodes, min(fitting, key=lambda node: (self.load(node), node))]
         return True
 
     def could_start(self, job: Job) -> bool:
@@ -135,51 +142,49 @@ class Site:
 
     # Sections 4.3 and 4.7
 
-    def required(self, job: Job, percent: int, horizon_ms: int) -> int:
-        """Return the CPU that a task is to have at a level of the search."""
+    def required(self, job: Job, percent: int, horizon_ms: int) -> list[int]:
+        """Return the CPU that each task is to have at a level of the search."""
         if horizon_ms == 0:
             wanted = min(UNIT, math.floor(percent * 10_000 * job.share))
         else:
             flow_ms = self.now_ms - job.submit_ms + horizon_ms
             exact = percent * 10_000 * (flow_ms / horizon_ms) - UNIT * (job.virtual / 65536.0 / horizon_ms)
             wanted = int(min(float(UNIT), max(0.0, exact)))
-        return math.ceil(Fraction(job.need * wanted, UNIT))
+        return [math.ceil(Fraction(need * wanted, UNIT)) for need, _ in job.tasks]
 
     def packed(
         self, jobs: Sequence[Job], pinned: Sequence[Job], percent: int, horizon_ms: int
     ) -> dict[int, list[int]] | None:
         """Return the nodes of each job's tasks by job id, None if they do not fit."""
         cpu, memory = [UNIT] * self.n_nodes, [UNIT] * self.n_nodes
-        required = {job.job_id: self.required(job, percent, horizon_ms) for job in jobs}
-        found: dict[int, list[int]] = {job.job_id: [] for job in jobs}
+        found: dict[int, list[int]] = {job.job_id: [-1] * len(job.tasks) for job in jobs}
+        free = []
         for job in jobs:
-            if job in pinned:
-                found[job.job_id] = list(job.nodes)
-                for node in job.nodes:
-                    cpu[node] -= required[job.job_id]
-                    memory[node] -= job.memory
+            for place, required in enumerate(self.required(job, percent, horizon_ms)):
+                held = job.tasks[place][1]
+                if job in pinned:
+                    node = found[job.job_id][place] = job.nodes[place]
+                    cpu[node] -= required
+                    memory[node] -= held
+                else:
+                    free.append((job.job_id, place, required, held))
         if min(cpu) < 0 or min(memory) < 0:
             return None
-        free = [job for job in jobs if job not in pinned]
-        free.sort(key=lambda job: -max(required[job.job_id], job.memory))  # stable: the earlier submission first
-        by_cpu = [job for job in free if required[job.job_id] >= job.memory]
-        by_memory = [job for job in free if required[job.job_id] < job.memory]
+        free.sort(key=lambda task: -max(task[2:]))  # stable: the earlier submission first
+        by_cpu = [task for task in free if task[2] >= task[3]]
+        by_memory = [task for task in free if task[2] < task[3]]
         for node in range(self.n_nodes):
             while True:
                 lists = [by_cpu, by_memory] if cpu[node] >= memory[node] else [by_memory, by_cpu]
-                fitting = [
-                    job
-                    for job in lists[0] + lists[1]
-                    if len(found[job.job_id]) < job.tasks
-                    and required[job.job_id] <= cpu[node]
-                    and job.memory <= memory[node]
-                ]
+                fitting = [task for task in lists[0] + lists[1] if task[2] <= cpu[node] and task[3] <= memory[node]]
                 if not fitting:
                     break
-                found[fitting[0].job_id].append(node)
-                cpu[node] -= required[fitting[0].job_id]
-                memory[node] -= fitting[0].memory
-        return found if all(len(found[job.job_id]) == job.tasks for job in jobs) else None
+                job_id, place, required, held = fitting[0]
+                found[job_id][place] = node
+                cpu[node] -= required
+                memory[node] -= held
+                (by_cpu if required >= held else by_memory).remove(fitting[0])
+        return None if by_cpu or by_memory else found
 
     def mcb8(self, horizon_ms: int = 0) -> None:
         """Place all jobs anew."""
@@ -217,9 +222,9 @@ class Site:
         while len(done) < len(running):
             levels = {}
             for node in range(self.n_nodes):
-                on_it = [(job, job.nodes.count(node)) for job in running if node in job.nodes]
-                wants = sum(job.need * n * int(job.share * 1000) for job, n in on_it if job.job_id not in done)
-                given = sum(job.need * n * done[job.job_id] for job, n in on_it if job.job_id in done)
+                on_it = [(job, job.need_on(node)) for job in running if node in job.nodes]
+                wants = sum(need * int(job.share * 1000) for job, need in on_it if job.job_id not in done)
+                given = sum(need * done[job.job_id] for job, need in on_it if job.job_id in done)
                 if wants:
                     levels[node] = (UNIT * RATE_ONE - given) * 1000 // wants
             left = [job for job in running if job.job_id not in done]
@@ -249,7 +254,7 @@ class Site:
             return {
                 node
                 for node in range(self.n_nodes)
-                if sum(job.need * job.nodes.count(node) * yields[job.job_id] for job in running) > UNIT * RATE_ONE
+                if sum(job.need_on(node) * yields[job.job_id] for job in running) > UNIT * RATE_ONE
             }
 
         inverse = 0
@@ -320,17 +325,18 @@ class Site:
                     self.greedy_by_pausing(job, how.on_submit == "GreedyPM")
 
     def _settle(self, job: Job, were: list[int]) -> None:
-        stayed = sum((Counter(were) & Counter(job.nodes)).values())
+        # Which of several tasks that are alike is on a node makes no difference.
+        moved = Counter(zip(job.tasks, job.nodes, strict=False)) - Counter(zip(job.tasks, were, strict=False))
         if job.nodes and job.start_ms is None:
             job.start_ms = self.now_ms
-        elif job.nodes and stayed < job.tasks:
+        elif job.nodes and moved:
             job.pays_until_ms = self.now_ms + self.how.penalty_ms
             job.migrated += bool(were)
-            job.moved += (job.tasks - stayed) * job.memory
+            job.moved += sum(memory for (_, memory), _ in moved.elements())
         elif were and not job.nodes:
             job.preempted += 1
             job.pays_until_ms = 0
-            job.moved += job.tasks * job.memory
+            job.moved += sum(memory for _, memory in job.tasks)
 
     def next_ms(self) -> int | None:
         """Return the next instant at which anything happens by itself."""
@@ -363,5 +369,5 @@ def check(site: Site) -> None:
     """Check what must always hold."""
     for node in range(site.n_nodes):
         assert site.memory(node) <= UNIT, "a node is above its memory"
-        cpu = sum(job.need * job.nodes.count(node) * job.yield_ for job in site.jobs)
+        cpu = sum(job.need_on(node) * job.yield_ for job in site.jobs)
         assert cpu <= UNIT * RATE_ONE, "a node gives more CPU than it has"

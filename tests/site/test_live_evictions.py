@@ -260,7 +260,7 @@ def test_where_jobs_are_paused_the_evicted_stands_still_on_its_machine() -> None
     assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
     assert [each for each in commands if isinstance(each, PaceRun)] == [PaceRun("m0", OWN, 1, False)]
     assert [each for each in commands if isinstance(each, EndRun)] == []
-    assert notes(commands, OWN) == ["evicted"]
+    assert notes(commands, OWN) == ["paused"]
     north.handle(20_005, RunStarted("m0", OWN + 1, 1))
     told = north.forecast(30_000, OWN)
     assert told is not None
@@ -277,6 +277,7 @@ def test_where_jobs_are_paused_the_evicted_stands_still_on_its_machine() -> None
         # It is past its first limit, which was 100 s after its start.
         commands = each.handle(69_000, RunEnded("m0", OWN + 1, 1, "finished"))
         assert [order for order in commands if isinstance(order, PaceRun)] == [PaceRun("m0", OWN, 1, True)]
+        assert notes(commands, OWN) == ["resumed"]
         assert each.handle(140_000) == []
         low = each.book.records[OWN]
         assert (low.state, low.attempt, low.starts) == ("running", 1, 1)

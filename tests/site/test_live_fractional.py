@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.job import Accepted, Declined, JobRequest, Noted, Program, Resources, SignalName
+from gridweave.site.job import (
+    Accepted,
+    ArrayPlace,
+    Declined,
+    JobRequest,
+    Noted,
+    Program,
+    Resources,
+    SignalName,
+    TaskGroup,
+    needs_of_groups,
+    request_problem,
+)
 from gridweave.site.launch import NodePart
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
@@ -79,6 +91,38 @@ def test_tasks_on_two_machines_get_their_parts_of_each() -> None:
     do(north, 1, *(RunStarted(machine, OWN, 1) for machine in "ab"))
     commands = do(north, 5, job("second", 2, 1.0, 0.3, checkpoint_signal="USR1"))
     assert {each.at_ms for each in of(commands, PaceRun)} == {5 + PACE_MARGIN_MS}
+
+
+def test_tasks_that_differ_have_their_ranks_and_their_parts_of_each_machine() -> None:
+    """The root, which needs the most, is placed first, on a; its rank is the last, as it is told last."""
+    north = site(1, 1)
+    groups = TaskGroup(tasks=3, cpu_need=0.5, memory=0.3), TaskGroup(tasks=1, cpu_need=1.0, memory=0.7)
+    program = Program(argv=("true",), checkpoint_signal="USR1")
+    request = JobRequest(program=program, nodes=4, limit_ms=100_000, resources=needs_of_groups(groups))
+    starts = of(do(north, 0, UserSubmitted("first", request)), StartRun)
+    ranks = {each.machine: [rank.rank for rank in each.launch.ranks] for each in starts}
+    assert ranks == {"a": [0, 3], "b": [1, 2]}
+    assert {each.machine: each.launch.part for each in starts} == {"a": NodePart(1.5, 1.0), "b": NodePart(1.0, 0.6)}
+    do(north, 1, *(RunStarted(machine, OWN, 1) for machine in "ab"))
+    (told,) = {each.speed for each in of(do(north, 5, job("second", 1, 1.0, 0.3, checkpoint_signal="USR1")), PaceRun)}
+    assert told == 0.5  # the second goes to b, where there was less load, and fills it up
+
+
+@pytest.mark.parametrize(
+    ("nodes", "memory", "elements", "why"),
+    [
+        (4, float("nan"), (), "resources: memory nan is not above 0 and up to 1"),
+        (3, 0.1, (), "nodes is 3, and the groups have 4 tasks; say the same, or leave nodes out"),
+        (4, 0.1, ((1, 9),), "groups of tasks are not for a packed array"),
+    ],
+)
+def test_groups_that_do_not_go_with_their_job_are_refused(nodes: int, memory: float, elements: Any, why: str) -> None:
+    """In one line, before anything of it is placed."""
+    groups = [TaskGroup(tasks=1, memory=0.5), TaskGroup(tasks=3, memory=memory)]
+    array = ArrayPlace(name="sweep", index=1, elements=elements) if elements else None
+    resources = needs_of_groups(groups)
+    request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1_000, resources=resources, array=array)
+    assert (request_problem(request) or "").startswith(why)
 
 
 def test_who_is_paused_goes_on_elsewhere_if_it_says_that_it_can() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Coroutine
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridweave.site.batch.plan import BatchPlan
@@ -29,13 +28,12 @@ class BatchSiteActor(SiteActor):
     def make_desk(self) -> SiteDesk:
         """Return the desk of the site."""
         from gridweave.site.batch.service.ended import output_of
-        from gridweave.site.batch.service.folder import SharedFolder
-        from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper
+        from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
         from gridweave.site.service.desk import SiteDesk
 
-        folder = SharedFolder(Path(self._batch.folder))
         driver = self.make_driver(BatchSiteDriver)
         assert isinstance(driver, BatchSiteDriver), "made as another"
+        folder = shared_folder(driver, self._batch)
         self._hub, self._keeper = make_keeper(driver, folder, self._batch)
         return SiteDesk(driver, uplink=self.uplink_status, read=partial(output_of, folder))
 

@@ -29,14 +29,21 @@ class SiteAddress(msgspec.Struct, frozen=True):
 class SharedFolder:
     """A folder that every node sees under the same path, and that nobody but the account of the site can read.
 
+    Parameters
+    ----------
+    path : pathlib.Path
+    token : str
+        By which the site knows its own allocations; another for each journal, as one that is begun anew counts its jobs
+        from the start. Left out by who needs none of them.
+
     Raises
     ------
     InputError
         If it cannot be made or written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, token: str = "") -> None:
+        self.path, self.prefix = path, f"gw-{token}-"
         try:
             (path / "nodes").mkdir(parents=True, exist_ok=True)
             path.chmod(0o700)
@@ -50,13 +57,6 @@ class SharedFolder:
         if not place.exists():
             write_whole(place, secrets.token_bytes(SECRET_BYTES))
         return place.read_bytes()
-
-    def token(self) -> str:
-        """Return what the names of this site's allocations begin with, and those of no other's do."""
-        place = self.path / "token"
-        if not place.exists():
-            write_whole(place, secrets.token_hex(4).encode())
-        return place.read_text(encoding="ascii")
 
     def set_address(self, address: SiteAddress) -> None:
         """Tell the nodes where the site hears them now."""
@@ -82,7 +82,7 @@ class SharedFolder:
         """Return the folders of nodes that have, or had, a part of an attempt of a job."""
         # The name of an allocation ends with the job, or 0 for a pilot, and the number under which it was asked for.
         nodes = self.path / "nodes"
-        found = [*nodes.glob(f"*-{key[0]}-*"), *nodes.glob(f"*-{PILOT}-*")]
+        found = [*nodes.glob(f"{self.prefix}{key[0]}-*"), *nodes.glob(f"{self.prefix}{PILOT}-*")]
         return sorted(folder for folder in found if piece_folder(folder, key).exists())
 
     def tidy(self, kept: Collection[str], keep: int = KEEP_NODES) -> None:

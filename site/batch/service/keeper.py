@@ -75,7 +75,7 @@ class BatchKeeper:
     ) -> None:
         self._driver, self._system, self._hub = driver, system, hub
         self._folder, self._settings = folder, settings
-        self._prefix = f"gw-{folder.token()}-"
+        self._prefix = folder.prefix
         self._view: BatchView | None = None
         self._steps: Steps = ()
         # What was asked for since the last look began, and of which of these it is not known whether that was heard.

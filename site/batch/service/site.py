@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from gridweave.site.batch.plan import BatchPlan
@@ -25,6 +26,11 @@ class BatchSiteDriver(SiteDriver):
         super().act(commands)
         if self.hub is not None:
             self.hub.news.set()
+
+
+def shared_folder(driver: SiteDriver, plan: BatchPlan) -> SharedFolder:
+    """Return the folder that a site shares with its nodes; what was asked for by another journal is not its own."""
+    return SharedFolder(Path(plan.folder), driver.journal.journal_id[:8])
 
 
 def make_keeper(

@@ -61,12 +61,22 @@ def _tasks_on_nodes(state: FractionalSite, slots: IntArray) -> tuple[int, coo_ar
     """Return the number of nodes with tasks, and the need of each job on each of them."""
     from scipy.sparse import coo_array
 
-    jobs = state.jobs[slots]
-    widths = jobs["width"]
-    entries = np.repeat(jobs["first"] - np.cumsum(widths) + widths, widths) + np.arange(widths.sum())
-    nodes, row = np.unique(state.tasks[entries], return_inverse=True)
-    job, needs = np.repeat(np.arange(len(slots)), widths), np.repeat(jobs["need"] / UNIT, widths)
+    widths = state.jobs["width"][slots]
+    nodes, row = np.unique(np.concatenate([_nodes_of_tasks(state, slot) for slot in slots]), return_inverse=True)
+    needs = np.concatenate([_needs_of_tasks(state, slot) for slot in slots]) / UNIT
+    job = np.repeat(np.arange(len(slots)), widths)
     return len(nodes), coo_array((needs, (row, job)), shape=(len(nodes), len(slots)))
+
+
+def _nodes_of_tasks(state: FractionalSite, slot: int) -> IntArray:
+    job = state.jobs[slot]
+    return state.tasks[job["first"] : job["first"] + job["width"]]
+
+
+def _needs_of_tasks(state: FractionalSite, slot: int) -> IntArray:
+    job = state.jobs[slot]
+    groups = state.groups[job["first_group"] : job["end_group"]]
+    return np.repeat(groups["need"], groups["count"])
 
 
 def _least_stretch(
@@ -113,11 +123,10 @@ def _take_over(state: FractionalSite, slots: IntArray, yields: FloatArray) -> No
     state.jobs["yield_"][slots] = rates
     used = np.zeros(len(state.nodes), np.int64)
     for slot in slots.tolist():
-        job = state.jobs[slot]
-        np.add.at(used, state.tasks[job["first"] : job["first"] + job["width"]], job["need"] * job["yield_"])
+        needs = _needs_of_tasks(state, slot)
+        np.add.at(used, _nodes_of_tasks(state, slot), needs * state.jobs["yield_"][slot])
     for slot, before in zip(slots.tolist(), had.tolist(), strict=True):
-        job = state.jobs[slot]
-        nodes = state.tasks[job["first"] : job["first"] + job["width"]]
-        while job["yield_"] > before and (used[nodes] > UNIT * RATE_ONE).any():
+        nodes, needs = _nodes_of_tasks(state, slot), _needs_of_tasks(state, slot)
+        while state.jobs["yield_"][slot] > before and (used[nodes] > UNIT * RATE_ONE).any():
             state.jobs["yield_"][slot] -= 1
-            np.add.at(used, nodes, -job["need"])
+            np.add.at(used, nodes, -needs)

@@ -8,11 +8,12 @@ import numpy as np
 
 from gridweave.errors import InputError
 from gridweave.site.disciplines.compiled import CompiledSite, Ints, Jobs, OwnFigures, rows_without
-from gridweave.site.disciplines.fractional.discipline import share_of, why_no_room
+from gridweave.site.disciplines.fractional.discipline import share_of
+from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups, merged, why_no_room
 from gridweave.site.disciplines.fractional.kernels.rules import FractionalRules
 from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, empty_fractional
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.kernels.parts import UNIT, parts_of_node
+from gridweave.site.kernels.parts import UNIT, needs_in_columns, parts_of_node
 
 MAX_TASKS = 2**28
 """Tasks of a workload that there is room for: two gigabytes for each of three lists."""
@@ -20,9 +21,10 @@ MAX_TASKS = 2**28
 
 def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
     """Return an idle site with its table of jobs filled in; they have the needs that the entry names."""
-    refused = _refusals(jobs, nodes)
+    groups = groups_of_jobs(jobs)
+    refused = _refusals(jobs, groups, nodes)
     rows = rows_without(jobs, refused)
-    state = _idle_site(jobs, rows, nodes)
+    state = _idle_site(jobs, groups, rows, nodes)
 
     def figures() -> OwnFigures:
         columns = {
@@ -38,24 +40,35 @@ def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week_offset_
     )
 
 
-def _refusals(jobs: Jobs, nodes: int) -> dict[int, str]:
+def groups_of_jobs(jobs: Jobs) -> TaskGroups:
+    """Return the groups of tasks of all jobs, by their rows."""
+    row, count, cpu, memory = needs_in_columns(jobs.width, jobs.columns)
+    return merged(TaskGroups(row, count, parts_of_node(cpu), parts_of_node(memory)))
+
+
+def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
     """Return why jobs can never run, by their ids."""
-    memory = parts_of_node(jobs.columns["memory_fraction"])
-    never = np.flatnonzero(jobs.width > nodes * (UNIT // memory))
-    found = zip(jobs.job_id[never].tolist(), jobs.width[never].tolist(), memory[never].tolist(), strict=True)
-    return {job_id: why_no_room(width, memory, nodes) or "" for job_id, width, memory in found}
+    # Those whose tasks are alike, and have room, need not be asked for one by one.
+    has_room = groups.tasks <= nodes * (UNIT // groups.memory)
+    is_alone = np.bincount(groups.job, minlength=len(jobs)) == 1
+    asked = np.unique(groups.job[~(has_room & is_alone[groups.job])]).tolist()
+    reasons = {int(jobs.job_id[row]): why_no_room(groups.of(row), nodes) for row in asked}
+    return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
 
 
-def _idle_site(jobs: Jobs, rows: Ints, nodes: int) -> FractionalSite:
+def _idle_site(jobs: Jobs, groups: TaskGroups, rows: Ints, nodes: int) -> FractionalSite:
     width = jobs.width[rows]
     if int(width.sum()) > MAX_TASKS:
         raise InputError(f"{jobs.name}: has {int(width.sum()):,} tasks; there is room for {MAX_TASKS:,}")
-    state = empty_fractional(nodes, slots=len(rows), pool=int(width.sum()))
+    place = np.full(len(jobs), -1)
+    place[rows] = np.arange(len(rows))
+    played = place[groups.job] >= 0
+    groups = TaskGroups(place[groups.job[played]], *(column[played] for column in groups[1:]))
+    state = empty_fractional(nodes, slots=len(rows), groups=len(groups.job), pool=int(width.sum()))
     for name in ("submit_ms", "job_id", "width", "estimate_ms"):
         state.jobs[name] = getattr(jobs, name)[rows]
-    state.jobs["need"] = parts_of_node(jobs.columns["cpu_need"][rows])
-    state.jobs["memory"] = parts_of_node(jobs.columns["memory_fraction"][rows])
     weights = jobs.columns.get("weight", np.ones(len(jobs)))[rows]
     state.jobs["weight"] = [share_of(weight) for weight in weights.tolist()]
-    state.jobs["first"], state.jobs["start_ms"] = np.cumsum(width) - width, -1
+    state.jobs["start_ms"] = -1
+    enter_groups(state, np.arange(len(rows)), groups, 0, 0)
     return state

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Self
 
 import numpy as np
 
-from gridweave.jit import Ints, Record
+from gridweave.jit import Ints, Record, Records
 from gridweave.site.allocation import intervals_of
 from gridweave.site.disciplines.fractional.averages import average_yields
+from gridweave.site.disciplines.fractional.groups import enter_groups, groups_of_job, why_no_room
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import (
     STRETCH_PER,
     give_yields,
@@ -33,14 +35,11 @@ from gridweave.site.disciplines.fractional.kernels.state import (
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, nodes_text
-from gridweave.site.job import Job, NodeIntervals, Resources, Running
+from gridweave.site.job import Job, NodeIntervals, Running, TaskGroup, task_groups
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_of
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
-
-WHOLE_NODE = Resources()
-"""What a task is taken to need of which nothing is known."""
 
 
 class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
@@ -66,7 +65,7 @@ class Fractional:
 
     def __init__(self, nodes: int, policy: FractionalPolicy, week_offset_ms: int = 0) -> None:
         self._policy, self._codes = policy, policy.codes()
-        self._state = empty_fractional(nodes, slots=FIRST_SLOTS, pool=FIRST_SLOTS)
+        self._state = empty_fractional(nodes, slots=FIRST_SLOTS, groups=FIRST_SLOTS, pool=FIRST_SLOTS)
         self._slots = JobSlots()
         # What the driver was told of each running job.
         self._rate: dict[int, int] = {}
@@ -91,42 +90,52 @@ class Fractional:
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
-        return why_no_room(job.width, int(parts_of_node(_resources(job).memory)), len(self._state.nodes))
+        return why_no_room(groups_of_job(_told(job)), len(self._state.nodes))
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
-        if self._slots.is_full:
-            self._grow(self._slots.double(), len(self._state.tasks))
-        used = int(self._state.counters["n_pool"][0])
-        if used + job.width > len(self._state.tasks):
-            self._grow(self._slots.count, 2 * (self._pack_pool() + job.width))
-            used = int(self._state.counters["n_pool"][0])
-        self._state.counters["n_pool"] += job.width
-        slot = self._slots.enter(job)
-        needs = _resources(job)
+        groups = groups_of_job(_told(job))
+        self._make_room(job.width, len(groups.job))
+        counters, slot = self._state.counters[0], self._slots.enter(job)
         self._state.jobs[slot] = np.zeros((), FRACTIONAL_JOB)
         row = self._state.jobs[slot]
         row["submit_ms"], row["job_id"], row["width"] = now_ms, job.job_id, job.width
-        row["estimate_ms"], row["first"], row["start_ms"] = job.estimate_ms, used, -1
-        row["need"], row["memory"] = parts_of_node(needs.cpu_need), parts_of_node(needs.memory)
+        row["estimate_ms"], row["start_ms"] = job.estimate_ms, -1
         row["weight"] = row["share"] = share_of(job.weight)
+        enter_groups(self._state, np.array([slot]), groups, int(counters["n_groups"]), int(counters["n_pool"]))
+        counters["n_groups"] += len(groups.job)
+        counters["n_pool"] += job.width
         fractional_submitted(self._state, np.int64(slot))
 
-    def _pack_pool(self) -> int:
-        """Move the tasks of the jobs that are here to the beginning of the pool; return how many there are."""
-        used = 0
-        for slot in sorted(self._here().tolist(), key=lambda slot: int(self._state.jobs["first"][slot])):
-            first, width = (int(self._state.jobs[name][slot]) for name in ("first", "width"))
-            self._state.tasks[used : used + width] = self._state.tasks[first : first + width]
-            self._state.jobs["first"][slot] = used
-            used += width
-        self._state.counters["n_pool"] = used
-        return used
+    def _make_room(self, tasks: int, groups: int) -> None:
+        """Have a free slot, and room in the pools behind what is there."""
+        if self._slots.is_full:
+            self._grow(self._slots.double(), len(self._state.groups), len(self._state.tasks))
+        counters = self._state.counters[0]
+        has_tasks = counters["n_pool"] + tasks <= len(self._state.tasks)
+        if not has_tasks or counters["n_groups"] + groups > len(self._state.groups):
+            self._pack_pools()
+            counters = self._state.counters[0]
+            most = 2 * (int(counters["n_groups"]) + groups), 2 * (int(counters["n_pool"]) + tasks)
+            self._grow(self._slots.count, *most)
 
-    def _grow(self, slots: int, pool: int) -> None:
+    def _pack_pools(self) -> None:
+        """Move the groups and the tasks of the jobs that are here to the beginning of the pools."""
+        state, n_groups, used = self._state, 0, 0
+        for slot in sorted(self._here().tolist(), key=lambda slot: int(state.jobs["first"][slot])):
+            row = state.jobs[slot]
+            groups, tasks = self._groups_of(row).copy(), self._tasks_of(row).copy()
+            groups["first"] += used - row["first"]
+            row["first"], row["first_group"], row["end_group"] = used, n_groups, n_groups + len(groups)
+            self._groups_of(row)[:], self._tasks_of(row)[:] = groups, tasks
+            n_groups, used = n_groups + len(groups), used + len(tasks)
+        state.counters["n_groups"], state.counters["n_pool"] = n_groups, used
+
+    def _grow(self, slots: int, groups: int, pool: int) -> None:
         """Move into longer arrays."""
         old = self._state
-        self._state = empty_fractional(len(old.nodes), slots=slots, pool=max(pool, len(old.tasks)))
+        most = {"groups": max(groups, len(old.groups)), "pool": max(pool, len(old.tasks))}
+        self._state = empty_fractional(len(old.nodes), slots=slots, **most)
         copy_into(self._state, old)
 
     def ended(self, now_ms: int, job_id: int) -> None:
@@ -190,14 +199,26 @@ class Fractional:
         return sorted(told)
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes of a job, each once for every task on it, and no hardware threads."""
-        row = self._state.jobs[self._slots.of[job_id]]
+        """Return the nodes of a job, each once for every task on it, group by group; and no hardware threads."""
+        slot = self._slots.of[job_id]
+        row = self._state.jobs[slot]
         if row["status"] != RUNS:
             return (), ()
-        return intervals_of_numbers(self._tasks_of(row).tolist()), ()
+        nodes_of = {}
+        for group in self._groups_of(row):
+            tasks = self._state.tasks[group["first"] : group["first"] + group["count"]]
+            nodes_of[int(group["need"]), int(group["memory"])] = iter(tasks.tolist())
+        found: NodeIntervals = ()
+        for told in _told(self._slots.jobs[slot]):
+            alike = nodes_of[int(parts_of_node(told.cpu_need)), int(parts_of_node(told.memory))]
+            found += intervals_of_numbers(list(itertools.islice(alike, told.tasks)))
+        return found, ()
 
     def _tasks_of(self, row: Record) -> Ints:
         return self._state.tasks[row["first"] : row["first"] + row["width"]]
+
+    def _groups_of(self, row: Record) -> Records:
+        return self._state.groups[row["first_group"] : row["end_group"]]
 
     def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
         """Return how often a job was paused and moved, and how much of nodes' memory went over the network for it."""
@@ -287,12 +308,15 @@ class Fractional:
         """Return why a waiting job has not started."""
         job = self._slots.job(job_id)
         ahead = [other.job_id for other, _ in self.waiting()].index(job_id)
-        memory, nodes = _resources(job).memory, self._state.nodes
-        room = int(((UNIT - nodes["memory"]) // int(parts_of_node(memory))).sum())
-        tasks = "1 task that needs" if job.width == 1 else f"{job.width} tasks that each need"
+        wants = "; ".join(self._memory_text(group) for group in _told(job))
+        return SiteReason(ahead=ahead, reason=f"it has {wants}; it is looked at again {self._next_chance()}")
+
+    def _memory_text(self, group: TaskGroup) -> str:
+        nodes = self._state.nodes
+        room = int(((UNIT - nodes["memory"]) // int(parts_of_node(group.memory))).sum())
+        tasks = "1 task that needs" if group.tasks == 1 else f"{group.tasks} tasks that each need"
         room_text = f"there is room for {room} such tasks on {nodes_text(len(nodes))}"
-        reason = f"it has {tasks} {memory:.0%} of a node's memory, and {room_text}"
-        return SiteReason(ahead=ahead, reason=f"{reason}; it is looked at again {self._next_chance()}")
+        return f"{tasks} {group.memory:.0%} of a node's memory, and {room_text}"
 
     def _next_chance(self) -> str:
         if self._codes.periodic:
@@ -306,7 +330,7 @@ class Fractional:
     def restore(self, state: FractionalState) -> None:
         """Take in what was known of the jobs and nodes."""
         self._slots.restore(state.slots)
-        fresh = empty_fractional(len(self._state.nodes), slots=self._slots.count, pool=pool_of(state.arrays))
+        fresh = empty_fractional(len(self._state.nodes), slots=self._slots.count, **pools_of(state.arrays))
         self._state = restored_arrays(fresh, state.arrays)
         self._rate = state.rates
 
@@ -318,9 +342,12 @@ class Fractional:
         for row in state.jobs[here]:
             if row["status"] == RUNS:
                 tasks = self._tasks_of(row)
-                np.add.at(load, tasks, row["need"])
-                np.add.at(memory, tasks, row["memory"])
-                np.add.at(given, tasks, row["need"] * row["yield_"])
+                groups = self._groups_of(row)
+                assert groups["count"].sum() == row["width"], "a task is in no group"
+                needs = np.repeat(groups["need"], groups["count"])
+                np.add.at(load, tasks, needs)
+                np.add.at(memory, tasks, np.repeat(groups["memory"], groups["count"]))
+                np.add.at(given, tasks, needs * row["yield_"])
             else:
                 assert row["rate"] == 0, "a job on no nodes works"
                 assert row["status"] in (WAITS, PAUSED), "a job that is here has left"
@@ -330,22 +357,13 @@ class Fractional:
         assert (given <= UNIT * RATE_ONE).all(), "a node gives more CPU than it has"
 
 
-def why_no_room(width: int, memory: int, nodes: int) -> str | None:
-    """Return why tasks that take so many millionths of a node's memory have no room on idle nodes; None if they do."""
-    most = nodes * (UNIT // memory)
-    if width > most:
-        return f"it has {width} tasks, and the memory of this site has room for {most} of them"
-    return None
-
-
 def share_of(weight: float) -> int:
     """Return the share of a job of this weight, in thousandths: from one of them to a thousand times the usual."""
     return int(min(1000 * SHARE_ONE, max(1, round(weight * SHARE_ONE))))
 
 
-def _resources(job: Job) -> Resources:
-    """Return what a task of a job needs; all of a node where nothing is known."""
-    return job.resources or WHOLE_NODE
+def _told(job: Job) -> tuple[TaskGroup, ...]:
+    return task_groups(job.resources, job.width)
 
 
 def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
@@ -364,6 +382,6 @@ def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
     return tuple(sorted(found))
 
 
-def pool_of(arrays: Arrays) -> int:
-    """Return for how many tasks a state has room."""
-    return arrays["tasks"].shape[0]
+def pools_of(arrays: Arrays) -> dict[str, int]:
+    """Return for how many groups and tasks a state has room."""
+    return {"groups": arrays["listed"].shape[0], "pool": arrays["tasks"].shape[0]}

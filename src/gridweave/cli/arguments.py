@@ -18,8 +18,9 @@ Needs = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What tasks need of a node, if the trace does not say: lublin (drawn, nodes with four cores), hpc2n (by "
-        "the memory that the trace tells, nodes with two) or whole (all of a node).",
+        help="What tasks need of a node, if the trace does not say: lublin (drawn, nodes with four cores), lublin-root "
+        "(with a task that needs more memory than the others), hpc2n (by the memory that the trace tells, nodes with "
+        "two), whole (all of a node), or a file (.csv).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

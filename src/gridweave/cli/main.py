@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -16,6 +17,9 @@ from gridweave.errors import GridweaveError, InputError
 from gridweave.version import __version__
 
 INTERRUPTED_STATUS = 130
+
+_COLLECT_AT = 100_000
+"""So many more objects before Python looks for cycles among them: imports make many, and none of them goes."""
 
 # Base of typer's errors about how the command was called; it has no public name that all versions know.
 _PLAIN_WORDS = {
@@ -125,6 +129,7 @@ def run() -> None:
 
     What the system fails at, such as writing to a full disk, ends with 1.
     """
+    gc.set_threshold(_COLLECT_AT)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has not all letters still gets the figures
     try:

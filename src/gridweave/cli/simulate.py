@@ -431,9 +431,9 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
+    from gridweave.scenarios.traces.needs import with_needs_said
     from gridweave.scenarios.workload import transform
     from gridweave.scenarios.workload.estimates import with_estimates
-    from gridweave.scenarios.workload.needs import with_needs
     from gridweave.scenarios.workload.run_times import with_run_times
 
     rng = np.random.default_rng(asked.seed)
@@ -450,7 +450,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
 
         workload = with_mix(workload, asked.resources, rng)
     if asked.needs is not None:
-        workload = with_needs(workload, asked.needs, rng)
+        workload = with_needs_said(workload, asked.needs, rng)
     return workload, report.lines()
 
 
@@ -687,7 +687,8 @@ def _tasks_of(
     import numpy as np
 
     from gridweave.scenarios.traces.load import columns_of, load_workload
-    from gridweave.scenarios.workload.needs import with_load, with_needs
+    from gridweave.scenarios.traces.needs import with_needs_said
+    from gridweave.scenarios.workload.needs import with_load
 
     # Tasks are not processors: which jobs are too wide is known when they have needs.
     workload = load_workload(trace, nodes=None if needs else nodes, columns=columns_of(trace))[0]
@@ -698,5 +699,5 @@ def _tasks_of(
     on_nodes = nodes or workload.nodes
     if on_nodes is None:
         raise OptionError("--nodes", "is needed: the trace does not say how many there are")
-    workload = with_needs(workload, needs or "whole", np.random.default_rng(seed))
+    workload = with_needs_said(workload, needs or "whole", np.random.default_rng(seed))
     return (workload if load is None else with_load(workload, on_nodes, load)), on_nodes

@@ -146,6 +146,13 @@ _MemoryNeed = Annotated[
     float | None,
     typer.Option("--memory-need", metavar="X", help="Part of a node's memory that a task needs (0.1)."),
 ]
+_TaskGroup = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GROUP",
+        help="Tasks that are alike, where others differ (tasks=4,cpu=0.25,memory=0.1). Repeatable, lowest ranks first.",
+    ),
+]
 _Priority = Annotated[float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")]
 _JobClass = Annotated[
     str | None, typer.Option("--job-class", metavar="NAME", help="Class of the job, for `gridweave experience`.")
@@ -209,6 +216,7 @@ def submit(
     checkpoint_signal: _CheckpointSignal = None,
     cpu_need: _CpuNeed = None,
     memory_need: _MemoryNeed = None,
+    task_group: _TaskGroup = None,
     priority: _Priority = None,
     job_class: _JobClass = None,
     user: _User = None,

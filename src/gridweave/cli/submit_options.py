@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 from typing import Any, Literal, Self, cast, get_args
@@ -27,8 +27,10 @@ from gridweave.site.job import (
     Program,
     Resources,
     SignalName,
+    TaskGroup,
     Where,
     forms_problem,
+    needs_of_groups,
     why_impossible_needs,
 )
 from gridweave.site.launch import DEFAULT_GRACE_MS
@@ -175,7 +177,7 @@ RANKS: tuple[Where, ...] = ("each-node", "first-node")
 HAS = ("started", "ended", "finished", "failed")
 
 _ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
-_LISTS = ("env", "after", "batch_option", "form")
+_LISTS = ("env", "after", "batch_option", "form", "task_group")
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -207,6 +209,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     # Parts of a node's CPU and memory that each of its tasks needs.
     cpu_need: float | None = None
     memory_need: float | None = None
+    task_group: tuple[str, ...] = ()  # ``tasks=4,cpu=0.25,memory=0.1``
     input: str | None = None
     output: str | None = None
     error: str | None = None
@@ -324,8 +327,12 @@ def _of_slurm_array(request: JobRequest, indexes: Sequence[int]) -> JobRequest:
 def _shape(options: SubmitOptions) -> tuple[int, tuple[JobForm, ...]]:
     """Return how many nodes a job asks for, and in which forms it can run."""
     forms = tuple(parse_form(text) for text in options.form)
-    usual = max((form.width for form in forms), default=options.tasks or 1)
+    in_groups = sum(parse_task_group(text).tasks for text in options.task_group)
+    usual = max((form.width for form in forms), default=in_groups or options.tasks or 1)
     nodes = options.nodes if options.nodes is not None else usual
+    if in_groups and nodes != in_groups:
+        differ = f"the groups have {in_groups} tasks, and the job {nodes}"
+        raise OptionError("--task-group", f"{differ}; say the same, or leave --nodes out")
     if problem := forms_problem(nodes, forms):
         raise OptionError("--form", problem)
     return nodes, forms
@@ -333,12 +340,24 @@ def _shape(options: SubmitOptions) -> tuple[int, tuple[JobForm, ...]]:
 
 def _resources(options: SubmitOptions) -> Resources | None:
     """Return what each task of a job needs of a node, if anything is said of that."""
+    if options.task_group:
+        return _groups(options)
     if options.cpu_need is None and options.memory_need is None:
         return None
     cpu = 1.0 if options.cpu_need is None else options.cpu_need
     found = Resources(cpu_need=cpu, memory=1.0 if options.memory_need is None else options.memory_need)
     if problem := why_impossible_needs(found):
         raise OptionError("--cpu-need and --memory-need", problem)
+    return found
+
+
+def _groups(options: SubmitOptions) -> Resources:
+    """Return what the tasks of a job need that differ."""
+    if options.cpu_need is not None or options.memory_need is not None:
+        raise OptionError("--task-group", "says what its tasks need; leave out --cpu-need and --memory-need")
+    found = needs_of_groups([parse_task_group(text) for text in options.task_group])
+    if problem := why_impossible_needs(found):
+        raise OptionError("--task-group", problem)
     return found
 
 
@@ -357,7 +376,13 @@ def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
     return {"checkpoint_signal": signal_named("--checkpoint-signal", name), "grace_ms": grace_ms}
 
 
-_FORM = {"width": int, "speed": float, "cores": int, "memory": int}
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split("+"))
+
+
+_Kinds = Mapping[str, Callable[[str], Any]]
+_FORM: _Kinds = {"width": int, "on": _names, "speed": float, "cores": int, "memory": int}
+_TASK_GROUP: _Kinds = {"tasks": int, "cpu": float, "memory": float}
 
 
 def parse_form(text: str) -> JobForm:
@@ -370,26 +395,47 @@ def parse_form(text: str) -> JobForm:
     >>> parse_form("width=4: ./parallel 'a b'").argv
     ('./parallel', 'a b')
     """
-    found: dict[str, Any] = {}
     right = "write for example width=4,on=sparc+x86,speed=2.5,cores=2,memory=512 (MB), each at most once"
     ways, has_command, command = text.partition(":")
+    found = _values("--form", ways, _FORM, right)
     try:
         found["argv"] = tuple(shlex.split(command))
     except ValueError as error:
         raise OptionError("--form", f"{text!r}: the command cannot be read: {error}") from None
     if has_command and not found["argv"]:
         raise OptionError("--form", f"{text!r}: no command after the colon; write for example width=4: ./solver")
-    for part in ways.split(","):
-        name, is_given, value = (piece.strip() for piece in part.partition("="))
-        if not is_given or name in found or name not in (*_FORM, "on"):
-            raise OptionError("--form", f"{text!r}: {part.strip()!r} is not understood; {right}")
-        try:
-            found[name] = tuple(value.split("+")) if name == "on" else _FORM[name](value)
-        except ValueError:
-            raise OptionError("--form", f"{text!r}: {value!r} is no {name}; {right}") from None
     if "memory" in found:
         found["memory_mb"] = found.pop("memory")
     return JobForm(**found)
+
+
+def parse_task_group(text: str) -> TaskGroup:
+    """Return tasks of a job that are alike, as they are written on the command line.
+
+    Examples
+    --------
+    >>> parse_task_group("tasks=4,cpu=0.25,memory=0.1")
+    TaskGroup(tasks=4, cpu_need=0.25, memory=0.1)
+    """
+    right = "write for example tasks=4,cpu=0.25,memory=0.1 (parts of a node), each at most once"
+    found = _values("--task-group", text, _TASK_GROUP, right)
+    if found.get("tasks", 0) < 1:
+        raise OptionError("--task-group", f"{text!r}: does not say how many tasks that are, from 1; {right}")
+    return TaskGroup(tasks=found["tasks"], cpu_need=found.get("cpu", 1.0), memory=found.get("memory", 1.0))
+
+
+def _values(option: str, text: str, kinds: _Kinds, right: str) -> dict[str, Any]:
+    """Return what is written as ``name=value,name=value``, each name at most once."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, is_given, value = (piece.strip() for piece in part.partition("="))
+        if not is_given or name in found or name not in kinds:
+            raise OptionError(option, f"{text!r}: {part.strip()!r} is not understood; {right}")
+        try:
+            found[name] = kinds[name](value)
+        except ValueError:
+            raise OptionError(option, f"{text!r}: {value!r} is no {name}; {right}") from None
+    return found
 
 
 def signal_named(option: str, text: str) -> SignalName:

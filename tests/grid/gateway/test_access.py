@@ -29,6 +29,7 @@ BODIES: dict[str, Any] = {
     "/v1/tokens": {"user": "carl", "scopes": ["read"]},
     "/v1/tokens/short": {"scopes": ["submit"]},
     "/v1/what-if": {"drain": ["north"]},
+    "/v1/sites/{name}/experience": {"times": [{"user": "anna", "runs": 1, "mean_ms": 1000}]},
 }
 
 

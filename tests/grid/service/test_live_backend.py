@@ -341,8 +341,9 @@ async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> No
 
 
 @pytest.mark.asyncio
-async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp_path: Path) -> None:
-    """Its process is stopped while the other runs, is not started again, and ends well."""
+@pytest.mark.parametrize("site", ["south", None])
+async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp_path: Path, site: str | None) -> None:
+    """Its process is stopped while the other runs, is not started again, and ends well; so does a job of the grid."""
     grid, go = LocalGrid(tmp_path), tmp_path / "go"
     levels = (Level(name="high", priority=2, evicts=("low",)), Level(name="low", priority=0))
     one = HeterogeneousPolicy(
@@ -352,11 +353,16 @@ async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp
     async with grid:
         backend = grid.backend
         lines = {name: f"while [ ! -e {go}-{name} ]; do sleep 0.05; done" for name in ("low", "high")}
-        (low,) = await submit(backend, shell(lines["low"]), site="south")
+        await backend.drain("north", True)
+        (low,) = await submit(backend, shell(lines["low"]), site=site)
         assert (await in_state(backend, low, "running")).starts == 1
         (high,) = await submit(backend, shell(lines["high"], priority=2), site="south")
         await in_state(backend, high, "running")
         assert (await backend.sites())[1].paused == (low,)
+        why = f"job {high} of level 'high' takes machines of level 'low'"
+        told = await backend.forecast(low)
+        assert told is not None
+        assert why in told.reason
         Path(f"{go}-low").touch()
         Path(f"{go}-high").touch()
         above, below = await in_state(backend, high, "ended"), await in_state(backend, low, "ended")

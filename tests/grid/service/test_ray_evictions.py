@@ -1,6 +1,7 @@
 """A site whose jobs evict others, as actors on Ray, which is killed while an evicted job saves what it has done.
 
-The drill with many evictions: ``GRIDWEAVE_EVICTIONS=100 pytest -s tests/grid/service/test_ray_evictions.py``.
+The drill with many evictions, which takes some seconds for each:
+``GRIDWEAVE_EVICTIONS=100 pytest -s -o timeout=0 -o faulthandler_timeout=0 tests/grid/service/test_ray_evictions.py``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gridweave.errors import ScenarioError
@@ -43,6 +45,20 @@ def test_a_site_of_machines_that_differ_plays_the_jobs_of_a_scenario(tmp_path: P
     assert (result.end_ms > 0).all()
     assert result.own_metrics["north.job_time_ms"] > 0
     assert set(result.columns) == {"level", "machines", "team", "evictions"}
+
+
+def test_jobs_that_stand_still_beside_others_are_measured(tmp_path: Path) -> None:
+    """Two jobs are on one machine then, so that more nodes are in use than there are: metrics allow for that."""
+    path = written(tmp_path)
+    levels = "levels = [{ name = 'wide', priority = 1, evicts = ['low'] }, { name = 'low', priority = 0 }]"
+    text = path.read_text().replace("[grid]", f"evicted = 'pause'\n{levels}\n\n[grid]")
+    path.write_text(text.replace("jobs = 20", "jobs = 60\nload = 30.0"))
+    built = build_scenario(path)
+    assert built.shares_nodes
+    columns = {"priority": np.arange(len(built.workload)) % 2}
+    result = run_built(replace(built, workload=built.workload.replace(columns=built.workload.columns | columns)))
+    assert result.own_metrics["north.evictions"] > 0
+    assert result.metrics().awt_ms >= 0
 
 
 def test_a_grid_over_machines_that_differ_is_played_in_the_world(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.job import Resources
+from gridweave.site.job import Resources, TaskGroup, needs_of_groups
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.policy import SitePolicy
 from troubled_worlds import play_troubled
@@ -26,9 +26,9 @@ PACKED = FractionalPolicy(algorithm="MCB8*/per/OPT=AVG", period_ms=600_000)
 
 
 def drawn(seed: int, jobs: int = 100) -> Workload:
-    """Return jobs of the Lublin model under much load, with needs."""
+    """Return jobs of the Lublin model under much load, with needs; the tasks of some differ."""
     rng = np.random.default_rng(seed)
-    return with_needs(generate_lublin(lublin_model(), jobs, rng, nodes=NODES, load=1.4), "lublin", rng)
+    return with_needs(generate_lublin(lublin_model(), jobs, rng, nodes=NODES, load=1.4), "lublin-root", rng)
 
 
 @pytest.mark.parametrize("policy", [GREEDY, PACKED], ids=["GreedyPM", "MCB8"])
@@ -126,3 +126,17 @@ def test_the_history_counts_every_task_on_a_node() -> None:
         history.check_shares(9)
     history.paced(0, 3, RATE_ONE // 2)
     history.check_shares(9)
+
+
+def test_the_history_knows_which_task_is_on_which_node() -> None:
+    """Nodes are told group by group: two small tasks have room beside a root, another root has not."""
+    history = History([2], fractions=[True])
+    rooted = needs_of_groups(
+        [TaskGroup(tasks=1, cpu_need=0.5, memory=0.7), TaskGroup(tasks=2, cpu_need=0.25, memory=0.1)]
+    )
+    history.occupied(0, 0, 1, 1, ((0, 1), (1, 2), (1, 2)), 3, needs=rooted)
+    history.occupied(0, 0, 2, 1, ((1, 2), (0, 1), (0, 1)), 3, needs=rooted)
+    history.check_shares(0)
+    history.moved(1, 0, 2, ((0, 1), (1, 2), (1, 2)))
+    with pytest.raises(ViolationError, match=r"node 0 of site 0 gives 140\.00% of its memory"):
+        history.check_shares(1)

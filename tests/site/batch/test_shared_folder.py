@@ -28,7 +28,7 @@ def test_the_oldest_nodes_are_removed_and_those_in_use_stay(tmp_path: Path) -> N
     left = sorted(folder.name for folder in (shared.path / "nodes").iterdir())
     assert left == [f"{names[0]}.0", f"{names[3]}.0", f"{names[4]}.0"]
     assert sorted(path.stem for path in shared.path.glob("*.log")) == [names[0], names[3], names[4]]
-    assert (shared.token(), shared.secret()) == (SharedFolder(shared.path).token(), shared.secret())
+    assert shared.secret() == SharedFolder(shared.path).secret()
     assert shared.path.stat().st_mode & 0o077 == 0
 
 
@@ -37,7 +37,7 @@ def test_the_oldest_nodes_are_removed_and_those_in_use_stay(tmp_path: Path) -> N
 ])  # fmt: skip
 def test_how_a_part_counts_whose_node_was_taken(tmp_path: Path, end: AllocationEnd, outcome: str) -> None:
     """By how its allocation ended, unless it had ended by itself; what never began has not run."""
-    shared = SharedFolder(tmp_path)
+    shared = SharedFolder(tmp_path, "x")
     root, key = shared.node("gw-x-7-1", 0), (7, 1)
     told = end_of(root, "n0", key, end, "why")
     assert (told.outcome, told.reason, told.has_run) == (outcome, "why", False)
@@ -54,6 +54,7 @@ def test_how_a_part_counts_whose_node_was_taken(tmp_path: Path, end: AllocationE
     assert end_of(root, "n0", key, end, "why").outcome == "finished"
     assert output_of(shared, 7, 1, 0, "out", 0, 10).is_here
     assert not output_of(shared, 7, 1, 1, "out", 0, 10).is_here
+    assert not output_of(SharedFolder(tmp_path, "y"), 7, 1, 0, "out", 0, 10).is_here, "of another journal"
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -164,6 +164,21 @@ async def test_the_process_of_a_site_is_killed(site: BatchSite, cluster: SlurmCl
 
 
 @pytest.mark.asyncio
+async def test_a_journal_that_is_lost(site: BatchSite, tmp_path: Path) -> None:
+    """A site that is begun anew counts its jobs from the start, and takes nothing old in its folder for theirs."""
+    first = await site.submit(*counting(tmp_path, "true"))
+    assert (await site.over(first)).outcome == "finished"
+    await site.kill()
+    for path in site.folder.glob("journal*"):
+        path.unlink()
+    await site.start()
+    second = await site.submit(*counting(tmp_path, "echo second"))
+    record = await site.over(second)
+    assert (second, record.outcome, site.output(record)) == (first, "finished", "second\n")
+    assert runs(tmp_path) == [first, second]
+
+
+@pytest.mark.asyncio
 async def test_the_process_of_a_grid_is_killed(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
     """By SIGKILL, with its sites, while jobs that it has delegated run and wait in Slurm; each ends once."""
     await site.kill()

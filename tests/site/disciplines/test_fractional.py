@@ -13,17 +13,19 @@ from scipy.optimize import linprog
 from gridweave.errors import InputError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.bound import stretch_bound
+from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.fractional.averages import average_yields
 from gridweave.site.disciplines.fractional.discipline import Fractional
+from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups
 from gridweave.site.disciplines.fractional.kernels.allocation import fair_yields, level_yields, stretch_yields
 from gridweave.site.disciplines.fractional.kernels.greedy import place_greedily
 from gridweave.site.disciplines.fractional.kernels.packing import Remapping, pack
 from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, empty_fractional
 from gridweave.site.disciplines.fractional.policy import ALGORITHMS, FractionalPolicy, algorithm_named
-from gridweave.site.job import Job, Resources
-from gridweave.site.kernels.parts import UNIT, parts_of_node
+from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
+from gridweave.site.kernels.parts import GROUP_COLUMNS, UNIT, parts_of_node
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import JobSubmitted
 from reference import fractional as reference
@@ -32,20 +34,36 @@ MEMORIES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 NEEDS = (0.25, 0.5, 1.0)
 
 
-def random_workload(rng: np.random.Generator, count: int, nodes: int) -> Workload:
-    """Return jobs that a site of so many nodes is busy with, a third of them with other weights."""
+def random_workload(rng: np.random.Generator, count: int, nodes: int, *, groups: int = 1) -> Workload:
+    """Return jobs that a site of so many nodes is busy with, a third of them with other weights.
+
+    With more than one group, some of their tasks differ from the others.
+    """
     memory = rng.choice(MEMORIES, count)
     width = np.minimum(rng.integers(1, nodes + 1, count), nodes * (UNIT // parts_of_node(memory)))
     run_ms = (rng.choice([1_000, 60_000, 600_000, 3_600_000], count) * rng.uniform(0.5, 1.5, count)).astype(np.int64)
     weight = np.where(rng.random(count) < 1 / 3, rng.choice([0.5, 2.0], count), 1.0)
-    return Workload(
+    columns = {"memory_fraction": memory, "weight": weight}
+    workload = Workload(
         job_id=np.arange(1, count + 1),
         submit_ms=np.sort(rng.integers(0, count * 3_000, count) * 100),
         width=width,
         estimate_ms=run_ms,
         run_ms=run_ms,
-        columns={"cpu_need": rng.choice(NEEDS, count), "memory_fraction": memory, "weight": weight},
+        columns={"cpu_need": rng.choice(NEEDS, count), **columns},
     )
+    return with_groups(workload, rng, groups) if groups > 1 else workload
+
+
+def with_groups(workload: Workload, rng: np.random.Generator, groups: int) -> Workload:
+    """Return jobs of which many have further groups of tasks, some of them alike, all with no more memory."""
+    columns, left = dict(workload.columns), workload.width - 1
+    for tasks, cpu, memory in GROUP_COLUMNS[: groups - 1]:
+        columns[tasks] = np.where(rng.random(len(workload)) < 2 / 3, rng.integers(0, left + 1), 0)
+        left = left - columns[tasks]
+        columns[cpu] = rng.choice(NEEDS, len(workload))
+        columns[memory] = columns["memory_fraction"] * rng.choice([0.3, 0.5, 1.0], len(workload))
+    return workload.replace(columns=columns)
 
 
 def played_slowly(workload: Workload, nodes: int, policy: FractionalPolicy) -> list[reference.Job]:
@@ -61,16 +79,16 @@ def played_slowly(workload: Workload, nodes: int, policy: FractionalPolicy) -> l
         penalty_ms=policy.penalty_ms,
         long_ms=policy.long_ms,
     )
-    columns = workload.columns
+    tasks: list[list[tuple[int, int]]] = [[] for _ in range(len(workload))]
+    for row, count, need, memory in zip(*needs_of(workload), strict=True):
+        tasks[row] += [(int(parts_of_node(need)), int(parts_of_node(memory)))] * count
     jobs = [
         reference.Job(
             job_id=int(workload.job_id[row]),
             submit_ms=int(workload.submit_ms[row]),
             run_ms=int(workload.run_ms[row]),
-            tasks=int(workload.width[row]),
-            need=round(1e6 * columns["cpu_need"][row]),
-            memory=round(1e6 * columns["memory_fraction"][row]),
-            weight=Fraction(float(columns["weight"][row])),
+            tasks=tasks[row],
+            weight=Fraction(float(workload.columns["weight"][row])),
         )
         for row in range(len(workload))
     ]
@@ -85,9 +103,9 @@ NAMES = [name for name, one in ALGORITHMS.items() if one.optimise != "AVG"]
 def test_the_kernels_do_as_the_reference(name: str) -> None:
     """Of every algorithm without a linear program, on random workloads: the same starts, ends, pauses and moves."""
     rng = np.random.default_rng(NAMES.index(name))
-    for penalty_ms, long_ms in ((300_000, 0), (0, 600_000)):
+    for penalty_ms, long_ms, groups in ((300_000, 0, 1), (0, 600_000, 1), (300_000, 0, 3)):
         nodes = int(rng.integers(1, 7))
-        workload = random_workload(rng, int(rng.integers(5, 20)), nodes)
+        workload = random_workload(rng, int(rng.integers(5, 20)), nodes, groups=groups)
         policy = FractionalPolicy(algorithm=name, penalty_ms=penalty_ms, long_ms=long_ms)
         result = simulate(workload, nodes, policy)
         slow = played_slowly(workload, nodes, policy)
@@ -102,8 +120,8 @@ def test_the_kernels_do_as_the_reference(name: str) -> None:
 def test_core_and_loop_give_the_same_schedule(name: str) -> None:
     """A core that is stepped event by event, its sums checked each time, does as the compiled loop."""
     rng = np.random.default_rng(11)
-    for _ in range(3):
-        workload = random_workload(rng, 90, 5)
+    for groups in (1, 2, 3):
+        workload = random_workload(rng, 90, 5, groups=groups)
         policy = FractionalPolicy(algorithm=name)
         fast, stepped = simulate(workload, 5, policy), simulate(workload, 5, policy, driver="core", check=True)
         assert fast.end_ms.tolist() == stepped.end_ms.tolist()
@@ -117,20 +135,26 @@ def test_core_and_loop_give_the_same_schedule(name: str) -> None:
 def test_all_algorithms_with_a_linear_program_run(name: str) -> None:
     """All jobs end, no node gives more than it has, and nobody beats the bound."""
     rng = np.random.default_rng(3)
-    workload = random_workload(rng, 12, 3)
+    workload = random_workload(rng, 12, 3, groups=3)
     result = simulate(workload, 3, FractionalPolicy(algorithm=name), check=True)
     assert (result.end_ms - result.start_ms >= workload.run_ms).all()
     stretch = np.maximum(result.end_ms - workload.submit_ms, 10_000) / np.maximum(workload.run_ms, 10_000)
     assert stretch.max() >= stretch_bound(workload, 3)
 
 
+def random_group(rng: np.random.Generator, tasks: int) -> TaskGroup:
+    """Return so many tasks that are alike."""
+    return TaskGroup(tasks=tasks, cpu_need=float(rng.choice(NEEDS)), memory=float(rng.choice(MEMORIES[:4])))
+
+
 def site_with(rng: np.random.Generator, nodes: int, count: int, *, weights: bool = False) -> FractionalSite:
     """Return a site with jobs that have come; as many as fit are placed by Greedy."""
     discipline = Fractional(nodes, FractionalPolicy(algorithm="Greedy*/OPT=MIN"))
     for job_id in range(count):
-        needs = Resources(cpu_need=float(rng.choice(NEEDS)), memory=float(rng.choice(MEMORIES[:4])))
-        weight = float(rng.choice([0.5, 1.0, 3.0])) if weights else 1.0
         width = int(rng.integers(1, nodes + 1))
+        counts = [count for count in rng.multinomial(width, [0.5, 0.3, 0.2]).tolist() if count]
+        needs = needs_of_groups([random_group(rng, count) for count in counts])
+        weight = float(rng.choice([0.5, 1.0, 3.0])) if weights else 1.0
         discipline.submit(0, Job(job_id=job_id, width=width, estimate_ms=60_000, weight=weight, resources=needs))
     discipline.run_pass(0)
     return discipline._state
@@ -142,7 +166,9 @@ def needs_on_nodes(state: FractionalSite) -> tuple[list[int], np.ndarray]:
     needs = np.zeros((len(state.nodes), len(slots)))
     for place, slot in enumerate(slots):
         job = state.jobs[slot]
-        np.add.at(needs[:, place], state.tasks[job["first"] : job["first"] + job["width"]], job["need"] / UNIT)
+        groups = state.groups[job["first_group"] : job["end_group"]]
+        tasks = state.tasks[job["first"] : job["first"] + job["width"]]
+        np.add.at(needs[:, place], tasks, np.repeat(groups["need"], groups["count"]) / UNIT)
     return slots, needs
 
 
@@ -242,15 +268,15 @@ def test_packing_against_brute_force() -> None:
     fits = missed = 0
     for _ in range(150):
         nodes, count = int(rng.integers(1, 4)), int(rng.integers(2, 6))
-        state = empty_fractional(nodes, slots=count, pool=count)
-        state.jobs["width"], state.jobs["share"], state.jobs["first"] = 1, 1000, np.arange(count)
-        state.jobs["need"], state.jobs["memory"] = rng.integers(1, 10, (2, count)) * UNIT // 10
-        state.jobs["status"], state.here[:] = 1, np.arange(count)
-        state.counters["n_here"] = count
+        # Each task stands for itself; the first and the second of a job differ, the others are jobs of one.
+        job = np.maximum(np.arange(count) - 1, 0)
+        need, held = rng.integers(1, 10, (2, count)) * UNIT // 10
+        held[:2] = np.sort(held[:2])[::-1]
+        state = site_of(nodes, TaskGroups(job, np.ones(count, np.int64), need, held))
         level = int(rng.integers(40, 101))
         packed = pack(state, Remapping(np.int64(0), np.int64(0), np.int64(0)), np.int64(level), np.int64(0))
-        wanted = [-(-need * level // 100) for need in state.jobs["need"].tolist()]
-        memory = state.jobs["memory"].tolist()
+        wanted = [-(-each * level // 100) for each in need.tolist()]
+        memory = held.tolist()
         if packed:
             for sizes in (wanted, memory):
                 assert max(np.bincount(state.trial, weights=sizes)) <= UNIT
@@ -262,13 +288,21 @@ def test_packing_against_brute_force() -> None:
     assert missed <= fits / 8
 
 
+def site_of(nodes: int, groups: TaskGroups) -> FractionalSite:
+    """Return a site at which jobs wait."""
+    count = int(groups.job.max()) + 1
+    state = empty_fractional(nodes, slots=count, groups=len(groups.job), pool=int(groups.tasks.sum()))
+    state.jobs["width"] = np.bincount(groups.job, groups.tasks)
+    state.jobs["share"], state.jobs["status"], state.jobs["start_ms"] = 1000, 1, -1
+    state.here[:], state.counters["n_here"] = np.arange(count), count
+    enter_groups(state, np.arange(count), groups, 0, 0)
+    return state
+
+
 def test_greedy_takes_the_least_loaded_node_that_has_the_memory() -> None:
     """By hand: of three nodes one is loaded, one has no memory left; the third takes two tasks, then the first."""
-    state = empty_fractional(3, slots=1, pool=3)
+    state = site_of(3, TaskGroups(*np.array([[0], [3], [1_000_000], [200_000]])))
     state.nodes["load"], state.nodes["memory"] = [1_500_000, 0, 0], [0, 900_000, 0]
-    row = {"width": 3, "need": 1_000_000, "memory": 200_000}
-    for name, value in row.items():
-        state.jobs[name][0] = value
     assert place_greedily(state, np.int64(0))
     assert state.tasks.tolist() == [0, 2, 2]
     assert state.nodes["load"].tolist() == [2_500_000, 0, 2_000_000]
@@ -338,8 +372,9 @@ def test_a_site_goes_on_where_it_stood() -> None:
     policy = FractionalPolicy(algorithm="MCB8*/per/OPT=MIN")
     one = SiteCore(3, policy)
     for job_id in range(80):
-        needs = Resources(cpu_need=1.0, memory=float(rng.choice(MEMORIES[:4])))
-        job = Job(job_id=job_id, width=int(rng.integers(1, 4)), estimate_ms=600_000, resources=needs)
+        width = int(rng.integers(1, 4))
+        needs = needs_of_groups([random_group(rng, 1), *([random_group(rng, width - 1)] if width > 1 else [])])
+        job = Job(job_id=job_id, width=width, estimate_ms=600_000, resources=needs)
         one.handle(1_000 * job_id, JobSubmitted(job))
     other = SiteCore(3, policy)
     other.restore(copy.deepcopy(one.state()))  # a state may share parts with its core

@@ -169,6 +169,23 @@ def test_random_jobs_start_and_end_as_the_reference_says(machines: int, room: in
     assert evictions > 30
 
 
+def test_metrics_of_machines_of_several_speeds() -> None:
+    """A pause is a part of the run: a job that is twice as fast, and stands still for 50 s, runs for 80 s."""
+    workload = Workload(
+        job_id=[1, 2],
+        submit_ms=[0, 10 * S_MS],
+        width=[1, 1],
+        estimate_ms=[60 * S_MS, 100 * S_MS],
+        run_ms=[60 * S_MS, 100 * S_MS],
+        columns={"priority": [0, 2]},
+    )
+    policy = msgspec.structs.replace(alike(1), classes=(MachineClass(name="fast", count=1, speed=2.0),))
+    result = simulate(workload, 1, policy, check=True)
+    assert result.end_ms.tolist() == [80 * S_MS, 60 * S_MS]
+    assert result.metrics().awt_ms == 0
+    assert result.own_metrics["evictions"] == 1
+
+
 def test_other_sites_refuse_it_in_one_line() -> None:
     """A queue with levels does not know where its jobs are."""
     with pytest.raises(OptionError, match="evicted 'pause' is for sites of machines that differ; one of restart, chec"):

@@ -57,7 +57,7 @@ def fair_yields(state: FractionalSite) -> None:
             slot = state.here[place]
             job = state.jobs[slot]
             if job.yield_ == _NOT_YET and (job.share * level >= SHARE_ONE * RATE_ONE or _is_held(state, slot, level)):
-                job.wanted = _yield_at(job, level)
+                job.found = _yield_at(job, level)
         left -= _keep_found(state)
 
 
@@ -72,21 +72,24 @@ def _begin(state: FractionalSite) -> Int:
         slot = state.here[place]
         job = state.jobs[slot]
         job.yield_ = _NOT_YET if job.status == RUNS else 0
-        job.wanted = _NOT_YET
+        job.found = _NOT_YET
         if job.status == RUNS:
             running += 1
-            _add_to_nodes(state, slot, job.need * job.share, 0)
+            _add_to_nodes(state, slot, job.share, 0)
     return running
 
 
 @kernel_part
-def _add_to_nodes(state: FractionalSite, slot: Int, weight: Int, given: Int) -> None:
-    """Add to what the unsettled tasks of each node ask for, and to what settled ones have, for each task of a job."""
+def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, given: Int) -> None:
+    """Add to what the unsettled tasks of each node ask for, and to what settled ones have; both times their needs."""
     job = state.jobs[slot]
-    for task in range(job.first, job.first + job.width):
-        node = state.nodes[state.tasks[task]]
-        node.sum += weight
-        node.frozen += given
+    for number in range(job.first_group, job.end_group):
+        group = state.groups[number]
+        sum_of_one, frozen_of_one = group.need * asked, group.need * given
+        for task in range(group.first, group.first + group.count):
+            node = state.nodes[state.tasks[task]]
+            node.sum += sum_of_one
+            node.frozen += frozen_of_one
 
 
 @kernel_part
@@ -131,10 +134,10 @@ def _keep_found(state: FractionalSite) -> Int:
     for place in range(state.counters[0].n_here):
         slot = state.here[place]
         job = state.jobs[slot]
-        if job.wanted != _NOT_YET:
-            job.yield_ = job.wanted
-            job.wanted = _NOT_YET
-            _add_to_nodes(state, slot, -job.need * job.share, job.need * job.yield_)
+        if job.found != _NOT_YET:
+            job.yield_ = job.found
+            job.found = _NOT_YET
+            _add_to_nodes(state, slot, -job.share, job.yield_)
             found += 1
     return found
 
@@ -192,7 +195,7 @@ def stretch_yields(state: FractionalSite, horizon_ms: Int, now_ms: Int, rounds: 
             slot = state.here[place]
             job = state.jobs[slot]
             if job.yield_ == _NOT_YET and (inverse == INVERSE_ONE or _is_overfull(state, slot)):
-                job.wanted = yield_for_stretch(job, inverse, horizon_ms, now_ms)
+                job.found = yield_for_stretch(job, inverse, horizon_ms, now_ms)
         left -= _keep_found(state)
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
@@ -227,7 +230,7 @@ def _nodes_give(state: FractionalSite, inverse: Int, horizon_ms: Int, now_ms: In
         slot = state.here[place]
         job = state.jobs[slot]
         if job.yield_ == _NOT_YET:
-            _add_to_nodes(state, slot, job.need * yield_for_stretch(job, inverse, horizon_ms, now_ms), 0)
+            _add_to_nodes(state, slot, yield_for_stretch(job, inverse, horizon_ms, now_ms), 0)
     most = 0
     for node in range(len(state.nodes)):
         most = max(most, state.nodes[node].sum + state.nodes[node].frozen)

@@ -139,7 +139,7 @@ def _settle(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
     for place in range(counters.n_here):
         slot = state.here[place]
         job = state.jobs[slot]
-        moved = _moved_tasks(state, slot) if job.status == RUNS else 0
+        moved = _moved_memory(state, slot) if job.status == RUNS else 0
         job.changed_place = 1 if moved > 0 or (job.ran == 1 and job.status != RUNS) else 0
         if job.status == RUNS and job.start_ms < 0:
             job.start_ms = now_ms
@@ -148,22 +148,40 @@ def _settle(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
         elif job.status == RUNS and moved > 0:
             job.pays_until_ms = now_ms + codes.penalty_ms
             job.migrated += job.ran
-            job.moved += moved * job.memory
+            job.moved += moved
         elif job.status == PAUSED and job.ran == 1:
             job.pays_until_ms = 0
             job.preempted += 1
-            job.moved += job.width * job.memory
+            job.moved += _memory_of(state, slot)
 
 
 @kernel_part
-def _moved_tasks(state: FractionalSite, slot: Int) -> Int:
-    """Return how many tasks of a job are on other nodes than before the pass: all, if it ran on none."""
+def _memory_of(state: FractionalSite, slot: Int) -> Int:
+    """Return the memory of all tasks of a job."""
     job = state.jobs[slot]
-    if job.ran == 0:
-        return job.width
+    memory = 0
+    for number in range(job.first_group, job.end_group):
+        memory += state.groups[number].count * state.groups[number].memory
+    return memory
+
+
+@kernel_part
+def _moved_memory(state: FractionalSite, slot: Int) -> Int:
+    """Return the memory of a job's tasks that are on other nodes than before the pass: all, if it ran on none."""
+    job = state.jobs[slot]
+    moved = _memory_of(state, slot)
+    if job.ran == 1:
+        for number in range(job.first_group, job.end_group):
+            moved -= _stayed(state, number) * state.groups[number].memory
+    return moved
+
+
+@kernel_part
+def _stayed(state: FractionalSite, number: Int) -> Int:
+    """Return how many tasks of a group are on nodes on which so many of them were before the pass."""
     stayed = 0
-    old = new = job.first
-    end = job.first + job.width
+    old = new = state.groups[number].first
+    end = old + state.groups[number].count
     while old < end and new < end:
         if state.before[old] == state.tasks[new]:
             stayed += 1
@@ -173,7 +191,7 @@ def _moved_tasks(state: FractionalSite, slot: Int) -> Int:
             old += 1
         else:
             new += 1
-    return job.width - stayed
+    return stayed
 
 
 @kernel

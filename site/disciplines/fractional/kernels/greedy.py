@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from gridweave.jit import Int, Ints, Record, kernel, kernel_part
-from gridweave.site.disciplines.fractional.kernels.state import RUNS, FractionalSite, goes_before, put_on, take_off
+from gridweave.site.disciplines.fractional.kernels.state import (
+    RUNS,
+    FractionalSite,
+    count_tasks,
+    goes_before,
+    put_back,
+    take_off,
+)
 from gridweave.site.kernels.parts import UNIT
 
 # The fields of records have no types.
@@ -11,13 +18,31 @@ from gridweave.site.kernels.parts import UNIT
 
 
 @kernel_part
-def room_for(state: FractionalSite, slot: Int) -> bool:
-    """Whether the memory that is free has room for all tasks of a job."""
+def would_fit(state: FractionalSite, slot: Int) -> bool:
+    """Whether `place_greedily` would place a job."""
+    if not _each_has_room(state, slot):
+        return False
     job = state.jobs[slot]
-    room = 0
-    for node in range(len(state.nodes)):
-        room += (UNIT - state.nodes[node].memory) // job.memory
-    return room >= job.width
+    if job.end_group - job.first_group == 1:
+        return True  # tasks that are alike are as many as there is room for, in whichever order nodes are filled
+    if not place_greedily(state, slot):
+        return False
+    take_off(state, slot)
+    return True
+
+
+@kernel_part
+def _each_has_room(state: FractionalSite, slot: Int) -> bool:
+    """Whether the memory that is free has room for all tasks of each group of a job, the others left aside."""
+    job = state.jobs[slot]
+    for number in range(job.first_group, job.end_group):
+        group = state.groups[number]
+        room = 0
+        for node in range(len(state.nodes)):
+            room += (UNIT - state.nodes[node].memory) // group.memory
+        if room < group.count:
+            return False
+    return True
 
 
 @kernel
@@ -37,29 +62,40 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
 
     Notes
     -----
-    Source: Stillwell, section 4.2. The load counts the tasks of this job that are already placed.
+    Source: Stillwell, section 4.2. The load counts the tasks of this job that are already placed. Tasks that need more
+    memory go first.
     """
-    if not room_for(state, slot):
+    if not _each_has_room(state, slot):
         return False
     job = state.jobs[slot]
-    for task in range(job.first, job.first + job.width):
-        best = -1
-        for node in range(len(state.nodes)):
-            fits = state.nodes[node].memory + job.memory <= UNIT
-            if fits and (best < 0 or state.nodes[node].load < state.nodes[best].load):
-                best = node
-        state.nodes[best].load += job.need
-        state.nodes[best].memory += job.memory
-        keep_ascending(state.trial, job.first, task, best)
-    for task in range(job.first, job.first + job.width):
-        state.tasks[task] = state.trial[task]
+    for number in range(job.first_group, job.end_group):
+        group = state.groups[number]
+        for task in range(group.first, group.first + group.count):
+            best = _least_loaded(state, group.memory)
+            if best < 0:
+                count_tasks(state, slot, task, -1)
+                return False
+            state.nodes[best].load += group.need
+            state.nodes[best].memory += group.memory
+            keep_ascending(state.tasks, group.first, task, best)
     job.status = RUNS
     return True
 
 
 @kernel_part
+def _least_loaded(state: FractionalSite, memory: Int) -> Int:
+    """Return the node with the lowest CPU load of those with so much memory left, -1 if there is none."""
+    best = -1
+    for node in range(len(state.nodes)):
+        fits = state.nodes[node].memory + memory <= UNIT
+        if fits and (best < 0 or state.nodes[node].load < state.nodes[best].load):
+            best = node
+    return best
+
+
+@kernel_part
 def keep_ascending(tasks: Ints, first: Int, task: Int, node: Int) -> None:
-    """Enter the node of a task so that those of the job stay ascending."""
+    """Enter the node of a task so that those of its group stay ascending."""
     while task > first and tasks[task - 1] > node:
         tasks[task] = tasks[task - 1]
         task -= 1
@@ -72,7 +108,7 @@ def by_priority(state: FractionalSite) -> None:
     count = state.counters[0].n_here
     for place in range(count):
         slot = state.here[place]
-        state.jobs[slot].left = place
+        state.jobs[slot].place = place
         hole = place
         # Of two alike the earlier submission has the higher priority, so it comes later here.
         while hole > 0 and not goes_before(state.jobs[slot], place, _job(state, hole - 1), _place(state, hole - 1)):
@@ -88,7 +124,7 @@ def _job(state: FractionalSite, entry: Int) -> Record:
 
 @kernel_part
 def _place(state: FractionalSite, entry: Int) -> Int:
-    return state.jobs[state.order[entry]].left
+    return state.jobs[state.order[entry]].place
 
 
 @kernel
@@ -118,12 +154,12 @@ def make_room(state: FractionalSite, slot: Int, moves: bool) -> bool:
     marked = 0
     for entry in range(state.counters[0].n_here):
         other = state.order[entry]
-        if other == slot or room_for(state, slot):
+        if other == slot or would_fit(state, slot):
             break
         if state.jobs[other].status == RUNS:
             _mark(state, other)
         marked = entry + 1
-    fits = room_for(state, slot)
+    fits = would_fit(state, slot)
     for entry in range(marked - 1, -1, -1):
         if state.jobs[state.order[entry]].out == 1:
             _mark_back(state, state.order[entry], slot, fits)
@@ -147,14 +183,11 @@ def _mark(state: FractionalSite, other: Int) -> None:
 @kernel_part
 def _mark_back(state: FractionalSite, other: Int, slot: Int, fits: bool) -> None:
     """Put a marked job back on its nodes, if the new one does not fit anyway, or fits besides."""
-    job = state.jobs[other]
-    for task in range(job.first, job.first + job.width):
-        state.trial[task] = state.tasks[task]
-    put_on(state, other)
-    if fits and not room_for(state, slot):
+    put_back(state, other)
+    if fits and not would_fit(state, slot):
         take_off(state, other)
     else:
-        job.out = 0
+        state.jobs[other].out = 0
 
 
 @kernel
@@ -170,5 +203,5 @@ def place_waiting(state: FractionalSite, count: Int) -> None:
     by_priority(state)
     for entry in range(state.counters[0].n_here - 1, -1, -1):
         slot = state.order[entry]
-        if state.jobs[slot].status != RUNS and state.jobs[slot].left < count:
+        if state.jobs[slot].status != RUNS and state.jobs[slot].place < count:
             place_greedily(state, slot)

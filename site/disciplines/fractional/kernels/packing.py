@@ -129,7 +129,8 @@ def pack(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool
     Source: Leinberger et al. as Stillwell, section 4.3, cites them. Jobs that want more CPU than memory stand in one
     list, the others in a second, both by the larger of the two, falling. A node takes tasks from the list of what it
     has more left of, the first that fits, and from the other if none does; then the next node is filled. Where it has
-    as much left of both, the list of CPU goes first; of jobs alike, the earlier submission.
+    as much left of both, the list of CPU goes first; of jobs alike, the earlier submission. The groups of a job stand
+    in the lists as jobs would, each by itself; of groups alike the one of more memory is the first.
     """
     if not _begin_packing(state, how, level, now_ms):
         return False
@@ -148,50 +149,54 @@ def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: In
     for node in range(len(state.nodes)):
         state.nodes[node].cpu_left = UNIT
         state.nodes[node].memory_left = UNIT
-    counters.n_cpu = counters.n_memory = 0
+    counters.n_listed = counters.n_cpu = counters.n_memory = 0
     cpu = memory = len(state.nodes) * UNIT
     for place in range(counters.n_here):
-        slot = state.here[place]
-        job = state.jobs[slot]
-        if job.out == 0:
-            wanted = wanted_yield(job, how, level, now_ms)
-            job.wanted = (job.need * wanted + UNIT - 1) // UNIT
-            job.left = job.width
-            cpu -= job.wanted * job.width
-            memory -= job.memory * job.width
-            if cpu < 0 or memory < 0 or (job.pinned == 1 and not _keep(state, slot)):
+        job = state.jobs[state.here[place]]
+        if job.out == 1:
+            continue
+        wanted = wanted_yield(job, how, level, now_ms)
+        for number in range(job.first_group, job.end_group):
+            group = state.groups[number]
+            group.wanted = (group.need * wanted + UNIT - 1) // UNIT
+            group.left = group.count
+            cpu -= group.wanted * group.count
+            memory -= group.memory * group.count
+            if cpu < 0 or memory < 0 or (job.pinned == 1 and not _keep(state, number)):
                 return False
             if job.pinned == 0:
-                _enter(state, slot, place)
+                _enter(state, number)
     _sort_falling(state.by_cpu, counters.n_cpu)
     _sort_falling(state.by_memory, counters.n_memory)
-    _slots_of_keys(state, state.by_cpu, counters.n_cpu)
-    _slots_of_keys(state, state.by_memory, counters.n_memory)
+    _groups_of_keys(state, state.by_cpu, counters.n_cpu)
+    _groups_of_keys(state, state.by_memory, counters.n_memory)
     return True
 
 
 @kernel_part
-def _keep(state: FractionalSite, slot: Int) -> bool:
-    """Leave a pinned job where it is; return whether its nodes have what it wants."""
-    job = state.jobs[slot]
-    for task in range(job.first, job.first + job.width):
+def _keep(state: FractionalSite, number: Int) -> bool:
+    """Leave a group of a pinned job where it is; return whether its nodes have what it wants."""
+    group = state.groups[number]
+    for task in range(group.first, group.first + group.count):
         state.trial[task] = state.tasks[task]
         node = state.nodes[state.tasks[task]]
-        node.cpu_left -= job.wanted
-        node.memory_left -= job.memory
+        node.cpu_left -= group.wanted
+        node.memory_left -= group.memory
         if node.cpu_left < 0 or node.memory_left < 0:
             return False
-    job.left = 0
+    group.left = 0
     return True
 
 
 @kernel_part
-def _enter(state: FractionalSite, slot: Int, place: Int) -> None:
-    """Put a job into one of the lists, as a key that is larger the further ahead it belongs."""
-    job = state.jobs[slot]
+def _enter(state: FractionalSite, number: Int) -> None:
+    """Put a group into one of the lists, as a key that is larger the further ahead it belongs."""
+    group = state.groups[number]
     counters = state.counters[0]
-    key = max(job.wanted, job.memory) * _PLACE + (_PLACE - 1 - place)
-    if job.wanted >= job.memory:
+    key = max(group.wanted, group.memory) * _PLACE + (_PLACE - 1 - counters.n_listed)
+    state.listed[counters.n_listed] = number
+    counters.n_listed += 1
+    if group.wanted >= group.memory:
         state.by_cpu[counters.n_cpu] = key
         counters.n_cpu += 1
     else:
@@ -215,9 +220,9 @@ def _sort_falling(keys: Ints, count: Int) -> None:
 
 
 @kernel_part
-def _slots_of_keys(state: FractionalSite, keys: Ints, count: Int) -> None:
+def _groups_of_keys(state: FractionalSite, keys: Ints, count: Int) -> None:
     for i in range(count):
-        keys[i] = state.here[_PLACE - 1 - keys[i] % _PLACE]
+        keys[i] = state.listed[_PLACE - 1 - keys[i] % _PLACE]
 
 
 @kernel_part
@@ -235,36 +240,35 @@ def _fill_node(state: FractionalSite, place: Int) -> None:
         takes_cpu = node.cpu_left >= node.memory_left
         if cpu == counters.n_cpu or memory == counters.n_memory:
             takes_cpu = cpu < counters.n_cpu
-        slot = state.by_cpu[cpu] if takes_cpu else state.by_memory[memory]
-        job = state.jobs[slot]
-        node.cpu_left -= job.wanted
-        node.memory_left -= job.memory
-        state.trial[job.first + job.width - job.left] = place
-        job.left -= 1
-        placed_all = placed_all or job.left == 0
+        group = state.groups[state.by_cpu[cpu] if takes_cpu else state.by_memory[memory]]
+        node.cpu_left -= group.wanted
+        node.memory_left -= group.memory
+        state.trial[group.first + group.count - group.left] = place
+        group.left -= 1
+        placed_all = placed_all or group.left == 0
     if placed_all:
         counters.n_cpu = _without_placed(state, state.by_cpu, counters.n_cpu)
         counters.n_memory = _without_placed(state, state.by_memory, counters.n_memory)
 
 
 @kernel_part
-def _next_fitting(state: FractionalSite, slots: Ints, count: Int, entry: Int, place: Int) -> Int:
-    """Return the first entry from here on of a job with a task that fits on a node; ``count`` if there is none."""
+def _next_fitting(state: FractionalSite, numbers: Ints, count: Int, entry: Int, place: Int) -> Int:
+    """Return the first entry from here on of a group with a task that fits on a node; ``count`` if there is none."""
     cpu_left, memory_left = state.nodes[place].cpu_left, state.nodes[place].memory_left
     while entry < count:
-        job = state.jobs[slots[entry]]
-        if job.left > 0 and job.wanted <= cpu_left and job.memory <= memory_left:
+        group = state.groups[numbers[entry]]
+        if group.left > 0 and group.wanted <= cpu_left and group.memory <= memory_left:
             break
         entry += 1
     return entry
 
 
 @kernel_part
-def _without_placed(state: FractionalSite, slots: Ints, count: Int) -> Int:
-    """Take the jobs out of a list that are placed; return how many are left."""
+def _without_placed(state: FractionalSite, numbers: Ints, count: Int) -> Int:
+    """Take the groups out of a list that are placed; return how many are left."""
     kept = 0
     for entry in range(count):
-        if state.jobs[slots[entry]].left > 0:
-            slots[kept] = slots[entry]
+        if state.groups[numbers[entry]].left > 0:
+            numbers[kept] = numbers[entry]
             kept += 1
     return kept

@@ -1,8 +1,10 @@
 """The arrays of a site that gives jobs fractions of nodes, and how jobs enter, run and leave (docs/fractional.md).
 
-A job is so many *tasks*, all with one CPU need and one memory requirement, each on some node, several perhaps on one.
-Needs and requirements are whole millionths of a node (`UNIT`), yields are rates (work.py), so that nothing is rounded
-when they are summed: a node is full or it is not. A job's *slot* is its row in the table of jobs, as everywhere.
+A job is so many *tasks*, each on some node, several perhaps on one. Those that have the same CPU need and the same
+memory requirement are a *group*; most jobs have one. Needs and requirements are whole millionths of a node (`UNIT`),
+yields are rates (work.py), so that nothing is rounded when they are summed: a node is full or it is not. A job's *slot*
+is its row in the table of jobs, as everywhere; its groups are rows of a table of their own, one after the other, and so
+are its tasks in the pools.
 """
 
 from __future__ import annotations
@@ -26,25 +28,31 @@ ABSENT, WAITS, RUNS, PAUSED = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
 FRACTIONAL_JOB = np.dtype(
     [
         *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
-        *((name, np.int64) for name in ("need", "memory", "weight", "share", "first")),
+        *((name, np.int64) for name in ("weight", "share", "first", "first_group", "end_group")),
         *((name, np.int64) for name in ("status", "virtual", "since_ms", "yield_", "rate", "pays_until_ms")),
         *((name, np.int64) for name in ("start_ms", "preempted", "migrated", "moved")),
         # Of the pass that goes on.
-        *((name, np.int64) for name in ("ran", "pinned", "wanted", "left", "out", "changed_place")),
+        *((name, np.int64) for name in ("ran", "pinned", "found", "place", "out", "changed_place")),
         ("priority", np.float64),
     ],
     align=True,
 )
 """What a site knows of a job.
 
-``need`` and ``memory`` are of one task, in millionths of a node; ``share`` of the CPU is its ``weight``, in
-thousandths, or less if the job has run for long; ``first`` is where its tasks begin in the pools of
-tasks. ``virtual`` is its virtual time as work done (work.py), as of ``since_ms``, since when it runs at ``rate``: its
+``share`` of the CPU is its ``weight``, in thousandths, or less if the job has run for long; ``first`` is where its
+tasks begin in the pools of tasks, and its groups are those from ``first_group`` until before ``end_group``.
+``virtual`` is its virtual time as work done (work.py), as of ``since_ms``, since when it runs at ``rate``: its
 ``yield_``, or 0 while it pays for having been paused or moved, ``pays_until_ms``. ``moved`` is the memory of tasks
 that were moved, saved or brought back.
 
-In a pass: whether it ``ran`` before it, is ``pinned`` to its nodes, the CPU ``wanted`` for a task, the tasks ``left``
-to be placed, and whether it is ``out`` of the packing.
+In a pass: whether it ``ran`` before it, is ``pinned`` to its nodes, the yield that was ``found`` for it, its ``place``
+among the jobs that are here, and whether it is ``out`` of the packing.
+"""
+
+GROUP = np.dtype([(name, np.int64) for name in ("need", "memory", "count", "first", "wanted", "left")], align=True)
+"""Tasks of a job that are alike: ``count`` of them, from ``first`` on in the pools; ``need`` and ``memory`` are of one.
+
+In a packing: the CPU ``wanted`` for a task, and how many are ``left`` to be placed.
 """
 
 NODE = np.dtype(
@@ -54,8 +62,8 @@ NODE = np.dtype(
 
 COUNTERS = np.dtype(
     [
-        *((name, np.int64) for name in ("n_here", "n_new", "n_started", "n_changed", "n_pool")),
-        *((name, np.int64) for name in ("ended", "next_wake_ms", "next_period_ms", "n_cpu", "n_memory")),
+        *((name, np.int64) for name in ("n_here", "n_new", "n_started", "n_changed", "n_pool", "n_groups")),
+        *((name, np.int64) for name in ("ended", "next_wake_ms", "next_period_ms", "n_listed", "n_cpu", "n_memory")),
     ],
     align=True,
 )
@@ -67,21 +75,24 @@ class FractionalSite(NamedTuple):
     Attributes
     ----------
     jobs : numpy.ndarray of FRACTIONAL_JOB, shape (slots,)
+    groups : numpy.ndarray of GROUP, shape (groups,)
+        Those of a job by falling memory, then by falling need, no two alike.
     nodes : numpy.ndarray of NODE, shape (nodes,)
     tasks, before, trial : numpy.ndarray of int64, shape (pool,)
-        The node of each task, ascending within a job: as it is, as it was before the pass, and as it might be.
+        The node of each task, ascending within a group: as it is, as it was before the pass, and as it might be.
     here : numpy.ndarray of int64, shape (slots,)
         Slots of the jobs that are here, in the order of submission; ``counters.n_here`` of them.
     started, changed : numpy.ndarray of int64, shape (slots,)
         Slots of the jobs that the last pass started for the first time, and whose rate may have changed.
     order : numpy.ndarray of int64, shape (slots,)
         Scratch: slots in some order.
-    by_cpu, by_memory : numpy.ndarray of int64, shape (slots,)
-        Scratch: the two lists of the packing.
+    listed, by_cpu, by_memory : numpy.ndarray of int64, shape (groups,)
+        Scratch: the groups that are packed, in the order of submission, and the two lists of them.
     counters : numpy.ndarray of COUNTERS, shape (1,)
     """
 
     jobs: Records
+    groups: Records
     nodes: Records
     tasks: Ints
     before: Ints
@@ -90,12 +101,13 @@ class FractionalSite(NamedTuple):
     started: Ints
     changed: Ints
     order: Ints
+    listed: Ints
     by_cpu: Ints
     by_memory: Ints
     counters: Records
 
 
-def empty_fractional(nodes: int, *, slots: int, pool: int) -> FractionalSite:
+def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> FractionalSite:
     """Return a site without jobs.
 
     Parameters
@@ -103,15 +115,17 @@ def empty_fractional(nodes: int, *, slots: int, pool: int) -> FractionalSite:
     nodes : int
     slots : int
         Room for jobs.
-    pool : int
-        Room for tasks of all the jobs that are here.
+    groups, pool : int
+        Room for groups and for tasks of all the jobs that are here.
     """
-    here, started, changed, order, by_cpu, by_memory = (np.zeros(slots, np.int64) for _ in range(6))
+    here, started, changed, order = (np.zeros(slots, np.int64) for _ in range(4))
+    listed, by_cpu, by_memory = (np.zeros(groups, np.int64) for _ in range(3))
     tasks, before, trial = (np.zeros(pool, np.int64) for _ in range(3))
     counters = np.zeros(1, COUNTERS)
     counters["next_wake_ms"] = counters["next_period_ms"] = NEVER_MS
     return FractionalSite(
         jobs=np.zeros(slots, FRACTIONAL_JOB),
+        groups=np.zeros(groups, GROUP),
         nodes=np.zeros(nodes, NODE),
         tasks=tasks,
         before=before,
@@ -120,6 +134,7 @@ def empty_fractional(nodes: int, *, slots: int, pool: int) -> FractionalSite:
         started=started,
         changed=changed,
         order=order,
+        listed=listed,
         by_cpu=by_cpu,
         by_memory=by_memory,
         counters=counters,
@@ -128,7 +143,7 @@ def empty_fractional(nodes: int, *, slots: int, pool: int) -> FractionalSite:
 
 @kernel
 def fractional_submitted(state: FractionalSite, slot: Int) -> None:
-    """Take in a job whose row is filled in but for its status.
+    """Take in a job whose row, and whose groups, are filled in but for its status.
 
     Parameters
     ----------
@@ -174,11 +189,16 @@ def fractional_left(state: FractionalSite, slot: Int) -> None:
 def take_off(state: FractionalSite, slot: Int) -> None:
     """Take the tasks of a running job off their nodes."""
     job = state.jobs[slot]
-    for task in range(job.first, job.first + job.width):
-        node = state.nodes[state.tasks[task]]
-        node.load -= job.need
-        node.memory -= job.memory
+    count_tasks(state, slot, job.first + job.width, -1)
     job.status = PAUSED if job.start_ms >= 0 else WAITS
+
+
+@kernel_part
+def put_back(state: FractionalSite, slot: Int) -> None:
+    """Put the tasks of a job on the nodes that ``tasks`` names."""
+    job = state.jobs[slot]
+    count_tasks(state, slot, job.first + job.width, 1)
+    job.status = RUNS
 
 
 @kernel_part
@@ -187,10 +207,20 @@ def put_on(state: FractionalSite, slot: Int) -> None:
     job = state.jobs[slot]
     for task in range(job.first, job.first + job.width):
         state.tasks[task] = state.trial[task]
-        node = state.nodes[state.trial[task]]
-        node.load += job.need
-        node.memory += job.memory
-    job.status = RUNS
+    put_back(state, slot)
+
+
+@kernel_part
+def count_tasks(state: FractionalSite, slot: Int, end: Int, times: Int) -> None:
+    """Add what the tasks of a job that stand before ``end`` in the pool need to their nodes, so many times."""
+    job = state.jobs[slot]
+    for number in range(job.first_group, job.end_group):
+        group = state.groups[number]
+        need, memory = times * group.need, times * group.memory
+        for task in range(group.first, min(end, group.first + group.count)):
+            node = state.nodes[state.tasks[task]]
+            node.load += need
+            node.memory += memory
 
 
 @kernel
