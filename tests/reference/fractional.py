@@ -198,7 +198,10 @@ class Site:
         kept, rising = list(self.jobs), self.rising()
         best = self.packed(kept, pinned, 1, horizon_ms)
         while best is None:
-            kept.remove(rising.pop(0))
+            if len(kept) == 1 and horizon_ms > 0:
+                horizon_ms = 0  # it wants more than there is: alone it gets the yield that there is
+            else:
+                kept.remove(rising.pop(0))
             best = self.packed(kept, pinned, 1, horizon_ms)
         low, high = 1, 100
         if (all_of_it := self.packed(kept, pinned, 100, horizon_ms)) is not None:

@@ -116,6 +116,26 @@ def test_the_kernels_do_as_the_reference(name: str) -> None:
         assert result.columns["moved_nodes"].tolist() == [job.moved / UNIT for job in slow]
 
 
+@pytest.mark.parametrize("name", ["/stretch-per/OPT=MAX", "/stretch-per/OPT=MAX/MINFT=300"])
+def test_jobs_that_need_more_cpu_than_all_nodes_have_come_to_their_end(name: str) -> None:
+    """However long they have waited, and so want all of their need: one has what there is, as the reference says."""
+    rng = np.random.default_rng(5)
+    run_ms = rng.integers(300_000, 1_200_000, 5)
+    workload = Workload(
+        job_id=np.arange(1, 6),
+        submit_ms=np.sort(rng.integers(0, 600_000, 5)),
+        width=rng.integers(4, 10, 5),
+        estimate_ms=run_ms,
+        run_ms=run_ms,
+        columns={"cpu_need": np.ones(5), "memory_fraction": np.full(5, 0.3), "weight": np.ones(5)},
+    )
+    policy = FractionalPolicy(algorithm=name, penalty_ms=300_000, period_ms=20_000)
+    result = simulate(workload, 4, policy)
+    slow = played_slowly(workload, 4, policy)
+    assert result.start_ms.tolist() == [job.start_ms for job in slow]
+    assert result.end_ms.tolist() == [job.end_ms for job in slow]
+
+
 @pytest.mark.parametrize("name", ["GreedyPM*/per/OPT=MIN/MINVT=600", "MCB8*/OPT=MIN", "/stretch-per/OPT=MAX/MINFT=300"])
 def test_core_and_loop_give_the_same_schedule(name: str) -> None:
     """A core that is stepped event by event, its sums checked each time, does as the compiled loop."""

@@ -47,13 +47,17 @@ def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
     Notes
     -----
     As long as there is none at a hundredth, the job of the lowest priority is left out. Source: Stillwell, section 4.3.
+    With an expected stretch there may be none for any job: for one that has waited so long that it wants all of a need
+    which is more than all nodes have. Then that of the highest priority has the highest yield that it can have alone,
+    or it would never end. (The paper says nothing of it; no job of its workloads needs so much.)
     """
     by_priority(state)
     _pin(state, how, now_ms)
-    lowest = 0
-    while lowest < state.counters[0].n_here and not pack(state, how, 1, now_ms):
-        state.jobs[state.order[lowest]].out = 1
-        lowest += 1
+    lowest = _leave_out(state, how, 0, now_ms)
+    if how.horizon_ms > 0 and 0 < lowest == state.counters[0].n_here:
+        how = Remapping(how.min_flow_ms, how.min_virtual, 0)
+        state.jobs[state.order[lowest - 1]].out = 0
+        lowest = _leave_out(state, how, lowest - 1, now_ms)
     low, high = 1, LEVELS
     if lowest < state.counters[0].n_here:
         if pack(state, how, high, now_ms):
@@ -66,6 +70,15 @@ def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
                 high = middle
         pack(state, how, low, now_ms)
     _take_over(state)
+
+
+@kernel_part
+def _leave_out(state: FractionalSite, how: Remapping, lowest: Int, now_ms: Int) -> Int:
+    """Leave jobs out, from this one on, until there is room for the others; return how many are out."""
+    while lowest < state.counters[0].n_here and not pack(state, how, 1, now_ms):
+        state.jobs[state.order[lowest]].out = 1
+        lowest += 1
+    return lowest
 
 
 @kernel_part
