@@ -125,8 +125,17 @@ class NearDoor:
         """Return where it answers; from the first time on it does."""
         async with self._opening:
             if self._server is None:
-                self._server = await asyncio.start_server(self._greet, self._host, 0, limit=_BUFFER_BYTES)
+                self._server = await asyncio.start_server(self._meet, self._host, 0, limit=_BUFFER_BYTES)
         return NearAddress(self._network, self._server.sockets[0].getsockname()[1], self._secret)
+
+    def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A coroutine in its place would be asyncio's own task, and complained of when the loop ends under it.
+        self._begin(self._greet(reader, writer))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve whoever knows the secret; the connection of anybody else ends without a word."""
@@ -137,9 +146,7 @@ class NearDoor:
             if hmac.compare_digest(said, self._secret):
                 while True:
                     call = _CALLS.decode(await _read(reader))
-                    task = asyncio.get_running_loop().create_task(self._answer(call, writer))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._begin(self._answer(call, writer))
         except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
             logger.debug("a line ended: %r", error)
         finally:

@@ -252,3 +252,16 @@ def test_a_line_that_ends_before_it_has_begun_to_read_is_closed() -> None:
         asyncio.run(open_line(server.getsockname()[1]))
         gc.collect()
     assert [str(each.message) for each in heard] == []
+
+
+@pytest.mark.asyncio
+async def test_a_door_whose_tasks_are_cancelled_says_nothing(
+    door: NearDoor, line: NearLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So it is where an event loop ends under it, as when a command is interrupted."""
+    assert await line.call("echo", 2) == [2]
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
