@@ -223,7 +223,7 @@ def test_everything_is_ended_and_known_again(world: World) -> None:
     assert (world.left(), world.folders_left()) == ([], [])
     assert world.run("down") == (0, "Ending the grid ...\nthe grid default is not running\n")
     status, printed = world.run("up", "--fresh")
-    assert (status, "would forget 1 jobs that are not over" in printed) == (2, True)
+    assert (status, "would forget 1 open job;" in printed) == (2, True)
     assert job_id > 0
 
 

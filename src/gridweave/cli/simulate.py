@@ -431,7 +431,6 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
-    from gridweave.scenarios.traces.needs import with_needs_said
     from gridweave.scenarios.workload import transform
     from gridweave.scenarios.workload.estimates import with_estimates
     from gridweave.scenarios.workload.run_times import with_run_times
@@ -450,6 +449,8 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
 
         workload = with_mix(workload, asked.resources, rng)
     if asked.needs is not None:
+        from gridweave.scenarios.traces.needs import with_needs_said
+
         workload = with_needs_said(workload, asked.needs, rng)
     return workload, report.lines()
 
