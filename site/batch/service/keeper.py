@@ -36,7 +36,7 @@ IDLE = 5
 """While nobody waits, and all that runs was seen to run, it is looked at so many times less often."""
 
 TELL_S = 30.0
-"""When nodes will be free is told so often at most, if nothing else has changed."""
+"""When nodes will be free later is told so often at most, if nothing else has changed."""
 
 LEAVE_S = 10.0
 """Nodes that were told to give themselves back have so long for it; then they are taken back."""
@@ -219,8 +219,7 @@ class BatchKeeper:
                 asks.append(seen)
                 joined += self._joined(each) if seen.state == "ready" else []
         seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks))
-        plain = msgspec.structs.replace(seen_all, free_from=(), asks=())
-        is_new = self._told_seen is None or msgspec.structs.replace(self._told_seen, free_from=(), asks=()) != plain
+        is_new = self._told_seen is None or _gist(self._told_seen) != _gist(seen_all)
         if asks or ends or is_new or time.monotonic() - self._told_s > TELL_S:
             self._told_seen, self._told_s = seen_all, time.monotonic()
             await self._driver.told(*ends, *joined, seen_all)
@@ -337,6 +336,12 @@ class BatchKeeper:
     def _comment(job_id: int, user: str) -> str:
         """Return whose job it is, for people who look at the queue of the batch system."""
         return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
+
+
+def _gist(seen: BatchSeen) -> tuple[int, int | None, int, str]:
+    """Return what a site hears of at once when it changes: the nodes, those free now, and what is wrong."""
+    free = seen.free_from[0][1] if seen.free_from else 0
+    return seen.nodes, seen.longest_ms, free, seen.problem
 
 
 def _gone(name: str) -> Allocation:

@@ -51,6 +51,7 @@ def test_every_message_comes_back_as_it_was(union: Any) -> None:
         "outcome": "lost",
     }
     values["now_or_never"] = True
+    values["times"] = ()
     values["free_from"] = ((5, 3), (9, 4))
     values["factors"] = (1.0, 0.25, 0.0)
     values["pairs"] = (
