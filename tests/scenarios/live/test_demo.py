@@ -35,7 +35,7 @@ def placed(demo: Demo) -> list[list[tuple[int, int]]]:
 
 
 def test_no_decision_of_the_demonstration_hangs_on_a_tenth_of_a_second(no_traces: Path, tmp_path: Path) -> None:
-    """Jobs stay where they are, on one site or several, if any of them take 0.1 s longer or start at once, or are late."""
+    """Jobs stay where they are, on one site or several, if any take 0.1 s longer, start at once, or are late."""
     demo = make_demo(tmp_path)
     jobs, rng = demo.built.workload, np.random.default_rng(5)
     where = placed(demo)
