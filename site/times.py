@@ -1,4 +1,4 @@
-"""Spans of time as people write them."""
+"""Spans of time as people write them, and pauses that grow."""
 
 from __future__ import annotations
 
@@ -13,6 +13,20 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
 # As Slurm has them: minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]].
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)", re.ASCII)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+
+
+LONGEST_PAUSE_MS = 600_000
+
+
+def growing_pause_ms(first_ms: int, times: int, longest_ms: int = LONGEST_PAUSE_MS) -> int:
+    """Return how long to wait before something is tried again that has failed so often before: twice as long each time.
+
+    Examples
+    --------
+    >>> [growing_pause_ms(10_000, times) for times in (0, 1, 2, 99)]
+    [10000, 20000, 40000, 600000]
+    """
+    return min(first_ms << min(times, 30), max(first_ms, longest_ms))
 
 
 def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> int:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.site.times import when_text
-
-LONGEST_PAUSE_MS = 600_000
-"""A site is left alone for no longer than this between two refusals."""
+from gridweave.site.times import growing_pause_ms, when_text
 
 MOST_REFUSALS = 6
 """So often a site is asked for a job that it refuses each time: over some five minutes, where the first pause is 10 s
@@ -59,5 +56,5 @@ def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int
         The first pause.
     """
     times = 1 if before is None else before.times + 1
-    pause_ms = min(pause_ms * 2 ** min(times - 1, MOST_REFUSALS), max(pause_ms, LONGEST_PAUSE_MS))
-    return SiteRefusals(times, reason, None if times >= MOST_REFUSALS else now_ms + pause_ms)
+    again_ms = now_ms + growing_pause_ms(pause_ms, times - 1)
+    return SiteRefusals(times, reason, None if times >= MOST_REFUSALS else again_ms)

@@ -291,7 +291,7 @@ def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell:
         (["explain", "0"], "Invalid value for 'JOB': must be at least 1; see: "),
         (["logs", "99"], "there is no job 99"),
         (["drain", "nowhere"], "site 'nowhere' is none of north, south"),
-        (["what-if"], "nothing would be another; give --drain"),
+        (["what-if"], "nothing would change; give --drain"),
         (["what-if", "--drain", "nowhere"], "drain: there is no site 'nowhere'"),
         (["what-if", "--nodes", "north"], "--nodes: 'north' is not SITE=N, e.g. north=16"),
         (["what-if", "--nodes", "north=all"], "--nodes: 'all' is not a number of nodes, from 0 up"),

@@ -15,9 +15,9 @@ from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import CoreState
-from gridweave.site.times import rough_span_text, when_text
+from gridweave.site.times import growing_pause_ms, rough_span_text, when_text
 
-FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10_000, 600_000
+FIRST_PAUSE_MS = 10_000
 """When nodes were lost before their job began, they are asked for again after so long; twice as long each time."""
 
 MOST_LOST = 10
@@ -39,7 +39,7 @@ class AskedJob(msgspec.Struct):
 
     def lose(self, now_ms: int, reason: str) -> None:
         """Take note that its nodes are lost; it is asked for again later."""
-        self.not_before_ms = now_ms + min(FIRST_PAUSE_MS * 2 ** min(self.lost, 16), LONGEST_PAUSE_MS)
+        self.not_before_ms = now_ms + growing_pause_ms(FIRST_PAUSE_MS, self.lost)
         self.lost, self.why_lost, self.start_ms, self.reason = self.lost + 1, reason, None, ""
 
     @property

@@ -23,9 +23,9 @@ from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import CoreState, with_parts
-from gridweave.site.times import rough_span_text, when_text
+from gridweave.site.times import LONGEST_PAUSE_MS, growing_pause_ms, rough_span_text, when_text
 
-FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10_000, 600_000
+FIRST_PAUSE_MS = 10_000
 """When a pilot came to nothing, another is asked for after so long; twice as long each time in a row.
 
 A row ends when a pilot has lasted for the longest pause, or was given back as it was idle or its time had come.
@@ -238,7 +238,7 @@ class PilotDiscipline:
         lasted_ms = [0 if pilot.until_ms is None else now_ms - (pilot.start_ms or 0) for pilot in nothing]
         if max(lasted_ms) >= LONGEST_PAUSE_MS:
             self._lost = 0
-        pause_ms = min(FIRST_PAUSE_MS * 2 ** min(self._lost, 16), LONGEST_PAUSE_MS)
+        pause_ms = growing_pause_ms(FIRST_PAUSE_MS, self._lost)
         self._not_before_ms, self._lost = now_ms + pause_ms, self._lost + 1
 
     def run_pass(self, now_ms: int) -> list[Job]:

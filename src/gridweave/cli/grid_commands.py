@@ -173,7 +173,7 @@ def what_if(
         again=not nothing_comes,
     )
     if question == WhatIf(hours=hours, again=not nothing_comes):
-        raise OptionError("what-if", "nothing would be another; give --drain, --nodes, --cut, --policy or --load")
+        raise OptionError("what-if", "nothing would change; give --drain, --nodes, --cut, --policy or --load")
     reach.show(reach.ask(lambda grid: grid.what_if(question)), _print_answer)
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from gridweave.site.contract import ContractCore
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.batch.discipline import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, MOST_LOST
+from gridweave.site.disciplines.batch.discipline import FIRST_PAUSE_MS, MOST_LOST
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (
@@ -27,6 +27,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.times import LONGEST_PAUSE_MS
 
 FREE = ((0, 1), (1_000, 4))
 
