@@ -370,13 +370,7 @@ class SiteCore:
         )
 
     def quote(self, now_ms: int, job: Job) -> SiteReason:
-        """Return when a job would start that were submitted now, and why not sooner.
-
-        Parameters
-        ----------
-        job : Job
-            One that is not here. It is thought of as the last in the queue.
-        """
+        """Return when a job that is not here would start as the last in the queue, and why not sooner."""
         waiting = sum(1 for _ in self._discipline.waiting())
         start_ms = None
         reason = why_impossible(job) or self._discipline.why_never(job)

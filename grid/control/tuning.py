@@ -27,12 +27,7 @@ class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class QueueTuning:
-    """Which order of the queue is in force, and when that is decided anew.
-
-    Parameters
-    ----------
-    policy : GridTuning
-    """
+    """Which order of the queue is in force, and when that is decided anew."""
 
     def __init__(self, policy: GridTuning) -> None:
         self.orders = policy.policies

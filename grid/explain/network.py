@@ -24,17 +24,9 @@ def network_now(
 ) -> KnownNetwork:
     """Return the network as it is known.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the sites.
-    network : GridNetwork, optional
-        Without it the sites are the nodes, and the links are what was measured, or has jobs.
-    factors : sequence of float, optional
-        Which part of its bandwidth each cable has now; None: all of it.
-    measured : sequence of PairMeasured
-    spread : sequence of sequence of int
-        The sites of each running job that is on several.
+    Without a `network` the sites are the nodes, and the links are what was measured, or has jobs. `factors` say which
+    part of its bandwidth each cable has now (None: all of it), `spread` the sites of each running job that is on
+    several.
     """
     pairs = Counter(pair for sites in spread for pair in itertools.combinations(sorted(sites), 2))
     if network is None:

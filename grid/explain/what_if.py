@@ -71,22 +71,9 @@ class _Stage(NamedTuple):
 
 
 def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
-    """Return what would become of the grid if it were as asked; InputError if it cannot be so.
+    """Return what would become of the grid if it were as asked; the `grid` is used up.
 
-    Parameters
-    ----------
-    grid : GridNow
-        It is used up.
-    asked : WhatIf
-
-    Returns
-    -------
-    WhatIfAnswer
-
-    Raises
-    ------
-    InputError
-        If a site or a link is not known, the policy makes no sense, or there are too many jobs to play.
+    InputError if a site or a link is not known, the policy makes no sense, or there are too many jobs to play.
     """
     before = _Stage(dict(zip(grid.names, grid.queue.nodes, strict=True)), (), (), grid.policy, 1.0)
     after = _changed(grid, before, asked)

@@ -160,15 +160,8 @@ def _digest_of_last(handle: int) -> str:
 def check_audit(path: str | Path) -> tuple[int, int]:
     """Follow an audit log from its oldest file to its newest line; return the number of files, and of lines.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The newest file; those that were rotated are beside it.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read, or a line does not follow from the one before: the first such line is named.
+    `path` is the newest file; those that were rotated are beside it. InputError if a file cannot be read, or a line
+    does not follow from the one before: the first such line is named.
     """
     numbers = [0, *(number for number in range(1, AUDITS_KEPT + 1) if Path(f"{path}.{number}").exists())]
     if numbers != list(range(len(numbers))):

@@ -60,10 +60,6 @@ def is_more_than(net: NetArrays, communication: Record, parts: Records, n_parts:
     n_parts : int
         How many of ``parts`` count.
     limit : float
-
-    Returns
-    -------
-    bool
     """
     if limit == np.inf:
         return False

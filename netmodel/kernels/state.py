@@ -151,16 +151,7 @@ class Filling(NamedTuple):
 
 
 def with_own_room(net: NetArrays) -> NetArrays:
-    """Return the same paths, which may be large, with other room to count in: two may then be asked at one time.
-
-    Parameters
-    ----------
-    net : NetArrays
-
-    Returns
-    -------
-    NetArrays
-    """
+    """Return the same paths, which may be large, with other room to count in: two may then be asked at one time."""
     return net._replace(load=net.load.copy(), messages=net.messages.copy(), busy_ms=net.busy_ms.copy())
 
 
@@ -171,10 +162,6 @@ def new_flows(room: int) -> Flows:
     ----------
     room : int
         A job split over *k* sites has up to *k* (*k* - 1) flows.
-
-    Returns
-    -------
-    Flows
     """
     return Flows(
         n_flows=np.zeros(1, np.int64),
@@ -193,10 +180,6 @@ def more_flows(flows: Flows, room: int) -> Flows:
     flows : Flows
     room : int
         For all of them.
-
-    Returns
-    -------
-    Flows
     """
     larger = new_flows(room)
     for new, old in zip(larger, flows, strict=True):
@@ -205,16 +188,7 @@ def more_flows(flows: Flows, room: int) -> Flows:
 
 
 def new_filling(links: int, room: int) -> Filling:
-    """Return room for sharing so many links among so many flows.
-
-    Parameters
-    ----------
-    links, room : int
-
-    Returns
-    -------
-    Filling
-    """
+    """Return room for sharing so many links among so many flows."""
     return Filling(
         left=np.zeros(links, np.float64),
         wanted=np.zeros(links, np.float64),

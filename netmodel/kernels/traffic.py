@@ -52,10 +52,6 @@ def exchanged(communication: Record, first: Int, end: Int, to_first: Int, to_end
         All to all or neighbours.
     first, end, to_first, to_end : int
         Two intervals of ranks that do not overlap, the first of each included, the end not.
-
-    Returns
-    -------
-    int
     """
     if communication.pattern == ALL_TO_ALL:
         return (end - first) * (to_end - to_first)

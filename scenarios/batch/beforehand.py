@@ -39,19 +39,10 @@ def week_offset_ms(workload: Workload) -> int:
 
 
 def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when jobs are cancelled if they still wait; None if none is.
+    """Return when the jobs of these rows are cancelled if they still wait; None if none is.
 
-    Parameters
-    ----------
-    workload : Workload
-        Its column ``cancel_ms``; -1 for jobs that nobody cancels.
-    rows : numpy.ndarray of int64
-        The jobs that are played, one after the other.
-
-    Raises
-    ------
-    InputError
-        If a job is cancelled before it is submitted, or at that instant.
+    The column ``cancel_ms`` tells; it is -1 for jobs that nobody cancels. InputError if a job is cancelled before it is
+    submitted, or at that instant.
     """
     if "cancel_ms" not in workload.columns:
         return None

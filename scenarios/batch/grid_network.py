@@ -134,22 +134,11 @@ class GridNet:
 
 
 def communication_of(workload: Workload) -> npt.NDArray[np.void]:
-    """Return how the jobs of a workload communicate, as kernels read it.
+    """Return how the jobs of a workload communicate, as kernels read it: a `COMMUNICATION` each.
 
-    Parameters
-    ----------
-    workload : Workload
-        Its columns ``pattern`` (places in `gridweave.netmodel.communication.PATTERNS`), ``communication_fraction`` and
-        ``message_bytes``; where one is missing, no job communicates.
-
-    Returns
-    -------
-    numpy.ndarray of COMMUNICATION, shape (n,)
-
-    Raises
-    ------
-    InputError
-        If there is no such pattern, or the size of a message makes no sense.
+    Where one of the columns ``pattern`` (places in `gridweave.netmodel.communication.PATTERNS`),
+    ``communication_fraction`` and ``message_bytes`` is missing, no job communicates. InputError if there is no such
+    pattern, or the size of a message makes no sense.
     """
     records = np.zeros(len(workload), COMMUNICATION)
     records["width"] = records["columns"] = workload.width
@@ -172,22 +161,10 @@ def communication_of(workload: Workload) -> npt.NDArray[np.void]:
 
 
 def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
-    """Return what the jobs of a workload read and write, as kernels read it.
+    """Return what the jobs of a workload read and write, as kernels read it: a `JOB_DATA` each.
 
-    Parameters
-    ----------
-    workload : Workload
-        Its columns ``input_bytes`` and ``input_site``, ``output_bytes`` and ``output_site``; where one is missing,
-        there is no input, or no output.
-
-    Returns
-    -------
-    numpy.ndarray of JOB_DATA, shape (n,)
-
-    Raises
-    ------
-    InputError
-        If there is no such site, or a size makes no sense.
+    Where one of the columns ``input_bytes`` and ``input_site``, or ``output_bytes`` and ``output_site``, is missing,
+    there is no input, or no output. InputError if there is no such site, or a size makes no sense.
     """
     records = np.zeros(len(workload), JOB_DATA)
     for what in ("input", "output"):
@@ -444,19 +421,10 @@ def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int)
 
 
 def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
-    """Return for each job from when on it could not be placed on the idle grid any more, whatever the links become.
+    """Return for each slot from when on its job could not be placed on the idle grid, whatever becomes of the links.
 
-    Parameters
-    ----------
-    state : GridState
-        Of the idle grid, with the jobs in its table.
-    codes : GridCodes
-        With the links at the beginning.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (slots,)
-        0 if it never could be, `NEVER_MS` if it always can be again.
+    0 if it never could be, `NEVER_MS` if it always can be again. The state is that of the idle grid, with the jobs in
+    its table; the codes have the links at the beginning.
     """
     hopeless_ms = np.zeros(len(state.jobs), np.int64)
     possible, ever = np.zeros((2, len(state.jobs)), np.bool_)

@@ -321,13 +321,7 @@ class SiteRun:
         return min(instants)
 
     def outcome(self) -> Stepped:
-        """Return what has become of the jobs of the workload.
-
-        Raises
-        ------
-        InputError
-            If the discipline leaves jobs waiting for ever.
-        """
+        """Return what has become of the jobs; InputError if the discipline leaves jobs waiting for ever."""
         figures, refused = self.site.figures(), dict(self.site.refused)
         columns = {name: self._of_all(values, 0) for name, values in figures.columns.items()}
         totals = dict(figures.totals)

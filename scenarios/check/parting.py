@@ -48,15 +48,7 @@ class Parting(msgspec.Struct, frozen=True):
 
 
 def parting(one: Matched, other: Matched, nodes: int) -> Parting | None:
-    """Return where two schedules of one workload, both without faults, first differ; None if they are alike.
-
-    Parameters
-    ----------
-    one, other : Matched
-        Beside the same workload.
-    nodes : int
-        Of the machine.
-    """
+    """Return where two schedules of one workload, both without faults, first differ; None if they are alike."""
     differing = np.flatnonzero(one.start_ms != other.start_ms)
     if not len(differing):
         return None

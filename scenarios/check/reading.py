@@ -69,17 +69,9 @@ class Schedule:
 
 
 def read_schedule(path: str | Path) -> Schedule:
-    """Read a schedule; what its first line is tells the format.
+    """Read a schedule of gridweave (``jobs.csv``), Batsim, Alea, AccaSim or SWF; its first line tells which it is.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        Of gridweave (``jobs.csv``), Batsim, Alea, AccaSim or SWF.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, is in no known format, or a line of it makes no sense; with that line.
+    TraceError if the file cannot be read, is in no known format, or a line of it makes no sense; with that line.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()

@@ -169,18 +169,10 @@ def save_model(model: Model, path: str | Path) -> None:
 
 
 def load_model(source: str | Path) -> Model:
-    """Load a model: one that comes with gridweave, by its name, or one from a file.
+    """Load a model: one that comes with gridweave, by its name out of `model_names`, or one that `save_model` wrote.
 
-    Parameters
-    ----------
-    source : str or pathlib.Path
-        A name out of `model_names`, or a file that `save_model` wrote. A `pathlib.Path` is always a file; a text is a
-        name first.
-
-    Raises
-    ------
-    InputError
-        If there is no such model, or the file is damaged, of another version, or no model file.
+    A `pathlib.Path` is always a file; a text is a name first. InputError if there is no such model, or the file is
+    damaged, of another version, or no model file.
     """
     if isinstance(source, str):
         entry = GENERATORS.get(source)

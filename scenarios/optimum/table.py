@@ -238,18 +238,9 @@ def write_gaps(lines: Sequence[OptimumLine], path: Path) -> None:
 
 
 def instance_at(result: SimulationResult, now_ms: int) -> Instance:
-    """Return what a site had to plan at an instant of a schedule: after its events, before anything started.
+    """Return what a site had to plan at an instant of its schedule: after its events, before anything started.
 
-    Parameters
-    ----------
-    result : SimulationResult
-        Of one site.
-    now_ms : int
-
-    Raises
-    ------
-    OptionError
-        If the instant lies outside of the schedule, or nobody waits then.
+    OptionError if the instant lies outside of the schedule, or nobody waits then.
     """
     jobs = result.workload
     begin_ms, until_ms = int(jobs.submit_ms.min(initial=0)), int(result.end_ms.max(initial=0))

@@ -16,10 +16,7 @@ _BINS = 60
 def plot_policies(result: SimulationResult) -> Figure:
     """Draw for which part of the time each policy of a self-tuning site was in force, over the run.
 
-    Raises
-    ------
-    OptionError
-        If the result is of another site, or no job ran.
+    OptionError if the result is of another site, or no job ran.
     """
     ran = result.ran
     if not isinstance(result.own, Switches) or not ran.any():

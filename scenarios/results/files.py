@@ -123,21 +123,11 @@ def folder_name(label: str) -> str:
 def write_jobs_csv(path: Path, jobs: int, columns_of: Callable[[slice], Mapping[str, Any]]) -> None:
     """Write one line per job, in the order of the workload, under the names of its columns.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    jobs : int
-        How many there are.
-    columns_of : callable
-        From rows to their columns (`gridweave.scenarios.results.schedule.SimulationResult.job_columns`): arrays, and
-        for "site" a text or a list of texts.
+    `columns_of` returns the columns of some rows (`SimulationResult.job_columns`): arrays, and for "site" a text or a
+    list of texts. Rows are made in blocks, so memory does not grow with their number.
 
-    Notes
-    -----
     Numbers of the header are whole; ``killed`` is 0 or 1. The name of the site is quoted where it holds a comma, a
-    quote or an end of line (RFC 4180). Lines end with a line feed. Rows are made in blocks, so memory does not grow
-    with their number.
+    quote or an end of line (RFC 4180). Lines end with a line feed.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(",".join(columns_of(slice(0, 0))) + "\n")

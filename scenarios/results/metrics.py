@@ -223,26 +223,9 @@ def compute_by_class(
     *,
     shared: bool = False,
 ) -> dict[str, Metrics]:
-    """Compute the metrics of several classes of jobs of one schedule.
+    """Compute the metrics of several classes of jobs of one schedule, in the order of the names of the classes.
 
-    Parameters
-    ----------
-    submit_ms, start_ms, end_ms, width, nodes
-        As for `compute_metrics`.
-    classes : JobClasses
-        Which job belongs to which class; see `gridweave.scenarios.workload.columns`.
-    shared : bool
-        As for `compute_metrics`.
-
-    Returns
-    -------
-    dict from str to Metrics
-        In the order of the names of the classes.
-
-    Raises
-    ------
-    InputError
-        As for `compute_metrics`.
+    Which job belongs to which class `classes` say; the other arguments and the errors are those of `compute_metrics`.
     """
     return MeasuredSchedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared).by_class(classes)
 

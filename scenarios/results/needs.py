@@ -17,19 +17,10 @@ FloatArray = npt.NDArray[np.float64]
 def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: IntArray) -> Mapping[str, float]:
     """Return the metrics of dynamic fractional resource scheduling.
 
-    Parameters
-    ----------
-    workload : Workload
-        Its run times are those on a machine of its own; where it has no column ``cpu_need``, tasks need whole nodes.
-    nodes : int
-    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        -1 for jobs that did not run; at least one did.
-
-    Returns
-    -------
-    mapping from str to float
-        ``need_max_stretch``: the largest of max(turn-around, 10 s) / max(run time alone, 10 s). And
-        ``need_underutilization_node_ms``, with ``..._normalized``, the same as a part of the work.
+    ``need_max_stretch`` is the largest of max(turn-around, 10 s) / max(run time alone, 10 s);
+    ``need_underutilization_node_ms`` comes with ``..._normalized``, the same as a part of the work. The run times of
+    the workload are those on a machine of its own; where it has no column ``cpu_need``, tasks need whole nodes. Starts
+    and ends are -1 for jobs that did not run; at least one did.
 
     Notes
     -----

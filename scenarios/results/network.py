@@ -24,18 +24,7 @@ COLUMNS = ("factor", "slowdown", "transfer_ms")
 
 
 def network_use(result: SimulationResult, net: GridNet) -> NetworkUse:
-    """Return what a network did to the jobs of a run.
-
-    Parameters
-    ----------
-    result : SimulationResult
-        Of a simulation with this network.
-
-    Raises
-    ------
-    InputError
-        If the result is of a simulation without a network.
-    """
+    """Return what a network did to the jobs of a run; InputError if that was a simulation without a network."""
     columns = network_columns(result)
     topology, several = net.model.topology, result.multi_site
     factor, slowdown, transfer_ms = (columns[name] for name in COLUMNS)

@@ -406,13 +406,7 @@ class SimulationResult(MadeAnew):
         )
 
     def site_uses(self) -> list[SiteUse]:
-        """Return what became of each site.
-
-        Returns
-        -------
-        list of SiteUse
-            In the order of the sites, which have names.
-        """
+        """Return what became of each site, in their order; the sites have names."""
         ran = self.start_ms != NEVER
         span_ms = float(self.end_ms[ran].max() - self.workload.submit_ms[ran].min()) if ran.any() else math.nan
         length_ms = (self.end_ms - self.start_ms).astype(np.float64)

@@ -88,24 +88,11 @@ _MAIN_ROWS = {
 
 
 def metrics_table(results: Sequence[SimulationResult]) -> Table:
-    """Return the metrics of results side by side.
+    """Return the metrics of results side by side: metrics down and results across.
 
-    Parameters
-    ----------
-    results : sequence of SimulationResult
-        At least one.
-
-    Returns
-    -------
-    rich.table.Table
-        Metrics down and results across. Of several results of one workload on one machine, the best of each row is
-        green and has an asterisk, unless all agree. More than `ACROSS_AT_MOST` results stand below each other, with the
-        main metrics across.
-
-    Raises
-    ------
-    InputError
-        If there is no result.
+    Of several results of one workload on one machine, the best of each row is green and has an asterisk, unless all
+    agree. More than `ACROSS_AT_MOST` results stand below each other, with the main metrics across. InputError if there
+    is no result.
     """
     if not results:
         raise InputError("there is no result to show; give at least one")

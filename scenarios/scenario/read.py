@@ -243,12 +243,9 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
 
 
 def is_in_world(scenario: Scenario) -> bool:
-    """Whether messages are sent between the grid and its sites when a scenario is run, and so cross its network.
+    """Tell whether messages go between the grid and its sites when a scenario is run, and so cross its network.
 
-    Returns
-    -------
-    bool
-        What `gridweave.scenarios.scenario.build.Built.needs_world` comes to, as far as the text alone tells.
+    That is what `gridweave.scenarios.scenario.build.Built.needs_world` comes to, as far as the text alone tells.
     """
     if scenario.grid.mode == "local":
         return False
@@ -326,15 +323,7 @@ def with_resources(
 
 
 def check_scenario(scenario: Scenario, report: FileReport) -> None:
-    """Check a scenario without its workload.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Sites and transformations that could not be read are UNSET.
-    report : FileReport
-        Is told of every problem.
-    """
+    """Check a scenario without its workload; sites and transformations that could not be read are UNSET."""
     check_sites(scenario.sites, report)
     check_live_only(scenario.sites, None, report)
     _check_source(scenario.workload, report)
@@ -579,17 +568,8 @@ def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> S
 def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draft:
     """Read a scenario as far as that goes, for `gridweave.scenarios.scenario.build`, which looks for more problems.
 
-    Parameters
-    ----------
-    source, overrides
-        As for `read_scenario`.
-
-    Raises
-    ------
-    ScenarioError
-        If the file is not TOML.
-    InputError
-        If there is no such scenario.
+    Arguments are those of `read_scenario`. ScenarioError if the file is not TOML, InputError if there is no such
+    scenario.
     """
     folder = None
     if isinstance(source, Scenario):
@@ -649,19 +629,11 @@ def network_of(draft: Draft) -> ReadNetwork | None:
 def network_of_file(name: str) -> tuple[NetTable, Topology]:
     """Read a network.
 
-    Parameters
-    ----------
-    name : str
-        A file in GML or GraphML, or in TOML with a table ``[net]``; it, and the file that its table names, are looked
-        for as `gridweave.grid.config.networks.find_topology` does. TOML with more tables is a scenario:
-        its sites are at the nodes that their ``at`` says. Or the name of a scenario in the catalogue.
+    `name` is a file in GML or GraphML, or in TOML with a table ``[net]``; it, and the file that its table names, are
+    looked for as `gridweave.grid.config.networks.find_topology` does. TOML with more tables is a scenario: its sites
+    are at the nodes that their ``at`` says. Or it is the name of a scenario in the catalogue.
 
-    Raises
-    ------
-    ScenarioError
-        With all that is wrong.
-    InputError
-        If there is no such file, or no network in it.
+    ScenarioError with all that is wrong; InputError if there is no such file, or no network in it.
     """
     from gridweave.netmodel.reading import parse_network
 

@@ -50,12 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
     """Run one combination with one seed; what it fails at is part of the outcome.
 
-    Parameters
-    ----------
-    stamp : str
-        Of the code that planned the run.
-    fetch : callable, optional
-        Gives the content of a file that is not at hand here.
+    `stamp` is that of the code that planned the run; `fetch` gives the content of a file that is not at hand here.
     """
     began = time.perf_counter()
     try:

@@ -84,23 +84,10 @@ def open_url(url: str, timeout_s: float) -> AbstractContextManager[IO[bytes]]:
 
 
 def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_url) -> Fetched:
-    """Get a known trace into a folder, and check that it is the pinned one.
+    """Get a known trace, by its name or short form, into a folder (`cache_folder`), and check that it is as pinned.
 
-    Parameters
-    ----------
-    name : str
-        A key of `KNOWN_TRACES`, or a short form as in `resolve_name`.
-    folder : str or pathlib.Path, optional
-        Where to put it; `cache_folder` if left out. It is created if need be.
-    opener : callable, optional
-        How to open an address; for tests and for unusual networks.
-
-    Raises
-    ------
-    InputError
-        If no such trace is known, or the folder cannot be written.
-    UnavailableError
-        If the network or the archive does not answer, or what it sends is not the pinned trace. Nothing is kept then.
+    InputError if no such trace is known, or the folder cannot be written; UnavailableError if the network or the
+    archive does not answer, or what it sends is not the pinned trace. Nothing is kept then.
     """
     full = resolve_name(name)
     if full is None:

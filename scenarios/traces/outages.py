@@ -40,24 +40,11 @@ class Outage(NamedTuple):
 
 
 def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]:
-    """Read in which spans nodes were down or drained.
+    """Read in which spans nodes were down or drained, by their starts, from a log with headings; plain, gzip or xz.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A log with headings; plain, gzip or xz.
-    system : str, optional
-        Of the data of Los Alamos: which system. It may be left out where there is one only.
-
-    Returns
-    -------
-    list of Outage
-        By start. Slurm's nodes are numbered from 0 in the order of their names, those alone that the log names.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, is of neither kind, has several systems, or a line makes no sense; with the line.
+    Slurm's nodes are numbered from 0 in the order of their names, those alone that the log names. Of the data of Los
+    Alamos `system` says which system; it may be left out where there is one only. TraceError if the file cannot be
+    read, is of neither kind, has several systems, or a line makes no sense; with the line.
     """
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8-sig", "replace").splitlines()

@@ -113,21 +113,10 @@ def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator
 def read_csv(
     path: str | Path, columns: Mapping[str, CsvColumn], take: Callable[[int, dict[str, float]], None]
 ) -> list[str]:
-    """Read a file beside a trace; return the names of its columns.
+    """Read a file beside a trace, CSV in UTF-8 (.gz and .xz, too); return the names of its columns.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        CSV in UTF-8 (.gz and .xz, too) whose first line names its columns, in any order.
-    columns : mapping from str to CsvColumn
-        Those that it may have.
-    take : callable
-        Is told the number of each line, and its values by column.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, a column is missing, unknown or there twice, or a value is none.
+    Its first line has them, in any order; `take` is told the number of each further line, and its values by column.
+    TraceError if the file cannot be read, a column is missing, unknown or there twice, or a value is none.
     """
     with open_trace(path) as stream:
         # What is no UTF-8 becomes part of a value, which is then refused with its line and field.

@@ -54,27 +54,12 @@ class SlurmJob(NamedTuple):
 
 
 def read_sacct(path: str | Path, *, nodes: int | None = None) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
-    """Read an export of Slurm's accounting as a workload.
+    """Read an export of Slurm's accounting as a workload, whose time zero is the first submission.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        What ``sacct --parsable2 --format=...`` has printed, with its headings; plain, gzip or xz.
-    nodes : int, optional
-        Nodes of the machine; the export does not tell them.
-
-    Returns
-    -------
-    workload : Workload
-        Its time zero is the first submission. Jobs that were cancelled before they started have a ``cancel_ms``.
-    report : ConversionReport
-    jobs : list of SlurmJob
-        All that have ended, those that are dropped included, with their states and reasons.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, a column is missing, or a line makes no sense; with the line.
+    The file is what ``sacct --parsable2 --format=...`` has printed, with its headings; plain, gzip or xz. It does not
+    tell the `nodes` of the machine. Jobs that were cancelled before they started have a ``cancel_ms``; the list has all
+    that have ended, those that are dropped included. TraceError if the file cannot be read, a column is missing, or a
+    line makes no sense; with the line.
     """
     jobs = _jobs(path)
     if not jobs:

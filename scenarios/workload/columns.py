@@ -319,17 +319,9 @@ _BOUNDS = (
 
 
 def mix_named(text: str) -> ResourceMix:
-    """Return the mix that a text means.
+    """Return the mix that a text means: a name out of `MIXES`, or per cent of CPU-, network- and disk-bound jobs.
 
-    Parameters
-    ----------
-    text : str
-        A name out of `MIXES`, or three numbers of per cent: CPU-, network- and disk-bound jobs.
-
-    Raises
-    ------
-    OptionError
-        If it is neither.
+    OptionError if it is neither.
 
     Examples
     --------
@@ -509,26 +501,11 @@ def classes_by_length(run_ms: npt.ArrayLike, short_up_to_ms: float | None = None
 
 
 def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezone: str | None = None) -> JobClasses:
-    """Part jobs by the calendar month in which they were submitted.
+    """Part jobs by the calendar month in which they were submitted: "1996-09" and so on, ascending, none without a job.
 
-    Parameters
-    ----------
-    submit_ms : array_like of int, shape (n,)
-        Submit times.
-    start_unix_s : int or None
-        The instant of time zero, in seconds since 1970 (UTC).
-    timezone : str, optional
-        IANA name of the zone whose calendar counts; UTC if left out.
-
-    Returns
-    -------
-    JobClasses
-        "1996-09" and so on, ascending; months without a job are left out.
-
-    Raises
-    ------
-    InputError
-        If there is no date to begin with, if the zone is not known, or if a date leaves the calendar.
+    `start_unix_s` is the instant of time zero, in seconds since 1970 (UTC); `timezone` the IANA name of the zone whose
+    calendar counts, UTC if left out. InputError if there is no date to begin with, the zone is not known, or a date
+    leaves the calendar.
     """
     submit = np.asarray(submit_ms, np.int64)
     if start_unix_s is None:

@@ -14,26 +14,12 @@ from gridweave.scenarios.workload.transform import split, split_stride
 def assign_homes(
     workload: Workload, home: str | dict[str, float], site_names: list[str], rng: np.random.Generator
 ) -> Workload:
-    """Give each job a home.
+    """Give each job a home: the number of a site, from 0, in the column ``partition``.
 
-    Parameters
-    ----------
-    home : str or dict from str to float
-        ``round-robin``: job i, in order of submission, belongs to site i mod S (Streit, section 7.2). ``partition``:
-        the partitions of the trace, in ascending order of their numbers, are the sites in their order. Shares by
-        site: each job is drawn by itself, with a probability in proportion to the share.
-    rng : numpy.random.Generator
-        For shares, one number per job.
-
-    Returns
-    -------
-    Workload
-        With the site's number, from 0, in the column ``partition``.
-
-    Raises
-    ------
-    InputError
-        If the workload has no partitions, more of them than there are sites, or jobs of none.
+    With ``round-robin``, job i, in order of submission, belongs to site i mod S (Streit, section 7.2). With
+    ``partition``, the partitions of the trace, in ascending order of their numbers, are the sites in their order. With
+    shares by site, each job is drawn by itself, with a probability in proportion to the share. InputError if the
+    workload has no partitions, more of them than there are sites, or jobs of none.
     """
     jobs = len(workload)
     if isinstance(home, dict):
@@ -67,19 +53,10 @@ def overlap(workloads: Sequence[Workload]) -> bool:
 
 
 def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
-    """Return the jobs of several sites, each with a workload of its own users, as one.
+    """Return the jobs of several sites, numbered from 0, each with a workload of its own users, as one.
 
-    Parameters
-    ----------
-    workloads : sequence of (int, Workload)
-        Number of the site, and its jobs.
-    name : str
-
-    Returns
-    -------
-    Workload
-        In order of submission, then by site and id; numbered anew from 1, with homes. Workloads that `overlap` keep
-        their times; otherwise all of them begin at time 0.
+    They are in order of submission, then by site and id; numbered anew from 1, with homes. Workloads that `overlap`
+    keep their times; otherwise all of them begin at time 0.
     """
     jobs = [each for _, each in workloads]
     first_s = min((each.start_unix_s or 0) for each in jobs)

@@ -136,32 +136,17 @@ def _check_group(workload: Workload, tasks: str, cpu: str, memory: str) -> None:
 
 
 def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) -> Workload:
-    """Give the tasks of each job a CPU need and a memory requirement.
+    """Give the tasks of each job a CPU need and a memory requirement: the columns `NEED_COLUMNS`.
 
-    Parameters
-    ----------
-    workload : Workload
-        For "hpc2n" with the columns ``memory_kb`` and ``requested_memory_kb``, per processor; -1 is unknown.
-    annotation : {"lublin", "hpc2n", "whole", "lublin-root"}
-        For nodes with four cores: a job of one task has one thread, and all others keep their nodes busy; 55% of the
-        jobs need a tenth of the memory, the others 20% to 100%. For nodes with two: as the trace of HPC2N says.
-        All of a node. As the first, but in half of the jobs of several tasks all of these except one, the root, need
-        a quarter of its memory.
-    rng : numpy.random.Generator
-        Two numbers for each job with "lublin", and then another with "lublin-root"; none with the others.
+    Which, the annotation says. "lublin" is for nodes with four cores: a job of one task has one thread, and all others
+    keep their nodes busy; 55% of the jobs need a tenth of the memory, the others 20% to 100%. "lublin-root": the same,
+    but in half of the jobs of several tasks all of these except one, the root, need a quarter of its memory. "hpc2n" is
+    for nodes with two cores, as the trace of HPC2N says in ``memory_kb`` and ``requested_memory_kb``, per processor (-1
+    is unknown): the width becomes tasks, and two processors of a job of an even number of them, with memory for both on
+    one node, are one task of two threads. "whole": all of a node.
 
-    Returns
-    -------
-    Workload
-        With `NEED_COLUMNS`. With "hpc2n" its width is tasks: two processors of a job of an even number of them, with
-        memory for both on one node, are one task of two threads.
-
-    Raises
-    ------
-    OptionError
-        If there is no such annotation.
-    InputError
-        If the workload lacks what it needs.
+    Two numbers are drawn for each job with "lublin", and then another with "lublin-root"; none with the others.
+    OptionError if there is no such annotation, InputError if the workload lacks what it needs.
     """
     if annotation not in ANNOTATIONS:
         raise OptionError("needs", f"{annotation!r} is not known; one of {', '.join(ANNOTATIONS)}")

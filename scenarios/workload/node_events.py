@@ -63,10 +63,7 @@ def check_node_events(events: Sequence[NodeEvent], nodes: int) -> None:
 def read_node_events(path: str | Path) -> list[NodeEvent]:
     """Read what happens to nodes from a CSV file with the columns `HEADER`.
 
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, or a line is no event; with the line and what is wrong.
+    TraceError if the file cannot be read, or a line is no event; with the line and what is wrong.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -19,26 +19,12 @@ _MOST = 10.0
 
 
 def with_run_times(workload: Workload, model: str, rng: np.random.Generator) -> Workload:
-    """Draw the run times of jobs as a text says.
+    """Draw the run times of jobs as a text says, with one number per job; they are whole milliseconds from 1 up.
 
-    Parameters
-    ----------
-    model : str
-        ``keep`` (those of the workload), or ``lognormal:X``: drawn from a lognormal distribution, of which the run time
-        in the workload is the mean and X the standard deviation in parts of that.
-    rng : numpy.random.Generator
-        One number per job is drawn.
-
-    Returns
-    -------
-    Workload
-        The same jobs with whole milliseconds from 1 up as run times. Estimates stay: a job that would run for longer is
-        ended there, and counts as one that overran.
-
-    Raises
-    ------
-    OptionError
-        If the text names no model, or its number is missing or out of bounds.
+    The text is ``keep`` (those of the workload), or ``lognormal:X``: drawn from a lognormal distribution, of which the
+    run time in the workload is the mean and X the standard deviation in parts of that. Estimates stay: a job that would
+    run for longer is ended there, and counts as one that overran. OptionError if the text names no model, or its number
+    is missing or out of bounds.
     """
     name, _, text = model.partition(":")
     if model == "keep":

@@ -102,21 +102,9 @@ def policy_named(name: str) -> Any:
 def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mapping[str, object]) -> Policy:
     """Return how a site schedules.
 
-    Parameters
-    ----------
-    name : str
-        Of the discipline.
-    nodes : int
-        Of the site.
-    given : mapping from str to object
-        Its options, as far as they were given for this site; None is one that was not.
-    usual : mapping from str to object
-        Those that hold where nothing else was said, as far as the discipline knows them.
-
-    Raises
-    ------
-    OptionError
-        If the discipline or a value is not known, or an option is none of the discipline.
+    Of the options in `given`, None is one that was not given; those in `usual` hold where nothing else was said, as far
+    as the discipline knows them. OptionError if the discipline or a value is not known, or an option is none of the
+    discipline.
 
     Examples
     --------

@@ -38,30 +38,12 @@ def learn(
 ) -> list[Learnt]:
     """Return what the jobs of each user and job class have used, all journals together, and what that suggests.
 
-    Parameters
-    ----------
-    journals : sequence of str or pathlib.Path
-        Paths or URLs; one that is named twice counts once. They may be written meanwhile.
-    rule : Rule, optional
-        How suggestions are made.
-    user, job_class : str or int, optional
-        Only jobs of these.
-    last : int
-        Only the newest jobs of each user and class, at most so many.
+    The journals are paths or URLs, may be written meanwhile, and count once if they are named twice. Only the newest
+    jobs of each user and class count, so many as `last` says. What is returned is ordered by user and class; those that
+    name none come first.
 
-    Returns
-    -------
-    list of Learnt
-        By user and class; those that name none first.
-
-    Raises
-    ------
-    InputError
-        If there is no journal at a place.
-    OptionError
-        If no job has such a user or class, or an option makes no sense.
-    UnavailableError
-        If a place cannot be reached.
+    InputError if there is no journal at a place, UnavailableError if it cannot be reached; OptionError if no job has
+    such a user or class, or an option makes no sense.
     """
     found = read_usage(journals, user=user, job_class=job_class, last=last)
     return [

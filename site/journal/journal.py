@@ -212,19 +212,11 @@ class Journal(JournalReader):
     def step(self) -> Iterator[Step]:
         """Record what belongs together: all of it will be there after a failure, or nothing.
 
-        Yields
-        ------
-        Step
-            To be filled while the ``with`` block lasts. At its end the step is gathered with others; it is durable when
-            `flush` has returned, and only then may its commands take effect and its messages be sent.
-
-        Raises
-        ------
-        InputError
-            If a step is open already. What else the block raises is passed on; nothing of the step is recorded then.
-        UnavailableError
-            If the journal cannot be written any more; or if the batch was full and could not be written now: the step
-            is kept, and `flush` tries again.
+        The step is to be filled while the ``with`` block lasts; if that raises, nothing of it is recorded. At its end
+        the step is gathered with others; it is durable when `flush` has returned, and only then may its commands take
+        effect and its messages be sent. InputError if a step is open already; UnavailableError if the journal cannot be
+        written any more, or if the batch was full and could not be written now: the step is kept, and `flush` tries
+        again.
         """
         self._check_usable()
         if not self._step_lock.acquire(blocking=False):

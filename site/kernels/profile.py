@@ -47,10 +47,6 @@ def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, wid
         What must be free; ``NEVER_MS`` is returned if it never is.
     length_ms : int
         For how long.
-
-    Returns
-    -------
-    int
     """
     i = 0
     while i + 1 < n_steps and step_ms[i + 1] <= from_ms:

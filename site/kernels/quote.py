@@ -18,10 +18,6 @@ def startable_behind_queue(state: SiteState, queue: QueueCodes, now_ms: Int, len
         Read only, after a pass.
     queue : QueueCodes
     now_ms, length_ms : int
-
-    Returns
-    -------
-    int
     """
     free = state.counters[0].free
     if state.counters[0].n_waiting == 0:
@@ -47,10 +43,6 @@ def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: In
     backfills : bool
         Whether a job may start before the one ahead of it.
     now_ms, width, length_ms : int
-
-    Returns
-    -------
-    int
     """
     rebuild(state, plan, None, now_ms, HEAD)
     from_ms = now_ms

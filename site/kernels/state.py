@@ -163,19 +163,7 @@ class Plan(NamedTuple):
 
 
 def empty_state(nodes: int, *, slots: int) -> SiteState:
-    """Return the state of an idle site.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    slots : int
-        Jobs that may wait or run at one time.
-
-    Returns
-    -------
-    SiteState
-    """
+    """Return the state of an idle site, with room for so many jobs (``slots``) that wait or run at one time."""
     running = min(nodes, slots)
     blocks = 2 * (slots // BLOCK_PLACES + 1)
     state = SiteState(
@@ -204,10 +192,6 @@ def empty_plan(state: SiteState, total: npt.NDArray[np.int64], *, reservations: 
         The nodes of the site, and what each limit with a cap allows.
     reservations : int
         Reservations that may be held at one time.
-
-    Returns
-    -------
-    Plan
     """
     # Each occupation of nodes begins and ends at a step, and one step stands for now.
     steps = 2 * (len(state.jobs) + reservations) + 2

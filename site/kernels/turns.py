@@ -69,10 +69,6 @@ def walk_turns(job: Record, cycle: Cycle, until_ms: Int, need_ms: Int) -> Walked
         Time from the beginning of the first slice, `NEVER_MS` for no end of it; the job has a turn then.
     need_ms : int
         What it is to gain, at least 1; `NEVER_MS` for no end of it.
-
-    Returns
-    -------
-    Walked
     """
     n_turns, slice_ms, switch_ms = cycle
     elapsed_ms = gained_ms = turn = 0

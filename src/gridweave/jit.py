@@ -379,6 +379,7 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
 
     Numba looks at every array of every argument, at every call, to find the code that fits: for the state of a grid ten
     times as long as the call then takes. What is returned here does not look, so whoever calls it sees to the types.
+    Where compilation is switched off it is the kernel itself.
 
     Parameters
     ----------
@@ -386,11 +387,6 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
         A `kernel`, or a `kernel_part` without an underscore.
     *arguments
         Of the types that it will be called with; their values do not matter.
-
-    Returns
-    -------
-    callable
-        The kernel itself where compilation is switched off.
     """
     whole = function.whole if isinstance(function, _Kernel) else function
     if not isinstance(whole, Dispatcher):

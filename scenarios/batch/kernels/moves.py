@@ -82,16 +82,7 @@ class Moves(NamedTuple):
 
 
 def new_moves(jobs: int, room: int) -> Moves:
-    """Return room for so many moves, with none in it.
-
-    Parameters
-    ----------
-    jobs, room : int
-
-    Returns
-    -------
-    Moves
-    """
+    """Return room for so many moves, with none in it."""
     following, row, site, kind, path = np.zeros((5, room), np.int64)
     return Moves(
         first=np.full(jobs, NO_MOVE),
@@ -109,17 +100,7 @@ def new_moves(jobs: int, room: int) -> Moves:
 
 
 def more_moves(moves: Moves, room: int) -> Moves:
-    """Return moves with more room.
-
-    Parameters
-    ----------
-    moves : Moves
-    room : int
-
-    Returns
-    -------
-    Moves
-    """
+    """Return moves with more room."""
     larger = new_moves(len(moves.first), room)
     for new, old in zip(_arrays_of(larger), _arrays_of(moves), strict=True):
         new[: len(old)] = old

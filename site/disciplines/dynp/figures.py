@@ -148,10 +148,6 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
 def metrics_of(played: Played) -> Mapping[str, float]:
     """Return how often the policy was switched, and of each policy how long it was in force and what it started.
 
-    Parameters
-    ----------
-    played : Played
-
     Returns
     -------
     mapping from str to float

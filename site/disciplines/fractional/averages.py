@@ -27,14 +27,9 @@ _TANGENTS = 9
 def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -> None:
     """Give the running jobs the yields of the largest average, none less than it has.
 
-    Parameters
-    ----------
-    state : FractionalSite
-        Its jobs have the largest least yield, or the least largest expected stretch, that their nodes allow.
-    horizon_ms : int or None
-        Time until the next rescheduling: the average expected stretch is made as small as can be. None: the average
-        yield as large as can be.
-    now_ms : int
+    They have the largest least yield, or the least largest expected stretch, that their nodes allow. With a horizon,
+    the time until the next rescheduling, the average expected stretch is made as small as can be; without one the
+    average yield as large as can be.
 
     Notes
     -----

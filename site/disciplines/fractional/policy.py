@@ -111,17 +111,9 @@ ALGORITHMS = _all_algorithms()
 
 
 def algorithm_named(name: str) -> Algorithm:
-    """Return the algorithm of a name.
+    """Return the algorithm of a name: one of `ALGORITHMS`, or one with another number of seconds as MINFT or MINVT.
 
-    Parameters
-    ----------
-    name : str
-        One of `ALGORITHMS`, or one with another number of seconds as MINFT or MINVT.
-
-    Raises
-    ------
-    OptionError
-        If there is none; it says which names are near.
+    OptionError if there is none; it says which names are near.
 
     Examples
     --------

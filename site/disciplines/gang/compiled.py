@@ -19,10 +19,7 @@ from gridweave.site.kernels.state import NEVER_MS
 def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
     """Return an idle site with its table of jobs filled in.
 
-    Raises
-    ------
-    InputError
-        If estimates, times the rows of the matrix, leave the range of times.
+    InputError if estimates, times the rows of the matrix, leave the range of times.
     """
     longest_ms = float(jobs.estimate_ms.sum(dtype=np.float64)) * policy.mpl
     if longest_ms > NEVER_MS:

@@ -36,20 +36,10 @@ def intervals_of_columns(columns: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 def matrix_rows(matrix: list[list[int | None]], row_now: int | None) -> tuple[list[str], list[list[str]]]:
-    """Return a matrix as text, as Zhang's Figure 9 has it: a column for nodes that are alike in all rows.
+    """Return a matrix as text, as Zhang's Figure 9 has it: headings and rows, with a column for nodes that are alike.
 
-    With more than `ACROSS_AT_MOST` such columns, slices stand across and nodes down.
-
-    Parameters
-    ----------
-    matrix : list of list of int or None, shape (rows, nodes)
-    row_now : int or None
-        The row whose slice goes on; it is marked.
-
-    Returns
-    -------
-    headings : list of str
-    rows : list of list of str
+    With more than `ACROSS_AT_MOST` such columns, slices stand across and nodes down. The row whose slice goes on is
+    marked.
 
     Examples
     --------

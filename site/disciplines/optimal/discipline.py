@@ -61,12 +61,7 @@ class Optimal(ArrayDiscipline):
         return super().run_pass(now_ms)
 
     def instance(self, now_ms: int) -> tuple[Instance, IntArray]:
-        """Return what there is to plan now, and the slots of its jobs; jobs that stand behind all others are left out.
-
-        Parameters
-        ----------
-        now_ms : int
-        """
+        """Return what there is to plan now, and the slots of its jobs, without those that stand behind all others."""
         assert self._plan is not None, "a planning site without a plan"
         slots = np.array(self._waiting_slots(), np.int64)
         slots = slots[np.isfinite(self._state.jobs["key"][slots])]

@@ -51,10 +51,6 @@ def read_policy(nodes: int, given: Options, usual: Options) -> OptimalPolicy:
 def metrics_of(played: Played) -> Mapping[str, float]:
     """Return how many plans the solver made, and of these the part that is proven and the average gain.
 
-    Parameters
-    ----------
-    played : Played
-
     Returns
     -------
     mapping from str to float

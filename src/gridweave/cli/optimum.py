@@ -174,18 +174,8 @@ def _progress_line(report: Report, size: int = 0) -> Callable[[int, int, GapPoin
 def loss_over(result: SimulationResult, every: int, report: Report) -> dict[str, float]:
     """Return what the best policy lost over a run, against the best plan of every so manyth submission.
 
-    Parameters
-    ----------
-    result : SimulationResult
-        Of one site.
-    every : int
-        At most `MOST_JOBS` jobs wait at an instant that counts, and each takes `LIMIT_S` at most.
-    report : callable
-
-    Returns
-    -------
-    dict from str to float
-        How many instants there were, how many were proven, and the average and the greatest loss in per cent.
+    At most `MOST_JOBS` jobs wait at an instant that counts, and each takes `LIMIT_S` at most. What is returned: how
+    many instants there were, how many were proven, and the average and the greatest loss in per cent.
     """
     from gridweave.scenarios.optimum.table import instants_of, lines_of
 

@@ -109,10 +109,6 @@ def decide(values: Floats, active: Int, codes: TuningCodes) -> Int:
         The candidate in force.
     codes : TuningCodes
 
-    Returns
-    -------
-    int
-
     Notes
     -----
     Of several that are equally good the first is taken (Example 4.1: FCFS before SJF before LJF), by the advanced
@@ -142,10 +138,6 @@ def case_of(values: Floats, active: Int) -> Int:
     values : numpy.ndarray of float64, shape (3,)
     active : int
         The candidate in force.
-
-    Returns
-    -------
-    int
     """
     fcfs, sjf, ljf = values[0], values[1], values[2]
     fcfs_sjf, fcfs_ljf, sjf_ljf = same(fcfs, sjf), same(fcfs, ljf), same(sjf, ljf)

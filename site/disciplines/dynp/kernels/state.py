@@ -198,18 +198,7 @@ class Tuning(NamedTuple):
 
 
 def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
-    """Return so many candidates of an idle site, with room for all that the site has room for.
-
-    Parameters
-    ----------
-    state : SiteState
-    plan : Plan
-    count : int
-
-    Returns
-    -------
-    Candidates
-    """
+    """Return so many candidates of an idle site, with room for all that the site has room for."""
     slots, (profiles, steps) = len(state.jobs), plan.step_ms.shape
     found = Candidates(
         counters=np.zeros((count, 1), COUNTERS),
@@ -234,10 +223,6 @@ def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
         Candidates.
     log : int
         Switches that are kept.
-
-    Returns
-    -------
-    TuningMemory
     """
     return TuningMemory(
         now=np.zeros(1, TUNING),

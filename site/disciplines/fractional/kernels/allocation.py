@@ -23,10 +23,6 @@ _FULL = UNIT * RATE_ONE
 def level_yields(state: FractionalSite) -> None:
     """Give every running job the yield 1 / max(1, largest load), where all have the same share.
 
-    Parameters
-    ----------
-    state : FractionalSite
-
     Notes
     -----
     It maximises the least yield. Source: Stillwell, section 4.6. A job with another share gets that many times as much.
@@ -41,10 +37,6 @@ def level_yields(state: FractionalSite) -> None:
 @kernel
 def fair_yields(state: FractionalSite) -> None:
     """Maximise the least yield, then the next larger one, and so on (OPT=MIN): max-min fairness.
-
-    Parameters
-    ----------
-    state : FractionalSite
 
     Notes
     -----

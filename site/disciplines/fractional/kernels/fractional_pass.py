@@ -73,12 +73,6 @@ def fractional_pass(state: FractionalSite, codes: FractionalCodes, now_ms: Int) 
 def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bool:
     """Place the jobs as the algorithm does at this instant; return whether their yields are to be found anew.
 
-    Parameters
-    ----------
-    state : FractionalSite
-    codes : FractionalCodes
-    now_ms : int
-
     Notes
     -----
     Source: Stillwell, section 4.4. Where several things happen at one instant, the period goes before all else, as it

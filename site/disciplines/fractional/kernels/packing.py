@@ -38,12 +38,6 @@ class Remapping(NamedTuple):
 def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
     """Place all jobs anew at the highest yield (or least expected stretch) for which a packing is found.
 
-    Parameters
-    ----------
-    state : FractionalSite
-    how : Remapping
-    now_ms : int
-
     Notes
     -----
     As long as there is none at a hundredth, the job of the lowest priority is left out. Source: Stillwell, section 4.3.

@@ -110,13 +110,8 @@ class FractionalSite(NamedTuple):
 def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> FractionalSite:
     """Return a site without jobs.
 
-    Parameters
-    ----------
-    nodes : int
-    slots : int
-        Room for jobs.
-    groups, pool : int
-        Room for groups and for tasks of all the jobs that are here.
+    There is room for so many jobs (``slots``), and for so many groups and tasks (``pool``) of all the jobs that are
+    here.
     """
     here, started, changed, order = (np.zeros(slots, np.int64) for _ in range(4))
     listed, by_cpu, by_memory = (np.zeros(groups, np.int64) for _ in range(3))

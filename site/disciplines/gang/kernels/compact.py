@@ -43,10 +43,6 @@ def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> b
     migrates : bool
         Whether jobs may be moved to other nodes.
 
-    Returns
-    -------
-    bool
-
     Notes
     -----
     The rows are taken as they are populated before (ties: the first row): from each, beginning with the least

@@ -25,10 +25,6 @@ def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
         Changed in place: where jobs are, which slices go round from now on, and when each job begins and ends.
     codes : GangCodes
     now_ms : int
-
-    Returns
-    -------
-    bool
     """
     counters = state.counters[0]
     count_loss(state, codes, now_ms)

@@ -31,12 +31,6 @@ from gridweave.site.kernels.state import GONE, NEVER_MS, UNPLACED_MS
 def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
     """Put those of the waiting jobs into the matrix that may be.
 
-    Parameters
-    ----------
-    state : GangSite
-    codes : GangCodes
-    now_ms : int
-
     Notes
     -----
     Without backfilling the first that fits nowhere ends the phase. With backfilling it is promised a start: in the row

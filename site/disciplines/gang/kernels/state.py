@@ -178,10 +178,6 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
         The multiprogramming level.
     slots : int
         Jobs that may wait or run at one time.
-
-    Returns
-    -------
-    GangSite
     """
     room, words, steps = min(slots, nodes * rows), words_for(nodes), 2 * slots + 2
     state = GangSite(
@@ -247,14 +243,7 @@ def stir(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel
 def gang_job_submitted(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
-    """Put the job of a slot, which is filled in, into the queue.
-
-    Parameters
-    ----------
-    state : GangSite
-    codes : GangCodes
-    slot, now_ms : int
-    """
+    """Put the job of a slot, which is filled in, into the queue."""
     job = state.jobs[slot]
     job.home = job.promised_row = NO_ROW
     job.rows = 0
@@ -284,14 +273,7 @@ def gang_job_withdrawn(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int
 
 @kernel
 def gang_job_ended(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
-    """Take a placed job out of the matrix.
-
-    Parameters
-    ----------
-    state : GangSite
-    codes : GangCodes
-    slot, now_ms : int
-    """
+    """Take a placed job out of the matrix."""
     counters = state.counters[0]
     job = state.jobs[slot]
     count_loss(state, codes, now_ms)

@@ -25,10 +25,6 @@ def idle_to_spare(
     step_ms, step_free : numpy.ndarray of int64, shape (steps,)
         Room for a profile, of the length that `empty_site` gives one that plans.
     now_ms, length_ms : int
-
-    Returns
-    -------
-    int
     """
     counters = state.counters[0]
     _order(state, codes, now_ms)

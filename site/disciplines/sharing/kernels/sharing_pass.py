@@ -44,13 +44,6 @@ def sharing_pass(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, 
 
     ``state.started`` then lists the jobs that started, and ``state.changed`` those that started or whose rate may have
     changed since `forget_changes`.
-
-    Parameters
-    ----------
-    state : SharedSite
-    model : SlowdownArrays
-    codes : SharingCodes
-    now_ms : int
     """
     counters = state.counters[0]
     counters.n_started = 0

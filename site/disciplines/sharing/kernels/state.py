@@ -169,10 +169,6 @@ def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int
         Jobs that may wait or run at one time.
     plans : bool
         Whether there must be room for the reservations of conservative backfilling.
-
-    Returns
-    -------
-    SharedSite
     """
     nodes, threads = sum(counts), int(kinds["threads"].max())
     lanes = int(kinds["cores"].max()) * threads
