@@ -25,32 +25,12 @@ from gridweave.site.messages import (
     SiteChanged,
     Started,
 )
+from meta_steps import RETRY_MS, meta, said, step, submitted
 
-RETRY_MS = 1000
 
-
-def grid(*nodes: int, margin_ms: int = 0, **policy: Any) -> MetaCore:
+def grid(*nodes: int, **options: Any) -> MetaCore:
     """Return a meta-scheduler in mode multi-site, unless said otherwise."""
-    options = {"mode": "multi-site", **policy}
-    rng = np.random.default_rng(1)
-    return MetaCore(nodes, GridPolicy(**options), rng=rng, margin_ms=margin_ms, retry_ms=RETRY_MS)
-
-
-def submitted(job_id: int, width: int, estimate_ms: int = 100) -> GridJobSubmitted:
-    """Return the submission of a plain job."""
-    return GridJobSubmitted(Job(job_id=job_id, width=width, estimate_ms=estimate_ms))
-
-
-def step(core: MetaCore, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a meta-scheduler commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return commands
-
-
-def said(site: int, *answers: Answer) -> list[FromSite]:
-    """Return what a site says."""
-    return [FromSite(site, answer) for answer in answers]
+    return meta(*nodes, **{"mode": "multi-site", **options})
 
 
 def test_a_job_goes_where_it_fits_best() -> None:

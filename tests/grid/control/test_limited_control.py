@@ -13,7 +13,7 @@ from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS, LOOKS
 from gridweave.grid.control.refusals import MOST_REFUSALS
 from gridweave.grid.core import MetaCore
-from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import FromSite, GridJobCancelled, ReportDone, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.world.connections import Network
@@ -41,34 +41,15 @@ from gridweave.site.messages import (
 )
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from meta_steps import RETRY_MS, meta, said, step, submitted
 from reference.model import Job as PlainJob
 
-RETRY_MS = 1000
 LATER = 10**6
 
 
-def grid(*nodes: int, margin_ms: int = 0, **policy: Any) -> MetaCore:
+def grid(*nodes: int, **options: Any) -> MetaCore:
     """Return a meta-scheduler with limited control, in mode sharing unless said otherwise."""
-    options = {"mode": "sharing", "control": "limited", **policy}
-    rng = np.random.default_rng(1)
-    return MetaCore(nodes, GridPolicy(**options), rng=rng, margin_ms=margin_ms, retry_ms=RETRY_MS)
-
-
-def submitted(job_id: int, width: int, estimate_ms: int = 100) -> GridJobSubmitted:
-    """Return the submission of a plain job."""
-    return GridJobSubmitted(Job(job_id=job_id, width=width, estimate_ms=estimate_ms))
-
-
-def step(core: MetaCore, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a meta-scheduler commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return commands
-
-
-def said(site: int, *answers: Answer) -> list[FromSite]:
-    """Return what a site says."""
-    return [FromSite(site, answer) for answer in answers]
+    return meta(*nodes, **{"mode": "sharing", "control": "limited", **options})
 
 
 def enqueue(job_id: int, width: int, attempt: int, now_ms: int, estimate_ms: int = 100) -> EnqueueJob:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.core import MetaCore
-from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import GridJobCancelled, ReportDone, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.world.connections import Network
@@ -30,32 +30,13 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.owner import OwnerPolicy
+from meta_steps import RETRY_MS, meta, said, step, submitted
 from reference.model import Job as PlainJob
-
-RETRY_MS = 1000
 
 
 def grid(*nodes: int, **policy: Any) -> MetaCore:
     """Return a meta-scheduler without control."""
-    options = {"mode": "sharing", "control": "none", **policy}
-    return MetaCore(nodes, GridPolicy(**options), rng=np.random.default_rng(1), retry_ms=RETRY_MS)
-
-
-def submitted(job_id: int, width: int, estimate_ms: int = 100) -> GridJobSubmitted:
-    """Return the submission of a plain job."""
-    return GridJobSubmitted(Job(job_id=job_id, width=width, estimate_ms=estimate_ms))
-
-
-def step(core: MetaCore, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a meta-scheduler commands; its state must hold."""
-    commands = core.handle(now_ms, *events)
-    core.check_invariants()
-    return commands
-
-
-def said(site: int, *answers: Answer) -> list[FromSite]:
-    """Return what a site says."""
-    return [FromSite(site, answer) for answer in answers]
+    return meta(*nodes, **{"mode": "sharing", "control": "none", **policy})
 
 
 def sent(site: int, job_id: int, width: int, attempt: int = 1, estimate_ms: int = 100) -> ToSite:
