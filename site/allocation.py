@@ -49,11 +49,6 @@ class NodePool:
     def __repr__(self) -> str:
         return f"NodePool({self.free} of {self.nodes} nodes free)"
 
-    @property
-    def free_intervals(self) -> tuple[Interval, ...]:
-        """The free nodes as maximal half-open intervals, in ascending order."""
-        return _lowest(self._free, self.free)[0] if self.free else ()
-
     def allocate(self, width: int) -> tuple[Interval, ...]:
         """Take so many of the free nodes, the lowest; return them as maximal half-open intervals, ascending."""
         return self.take(width)[0]

@@ -147,8 +147,6 @@ class ContractCore:
         Nodes of the site, >= 1.
     owner : OwnerPolicy, optional
         All nodes for the grid, in one queue with the owner's users, if left out.
-    week_offset_ms : int
-        As for `SiteCore`.
     rendezvous_ms : int
         How long started fragments wait for the others of their job.
     alone_ms : int
@@ -169,12 +167,11 @@ class ContractCore:
         policy: Policy,
         *,
         owner: OwnerPolicy | None = None,
-        week_offset_ms: int = 0,
         rendezvous_ms: int = RENDEZVOUS_MS,
         alone_ms: int = ALONE_MS,
         is_gated: bool = False,
     ) -> None:
-        self.site = SiteCore(nodes, policy, week_offset_ms=week_offset_ms)
+        self.site = SiteCore(nodes, policy)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
         self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.shares_nodes)

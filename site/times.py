@@ -18,7 +18,7 @@ _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 LONGEST_PAUSE_MS = 600_000
 
 
-def growing_pause_ms(first_ms: int, times: int, longest_ms: int = LONGEST_PAUSE_MS) -> int:
+def growing_pause_ms(first_ms: int, times: int) -> int:
     """Return how long to wait before something is tried again that has failed so often before: twice as long each time.
 
     Examples
@@ -26,7 +26,7 @@ def growing_pause_ms(first_ms: int, times: int, longest_ms: int = LONGEST_PAUSE_
     >>> [growing_pause_ms(10_000, times) for times in (0, 1, 2, 99)]
     [10000, 20000, 40000, 600000]
     """
-    return min(first_ms << min(times, 30), max(first_ms, longest_ms))
+    return min(first_ms << min(times, 30), max(first_ms, LONGEST_PAUSE_MS))
 
 
 def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> int:

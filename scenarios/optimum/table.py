@@ -123,12 +123,12 @@ def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] =
     )
 
 
-def instants_of(result: SimulationResult, every: int, *, least: int = 2, most: int = 1_000) -> list[int]:
-    """Return the instant of every so manyth submission at which from ``least`` to ``most`` jobs wait."""
+def instants_of(result: SimulationResult, every: int, *, most: int = 1_000) -> list[int]:
+    """Return the instant of every so manyth submission at which from 2 to ``most`` jobs wait."""
     if every < 1:
         raise OptionError("every", f"is {every}; at least 1")
     chosen, waiting = _waiting(result, every)
-    return [int(when_ms) for when_ms in chosen[(waiting >= least) & (waiting <= most)]]
+    return [int(when_ms) for when_ms in chosen[(waiting >= 2) & (waiting <= most)]]
 
 
 def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int) -> dict[int, list[int]]:

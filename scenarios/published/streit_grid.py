@@ -75,9 +75,9 @@ class GridRuns:
         """Return the schedule of a `GridSetting`."""
         return self._results[GridSetting(name, machines, policy, max_width, estimates)]
 
-    def awrt_s(self, name: str, machines: str, policy: GridPolicy, *, max_width: int | None = None) -> float:
+    def awrt_s(self, name: str, machines: str, policy: GridPolicy) -> float:
         """Return the average response time weighted by resource consumption (section 7.3.3), in seconds."""
-        return self.result(name, machines, policy, max_width=max_width).metrics().awrt_area_ms / 1000
+        return self.result(name, machines, policy).metrics().awrt_area_ms / 1000
 
     def awrt_by_width_s(self, name: str, machines: str, policy: GridPolicy, *, max_width: int | None = None) -> float:
         """Return the average response time weighted by width (section 7.3.1, equation 7.1), in seconds."""

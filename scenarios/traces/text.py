@@ -49,9 +49,9 @@ class Field:
     whole: bool
 
 
-def whole_field(name: str, *, low: float = -MAX_WHOLE, high: float = MAX_WHOLE) -> Field:
-    """Return a field of whole numbers; its bounds are those of exact ones if left out."""
-    return Field(name, low, high, whole=True)
+def whole_field(name: str, *, low: float = -MAX_WHOLE) -> Field:
+    """Return a field of whole numbers, of those that are exact as floats."""
+    return Field(name, low, MAX_WHOLE, whole=True)
 
 
 def width_field(name: str) -> Field:

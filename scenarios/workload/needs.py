@@ -46,16 +46,6 @@ def cpu_needs(workload: Workload) -> npt.NDArray[np.float64]:
     return found
 
 
-def with_largest(workload: Workload) -> Workload:
-    """Return a workload in which every task needs what the largest of its job needs, of CPU and of memory."""
-    groups = needs_of(workload)
-    columns = _without_groups(workload)
-    for name, needs in zip(NEED_COLUMNS, (groups.cpu, groups.memory), strict=True):
-        columns[name] = largest = np.zeros(len(workload))
-        np.maximum.at(largest, groups.row, needs)
-    return workload.replace(columns=columns)
-
-
 def with_groups(workload: Workload, groups: NeedsOfTasks) -> Workload:
     """Return a workload whose tasks have these needs, and whose widths are how many there are.
 

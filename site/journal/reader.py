@@ -39,6 +39,7 @@ _SUBMISSION = select(submissions).where(submissions.c.key == bindparam("asked"))
 _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
 
 
+_WAIT_MS = 5000  # for another process that has the database locked
 _RECORDS = msgspec.msgpack.Decoder(JobRecord)
 
 
@@ -51,8 +52,6 @@ class JournalReader:
         A path of an SQLite file, or a URL: ``sqlite:///PATH``, ``postgresql://USER@HOST/DATABASE``.
     event_type, message_type, answer_type : type, optional
         As for `gridweave.site.journal.journal.Journal`; without them what was kept comes back as builtins.
-    wait_ms : int
-        How long to wait for another process that has the database locked.
 
     Raises
     ------
@@ -76,10 +75,9 @@ class JournalReader:
         event_type: Any = Any,
         message_type: Any = Any,
         answer_type: Any = Any,
-        wait_ms: int = 5000,
     ) -> None:
         self._set_types(event_type, message_type, answer_type)
-        self._begin(JournalStore(place, wait_ms=wait_ms, synchronous="full", read_only=True))
+        self._begin(JournalStore(place, wait_ms=_WAIT_MS, synchronous="full", read_only=True))
 
     def _set_types(self, event_type: Any, message_type: Any, answer_type: Any) -> None:
         self._events = Codec(event_type, "event")

@@ -289,7 +289,6 @@ def open_cgroups(
     name: str,
     *,
     owner: tuple[int, int] | None = None,
-    root: str = "/proc/self",
     controllers: Collection[str] = CONTROLLERS,
 ) -> Cgroups:
     """Make the group of a runner below that of this process, and return it with what could be had.
@@ -300,8 +299,6 @@ def open_cgroups(
         Of the group; that of an earlier run is taken up again.
     owner : tuple of int, optional
         The uid and gid that may make groups in it from now on, if that is not this process.
-    root : str
-        The folder of this process below /proc.
     controllers : collection of str
         Which controllers are needed; without any, processes can be paused and killed.
 
@@ -311,7 +308,7 @@ def open_cgroups(
         Without the controllers that this process may not use; with none at all nothing can be limited.
     """
     folders: dict[str, Path] = {}
-    for controller, (own, is_2) in mounted(root).items():
+    for controller, (own, is_2) in mounted().items():
         if controller not in (*controllers, UNIFIED, FREEZER):
             continue
         folder = own / name

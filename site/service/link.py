@@ -131,8 +131,9 @@ Observe = Callable[[str, float | None], None]
 class Link:
     """The way to the other end of a link."""
 
-    def __init__(self, end: LinkEnd, observe: Observe = lambda what, seconds: None) -> None:
-        self.end, self.observe = end, observe
+    def __init__(self, end: LinkEnd) -> None:
+        self.end = end
+        self.observe: Observe = lambda what, seconds: None
         self._secret = Secrets(end.token_file)
         self._trusted = client_context(end)
         self._session: aiohttp.ClientSession | None = None

@@ -229,13 +229,6 @@ class Fractional:
         """Return nothing: all is told of the jobs."""
         return {}
 
-    def yield_of(self, now_ms: int, job_id: int) -> tuple[float, float]:
-        """Return the yield of a job that has started: now, and on average since it was submitted."""
-        row = self._state.jobs[self._slots.of[job_id]]
-        done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
-        flow_ms = max(1, now_ms - int(row["submit_ms"]))
-        return int(row["rate"]) / RATE_ONE, done / RATE_ONE / flow_ms
-
     def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
         """Return the yield of a running job now, and how much it has done, in ms at full speed."""
         row = self._state.jobs[self._slots.of[job_id]]

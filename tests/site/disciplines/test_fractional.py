@@ -383,7 +383,7 @@ def test_what_a_site_says_of_its_jobs() -> None:
     core.handle(1_000, JobSubmitted(third))
     discipline = core._discipline
     assert isinstance(discipline, Fractional)
-    assert discipline.yield_of(3_000, 1) == (0.5, pytest.approx((1_000 + 1_000) / 3_000))
+    assert discipline.progress_of(3_000, 1) == (0.5, 1_000 + 1_000)
 
 
 def test_a_site_goes_on_where_it_stood() -> None:

@@ -11,7 +11,7 @@ from gridweave.errors import InputError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.batch.stepped import job_messages
 from gridweave.scenarios.results.bound import stretch_bound
-from gridweave.scenarios.workload.needs import check_needs, cpu_needs, needs_of, with_groups, with_largest, with_needs
+from gridweave.scenarios.workload.needs import NEED_COLUMNS, check_needs, cpu_needs, needs_of, with_groups, with_needs
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.allocation import nodes_of_groups
 from gridweave.site.core import SiteCore
@@ -155,7 +155,16 @@ def test_all_tasks_of_a_job_have_one_yield() -> None:
     site = discipline(1)
     site.submit(0, job_of(TaskGroup(tasks=1, cpu_need=1.0, memory=0.5), TaskGroup(tasks=1, cpu_need=0.5, memory=0.1)))
     site.run_pass(0)
-    assert site.yield_of(0, 1)[0] == pytest.approx(2 / 3, abs=1e-4)
+    assert site.progress_of(0, 1)[0] == pytest.approx(2 / 3, abs=1e-4)
+
+
+def with_largest(workload: Workload) -> Workload:
+    """Return a workload in which every task needs what the largest of its job needs, of CPU and of memory."""
+    groups = needs_of(workload)
+    columns = {name: np.zeros(len(workload)) for name in NEED_COLUMNS}
+    for largest, needs in zip(columns.values(), (groups.cpu, groups.memory), strict=True):
+        np.maximum.at(largest, groups.row, needs)
+    return workload.replace(columns=columns)
 
 
 def test_the_bound_and_the_demand_sum_over_all_tasks() -> None:
