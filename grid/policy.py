@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.kernels.overhead import stretched_ms
 from gridweave.grid.kernels.placement import (
@@ -69,8 +69,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for option, known in (("decider", tuple(DECIDERS)), ("tuning", ("full", "half"))):
-            if getattr(self, option) not in known:
-                raise OptionError(option, f"{getattr(self, option)!r} is not known; one of {', '.join(known)}")
+            check_known(option, getattr(self, option), known)
         self.as_site.codes()
 
     @property
@@ -148,8 +147,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("head_reservation", tuple(HEAD_RESERVATIONS)),
             ("selection", tuple(SELECTIONS)),
         ):
-            if getattr(self, option) not in known:
-                raise OptionError(option, f"{getattr(self, option)!r} is not known; one of {', '.join(known)}")
+            check_known(option, getattr(self, option), known)
         if not self.overheads:
             raise OptionError("overhead", "is empty; a number, or one for 2, 3, ... fragments")
         for overhead in self.overheads:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.random import Generator
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.netmodel.tables import ACTIONS, ChangeTable, NetTable, Reporter
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
@@ -61,8 +61,7 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
 
 def _change(table: ChangeTable, topology: Topology) -> CableChange:
     """Return one written change; an InputError says what makes no sense."""
-    if table.action not in ACTIONS:
-        raise OptionError("action", f"{table.action!r} is not known; one of {', '.join(ACTIONS)}")
+    check_known("action", table.action, ACTIONS)
     if table.at_ms < 0:
         raise OptionError("at_ms", f"is {table.at_ms}; milliseconds, from 0 up")
     if table.action in ("partition", "heal"):

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.netmodel.kernels.state import (
     ALL_TO_ALL,
     COMMUNICATION,
@@ -60,8 +60,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = "none"
 
     def __post_init__(self) -> None:
-        if self.pattern not in PATTERNS:
-            raise OptionError("pattern", f"{self.pattern!r} is not known; one of {', '.join(PATTERNS)}")
+        check_known("pattern", self.pattern, PATTERNS)
         if not 0 <= self.fraction <= 1:
             raise OptionError("fraction", f"is {self.fraction:g}; a part of the run time, from 0 to 1")
         if not 0 <= self.message_bytes < math.inf:

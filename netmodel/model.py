@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, check_known
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import split_factor
@@ -80,8 +80,7 @@ class NetworkModel:
     arrays: NetArrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.exchange not in EXCHANGES:
-            raise OptionError("exchange", f"{self.exchange!r} is not known; one of {', '.join(EXCHANGES)}")
+        check_known("exchange", self.exchange, EXCHANGES)
         check_number("local_latency_ms", self.local_latency_ms, 0.0, "milliseconds, from 0 up")
         check_number("local_bandwidth_bps", self.local_bandwidth_bps, 1.0, "bits per second, from 1 up")
         object.__setattr__(self, "arrays", self._arrays())

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from gridweave.errors import InputError
+from gridweave.errors import InputError, not_known
 from gridweave.netmodel.assemble import LinkRow, NodeRow, WrittenNetwork, assemble
 from gridweave.netmodel.changes import written_changes
 from gridweave.netmodel.tables import (
@@ -229,7 +229,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
     import networkx as nx
 
     if table.name not in known_generators():
-        report.add(("generator", "name"), f"{table.name!r} is not known; one of {', '.join(known_generators())}")
+        report.add(("generator", "name"), not_known(table.name, known_generators()))
         return None
     function = getattr(nx, table.name)
     arguments = dict(table.arguments)
@@ -582,7 +582,7 @@ def check_settings(table: NetTable, report: Reporter) -> None:
     """Check what a table says beside its nodes and links."""
     for key, known in (("routes", ROUTES), ("exchange", EXCHANGES), ("contention", CONTENTIONS)):
         if getattr(table, key) not in known:
-            report.add((key,), f"{getattr(table, key)!r} is not known; one of {', '.join(known)}")
+            report.add((key,), not_known(getattr(table, key), known))
     for key, low, right in (
         ("detour", 1.0, "a factor, from 1 up"),
         ("local_latency_ms", 0.0, "milliseconds, from 0 up"),

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.netmodel.kernels.routes import (
     FAR_NS,
     LinkArrays,
@@ -100,8 +100,7 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
     OptionError
         If there is no such kind of route, or k is less than 1.
     """
-    if routes not in ROUTES:
-        raise OptionError("routes", f"{routes!r} is not known; one of {', '.join(ROUTES)}")
+    check_known("routes", routes, ROUTES)
     if k < 1:
         raise OptionError("k", f"is {k}; routes, from 1 up")
     search = search_arrays(topology)
@@ -211,8 +210,7 @@ def best_routes(topology: Topology, origin: int, target: int, *, by: str = "late
     OptionError
         If ``by`` is not known, or k is less than 1.
     """
-    if by not in ("latency", "bandwidth"):
-        raise OptionError("by", f"{by!r} is not known; one of latency, bandwidth")
+    check_known("by", by, ("latency", "bandwidth"))
     if k < 1:
         raise OptionError("k", f"is {k}; routes, from 1 up")
     search = search_arrays(topology)

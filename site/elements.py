@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
+from gridweave.ranges import ranges_of
+
 Ranges = tuple[tuple[int, int], ...]
 """Indexes as half-open intervals, ascending, none empty."""
 
@@ -62,23 +64,6 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def of_attempt(elements: Iterable[Element], attempt: int) -> tuple[Element, ...]:
     """Return elements as those of an attempt of their job."""
     return tuple(msgspec.structs.replace(one, attempt=attempt) for one in elements)
-
-
-def ranges_of(indexes: Iterable[int]) -> Ranges:
-    """Return indexes, each once, as ranges.
-
-    Examples
-    --------
-    >>> ranges_of([3, 1, 2, 7])
-    ((1, 4), (7, 8))
-    """
-    found: list[list[int]] = []
-    for index in sorted(set(indexes)):
-        if found and found[-1][1] == index:
-            found[-1][1] = index + 1
-        else:
-            found.append([index, index + 1])
-    return tuple((low, high) for low, high in found)
 
 
 def indexes_of(ranges: Ranges) -> Iterator[int]:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules, SiteRules
 from gridweave.site.kernels.limits import WEEK_MS, LimitArrays, next_open
 from gridweave.site.kernels.order import ORDERS
@@ -179,10 +179,10 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_name("discipline", self.discipline, tuple(BACKFILLS))
-        _check_name("order", self.order, tuple(ORDERS))
-        _check_name(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])
-        _check_name("choice", self.choice, CHOICES)
+        check_known("discipline", self.discipline, BACKFILLS)
+        check_known("order", self.order, ORDERS)
+        check_known(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])
+        check_known("choice", self.choice, CHOICES)
         if not 0 <= self.slack <= MAX_SLACK:
             raise OptionError("slack", f"is {self.slack}; a number from 0 to {MAX_SLACK:,}")
         if not self.aging_ms > 0:
@@ -296,11 +296,6 @@ def _number(value: float) -> str:
 def _time_of_day(of_day_ms: int) -> str:
     minutes, rest_ms = divmod(of_day_ms, 60_000)
     return f"{minutes // 60}:{minutes % 60:02}" + (f":{_number(rest_ms / 1000)}" if rest_ms else "")
-
-
-def _check_name(option: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
 
 
 def window_spans(window: Window) -> list[tuple[int, int]]:

@@ -39,7 +39,7 @@ SHELLS = (
     *("grid/config/", "grid/service/", "grid/gateway/", "grid/web/", "grid/client/"),
 )
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
-BELOW = {"src/gridweave/errors.py", "src/gridweave/jit.py", "src/gridweave/version.py"}
+BELOW = {f"src/gridweave/{name}.py" for name in ("errors", "jit", "ranges", "version")}
 IMPURE = {
     *("time", "datetime", "asyncio", "threading", "multiprocessing", "subprocess", "concurrent", "signal"),
     *("os", "io", "pathlib", "shutil", "tempfile", "socket", "ssl", "http", "urllib", "aiohttp", "requests"),

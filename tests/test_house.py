@@ -18,7 +18,8 @@ import house
 from house import FOLDERS, PACKAGE, ROOT
 
 # Imports point down: a package imports only those of a lower number, and itself.
-LAYERS = {"errors": 0, "jit": 0, "version": 0, "netmodel": 1, "site": 1, "grid": 2, "scenarios": 3, "cli": 4}
+LAYERS = dict.fromkeys(("errors", "jit", "ranges", "version"), 0)
+LAYERS |= {"netmodel": 1, "site": 1, "grid": 2, "scenarios": 3, "cli": 4}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, not_known
 from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, Site, TuningTable
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy, GridTuning
@@ -169,7 +169,7 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
     The links themselves are looked at where they are read.
     """
     if grid.split not in SITES_OF_SPLITS:
-        report.add(("grid", "split"), f"{grid.split!r} is not known; one of {', '.join(SITES_OF_SPLITS)}")
+        report.add(("grid", "split"), not_known(grid.split, SITES_OF_SPLITS))
     if not report.is_clean(("net",)):
         return
     attached = [(n, site) for n, site in enumerate(sites) if isinstance(site, Site) and site.at is not None]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.control.links import GridNetwork, new_links, with_paths
 from gridweave.grid.kernels.links import (
     BLOCKING,
@@ -88,8 +88,7 @@ class GridNet:
 
     def __post_init__(self) -> None:
         for option, known in (("contention", CONTENTIONS), ("split", SPLITS), ("data", tuple(STAGINGS))):
-            if getattr(self, option) not in known:
-                raise OptionError(option, f"{getattr(self, option)!r} is not known; one of {', '.join(known)}")
+            check_known(option, getattr(self, option), known)
         if self.exact_up_to < 0:
             raise OptionError("exact_up_to", f"is {self.exact_up_to}; placements, from 0 up")
         if self.timetable is not None and self.timetable.topology is not self.model.topology:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.scenarios.batch.beforehand import cancellations, cancelled_in, week_offset_ms
 from gridweave.scenarios.batch.kernels.loop import run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
@@ -171,8 +171,7 @@ def check_driver(
     saving: Saving | None = None,
 ) -> None:
     """Check that a driver is known, and that it and the policy know reservations and the like, if there are any."""
-    if driver not in DRIVERS:
-        raise OptionError("driver", f"{driver!r} is not known; one of {', '.join(DRIVERS)}")
+    check_known("driver", driver, DRIVERS)
     if saving is not None and (not isinstance(policy, SitePolicy) or driver != "batch" or reservations):
         raise OptionError(
             "save", "is for the disciplines queue and planning in the compiled loop, without reservations"

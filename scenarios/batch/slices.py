@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gridweave.errors import InputError
+from gridweave.ranges import ranges_of
 from gridweave.scenarios.batch.one_site import SiteRun
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.gang.kernels.state import GangSite
-from gridweave.site.disciplines.gang.matrix import columns_of, intervals_of_columns, matrix_of, placed_slots
+from gridweave.site.disciplines.gang.matrix import columns_of, matrix_of, placed_slots
 from gridweave.site.disciplines.gang.policy import GangPolicy
 
 
@@ -93,7 +94,7 @@ def _slices_of(state: GangSite, policy: GangPolicy, from_ms: int, to_ms: int) ->
     since_ms, n_turns = (int(state.counters[name][0]) for name in ("since_ms", "n_turns"))
     if not n_turns:
         return
-    jobs = [(state.jobs[slot], intervals_of_columns(columns_of(state, slot))) for slot in placed_slots(state)]
+    jobs = [(state.jobs[slot], ranges_of(columns_of(state, slot))) for slot in placed_slots(state)]
     number = (from_ms - since_ms) // policy.slice_ms
     while (begin_ms := since_ms + number * policy.slice_ms) < to_ms:
         row = int(state.turn_row[number % n_turns])

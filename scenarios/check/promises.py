@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from gridweave.errors import OptionError
+from gridweave.errors import check_known
 from gridweave.scenarios.check.faults import Matched
 from gridweave.scenarios.check.kernels.replay import PlayedSchedule, new_played, replay, take_in
 from gridweave.scenarios.check.reading import NEVER
@@ -100,8 +100,7 @@ def new_replay(matched: Matched, nodes: int, kind: str) -> Replay:
     OptionError
         If there is no such promise.
     """
-    if kind not in PROMISES:
-        raise OptionError("promise", f"{kind!r} is not known; one of {', '.join(PROMISES)}")
+    check_known("promise", kind, PROMISES)
     rows = np.flatnonzero(matched.start_ms != NEVER)
     state = empty_state(nodes, slots=len(rows))
     fill_jobs(state.jobs, matched.workload, rows, "fcfs")

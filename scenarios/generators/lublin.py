@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.scenarios.generators.common import FloatArray, Name, Request, Scaling, Width, assemble
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MS_PER_S, IntArray, Workload
 
@@ -337,8 +337,7 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     >>> lublin_model("types").types[1].serial
     0.2927
     """
-    if kind not in _KINDS:
-        raise OptionError("kind", f"{kind!r} is not known; one of {', '.join(_KINDS)}")
+    check_known("kind", kind, _KINDS)
     name, types = _KINDS[kind]
     return LublinModel(name, nodes, types)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gridweave.errors import OptionError
+from gridweave.errors import check_known
 from gridweave.site.disciplines.optimal.instance import FloatArray, Instance, IntArray
 from gridweave.site.disciplines.optimal.intervals import THREE, Solution, solve_intervals
 
@@ -142,6 +142,5 @@ SOLVERS = ("cp-sat", "highs")
 
 def solve(instance: Instance, solver: str = "cp-sat", **options: Any) -> Solution:
     """Find the best plan of an instance with one of `SOLVERS`; the options are those of its function."""
-    if solver not in SOLVERS:
-        raise OptionError("solver", f"{solver!r} is not known; one of {', '.join(SOLVERS)}")
+    check_known("solver", solver, SOLVERS)
     return solve_intervals(instance, **options) if solver == "cp-sat" else solve_time_indexed(instance, **options)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, not_known
 from gridweave.scenarios.published.report import Findings, Report
 from gridweave.scenarios.published.streit import THESIS_TRACES, ThesisRuns
 from gridweave.scenarios.published.study import path_of, printed, seeds_of
@@ -215,6 +215,6 @@ def resolve(names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         if name.casefold() not in known:
-            raise OptionError("TABLE", f"{name!r} is not known; one of {', '.join([*TABLES, *GROUPS])}")
+            raise OptionError("TABLE", not_known(name, [*TABLES, *GROUPS]))
         found += known[name.casefold()]
     return list(dict.fromkeys(found))

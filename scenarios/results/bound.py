@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, check_known
 from gridweave.scenarios.results.kernels.flow import WorkFlow, is_feasible
 from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
@@ -69,8 +69,7 @@ def stretch_bound(workload: Workload, nodes: int, *, method: str = "flow") -> fl
     >>> stretch_bound(jobs, 1), stretch_bound(jobs, 1, method="lp"), stretch_bound(jobs, 2)
     (1.999, 1.999, 1.0)
     """
-    if method not in METHODS:
-        raise OptionError("method", f"{method!r} is not known; one of {', '.join(METHODS)}")
+    check_known("method", method, METHODS)
     if not len(workload):
         raise InputError(f"{workload.name}: has no jobs, and so no stretch")
     jobs = _jobs_of(workload)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, not_known
 from gridweave.grid.config.checks import (
     IDLE_NET,
     WITHOUT_NET,
@@ -182,7 +182,7 @@ def check_network(scenario: Scenario, report: FileReport) -> None:
     for key, known in (("contention", CONTENTIONS), ("data", DATA)):
         value = getattr(grid, key)
         if value is not None and value not in known:
-            report.add(("grid", key), f"{value!r} is not known; one of {', '.join(known)}")
+            report.add(("grid", key), not_known(value, known))
     check_links(scenario.sites, grid, scenario.net, report)
     _check_communication(scenario, report)
     _check_data(scenario, report)

@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 from gridweave.site.job import SUM_TOLERANCE
@@ -151,8 +151,7 @@ def check_pattern(pattern: Shares) -> dict[str, float]:
     """
     shares = _shares("pattern", pattern)
     for name in shares:
-        if name not in PATTERNS:
-            raise OptionError("pattern", f"{name!r} is not known; one of {', '.join(PATTERNS)}")
+        check_known("pattern", name, PATTERNS)
     return shares
 
 

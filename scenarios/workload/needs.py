@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.kernels.parts import GROUP_COLUMNS, NeedsOfTasks, needs_in_columns
 
@@ -138,8 +138,7 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
     Two numbers are drawn for each job with "lublin", and then another with "lublin-root"; none with the others.
     OptionError if there is no such annotation, InputError if the workload lacks what it needs.
     """
-    if annotation not in ANNOTATIONS:
-        raise OptionError("needs", f"{annotation!r} is not known; one of {', '.join(ANNOTATIONS)}")
+    check_known("needs", annotation, ANNOTATIONS)
     if annotation == "hpc2n":
         return _as_hpc2n(workload)
     count = len(workload)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.errors import InputError, TraceError
+from gridweave.errors import InputError, TraceError, not_known
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 
 KINDS = ("up", "drain", "down")
@@ -46,7 +46,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError(f"kind {self.kind!r} is not known; one of {', '.join(KINDS)}")
+            raise InputError(f"kind {not_known(self.kind, KINDS)}")
         for name, low, high in (("at_ms", 0, MAX_TIME_MS), ("first_node", 0, MAX_WIDTH), ("nodes", 1, MAX_WIDTH)):
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"{name} is {getattr(self, name)}; from {low} to {high}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, not_installed
+from gridweave.errors import InputError, not_installed, not_known
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.parts import GROUP_COLUMNS
 
@@ -139,8 +139,7 @@ class Workload(MadeAnew):
     def _check(self, n: int) -> None:
         unknown = sorted(set(self.columns) - set(OPTIONAL_COLUMNS))
         if unknown:
-            known = ", ".join(OPTIONAL_COLUMNS)
-            raise InputError(f"{self.name}: column {unknown[0]!r} is not known; one of {known}")
+            raise InputError(f"{self.name}: column {not_known(unknown[0], OPTIONAL_COLUMNS)}")
         for name, values in self._all_columns():
             if values.shape != (n,):
                 raise InputError(f"{self.name}: {name} has shape {values.shape}, job_id has ({n},)")

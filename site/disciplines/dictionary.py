@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import Any
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, not_known
 from gridweave.site.disciplines.protocol import Entry, Policy
 
 PLACES = {
@@ -70,7 +70,7 @@ def entry_named(name: str) -> Entry:
     """
     entry = DISCIPLINES.get(name)
     if entry is None:
-        raise OptionError("discipline", f"{name!r} is not known; one of {', '.join(DISCIPLINES)}")
+        raise OptionError("discipline", not_known(name, DISCIPLINES))
     return entry
 
 
@@ -95,7 +95,7 @@ def policy_named(name: str) -> Any:
     """
     known = {key: policy for entry in DISCIPLINES.values() for key, policy in entry.variants.items()}
     if name not in known:
-        raise InputError(f"policy {name!r} is not known; one of {', '.join(known)}")
+        raise InputError(f"policy {not_known(name, known)}")
     return known[name]
 
 

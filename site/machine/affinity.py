@@ -28,23 +28,6 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def format_cpu_list(threads: tuple[int, ...] | set[int]) -> str:
-    """Write hardware threads as the kernel does.
-
-    Examples
-    --------
-    >>> format_cpu_list((8, 0, 1, 2))
-    '0-2,8'
-    """
-    runs: list[list[int]] = []
-    for number in sorted(set(threads)):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
     """Return the hardware threads of each core, the cores in order of their first thread.
 

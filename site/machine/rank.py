@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from gridweave.site.machine.affinity import format_cpu_list
+from gridweave.ranges import ranges_text
 from gridweave.site.machine.elements import Packed, run_elements
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
@@ -116,8 +116,8 @@ def _pin(rank: int, threads: Sequence[int]) -> None:
     try:
         os.sched_setaffinity(0, threads)
     except (OSError, OverflowError, ValueError) as error:
-        what = f"rank {rank} cannot be pinned to hardware threads {format_cpu_list(tuple(threads))}"
-        raise _CannotStartError(f"{what}: this machine lets it run on {format_cpu_list(may)}") from error
+        what = f"rank {rank} cannot be pinned to hardware threads {ranges_text(threads, ',')}"
+        raise _CannotStartError(f"{what}: this machine lets it run on {ranges_text(may, ',')}") from error
 
 
 def _program(name: str, path: str) -> str:

@@ -17,7 +17,7 @@ the error's exit status; it never shows a traceback for one of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 
@@ -78,6 +78,17 @@ class OptionError(InputError):
         self.option = option
         self.problem = problem
         super().__init__(f"{option}: {problem}")
+
+
+def not_known(name: str, known: Iterable[str]) -> str:
+    """Return what is wrong with a name that is none of those that are known."""
+    return f"{name!r} is not known; one of {', '.join(known)}"
+
+
+def check_known(option: str, name: str, known: Collection[str]) -> None:
+    """Raise OptionError if an option names none of what is known."""
+    if name not in known:
+        raise OptionError(option, not_known(name, known))
 
 
 class ScenarioError(InputError):

@@ -15,9 +15,10 @@ import pytest
 from client_helpers import Elsewhere
 from gateway_parts import make_tokens
 from gridweave.cli import grid_client, job_commands
-from gridweave.cli.grid_client import job_numbers, ranges_text, relative, rounded
+from gridweave.cli.grid_client import job_numbers, relative, rounded
 from gridweave.errors import OptionError
 from gridweave.grid.api import JobProgress
+from gridweave.ranges import ranges_text
 from gridweave.site.elements import Element
 from gridweave.site.job import JobRecord, JobRequest, Program
 

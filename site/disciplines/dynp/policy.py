@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import msgspec
 import numpy as np
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.site.disciplines.dynp.kernels.state import (
     ADVANCED,
     ART,
@@ -141,10 +140,10 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
     discipline: str = NAME
 
     def __post_init__(self) -> None:
-        _check_name("decider", self.decider, WAYS)
-        _check_name("metric", self.metric, METRICS)
-        _check_name("tuning", self.tuning, TUNINGS)
-        _check_name("reading", self.reading, READINGS)
+        check_known("decider", self.decider, WAYS)
+        check_known("metric", self.metric, METRICS)
+        check_known("tuning", self.tuning, TUNINGS)
+        check_known("reading", self.reading, READINGS)
         self._check_policies()
         self._check_numbers()
         self._check_decider()
@@ -153,7 +152,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_policies(self) -> None:
         for policy in self.policies:
-            _check_name("policies", policy, ORDERS)
+            check_known("policies", policy, ORDERS)
         if not self.policies or len(set(self.policies)) < len(self.policies):
             raise OptionError("policies", f"are {', '.join(self.policies) or 'none'}; at least one, and each once")
         if self.reading == "thesis" and (self.policies != THREE or self.decider not in DECIDERS):
@@ -281,11 +280,6 @@ def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarr
         # Its list is not sorted for FCFS: a new job stands at the end, whatever stands before it.
         keys[0] = arrivals
     return keys
-
-
-def _check_name(option: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
 
 
 def _window_text(window: Window) -> str:

@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.ranges import ranges_of
 from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
 from gridweave.site.disciplines.gang.kernels.gang_pass import gang_pass
 from gridweave.site.disciplines.gang.kernels.state import (
@@ -32,7 +33,6 @@ from gridweave.site.disciplines.gang.matrix import (
     check_matrix,
     columns_of,
     gang_totals,
-    intervals_of_columns,
     matrix_of,
 )
 from gridweave.site.disciplines.gang.policy import GangPolicy
@@ -112,7 +112,7 @@ class GangDiscipline:
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes of a running job; while it works it has all their hardware threads."""
-        return intervals_of_columns(columns_of(self._state, self._slots.of[job_id])), ()
+        return ranges_of(columns_of(self._state, self._slots.of[job_id])), ()
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
         """Return None: a job that shares nodes in time is not told at which slowdown."""

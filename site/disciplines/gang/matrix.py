@@ -18,23 +18,6 @@ def columns_of(state: GangSite, slot: int) -> list[int]:
     ]
 
 
-def intervals_of_columns(columns: list[int]) -> tuple[tuple[int, int], ...]:
-    """Return ascending nodes as half-open intervals.
-
-    Examples
-    --------
-    >>> intervals_of_columns([0, 1, 5])
-    ((0, 2), (5, 6))
-    """
-    found: list[tuple[int, int]] = []
-    for column in columns:
-        if found and found[-1][1] == column:
-            found[-1] = found[-1][0], column + 1
-        else:
-            found.append((column, column + 1))
-    return tuple(found)
-
-
 def matrix_rows(matrix: list[list[int | None]], row_now: int | None) -> tuple[list[str], list[list[str]]]:
     """Return a matrix as text, as Zhang's Figure 9 has it: headings and rows, with a column for nodes that are alike.
 

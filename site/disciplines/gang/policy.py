@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.site.disciplines.gang.kernels.state import CONSERVATIVE, EASY, MAX_ROWS, NO_BACKFILL, GangCodes
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
@@ -79,12 +79,12 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     discipline: str = NAME
 
     def __post_init__(self) -> None:
-        _check_name("discipline", self.discipline, (NAME,))
-        _check_name("order", self.order, tuple(ORDERS))
-        _check_name("backfill", self.backfill, tuple(BACKFILLS))
-        _check_name("scheduling", self.scheduling, SCHEDULINGS)
-        _check_name("phases", self.phases, PHASES)
-        _check_name("migration", self.migration, MIGRATIONS)
+        check_known("discipline", self.discipline, (NAME,))
+        check_known("order", self.order, ORDERS)
+        check_known("backfill", self.backfill, BACKFILLS)
+        check_known("scheduling", self.scheduling, SCHEDULINGS)
+        check_known("phases", self.phases, PHASES)
+        check_known("migration", self.migration, MIGRATIONS)
         if not 1 <= self.mpl <= MAX_ROWS:
             raise OptionError("mpl", f"is {self.mpl}; a matrix has from 1 row, which shares space alone, to {MAX_ROWS}")
         if not 1 <= self.slice_ms <= MAX_TIME_MS:
@@ -136,8 +136,3 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
             max_tasks=MAX_WIDTH * MAX_ROWS if self.max_tasks is None else self.max_tasks,
             window_ms=self.window_ms or 0,
         )
-
-
-def _check_name(option: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, not_known
 from gridweave.site.disciplines import queue
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.levels.compiled import compiled_site
@@ -45,7 +45,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> LevelsPolicy:
     """Return the policy of a site with levels: ``levels`` is its option, the others are those of what has them."""
     table: LevelsTable = given.get(NAME) or LevelsTable()
     if table.under not in BACKFILLS:
-        raise OptionError(NAME, f"under {table.under!r} is not known; one of {', '.join(BACKFILLS)}")
+        raise OptionError(NAME, f"under {not_known(table.under, BACKFILLS)}")
     rest = {name: value for name, value in given.items() if name != NAME}
     options = msgspec.structs.asdict(table) | {"under": queue.read_policy(table.under, rest, usual)}
     return LevelsPolicy(**options)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gridweave.errors import not_known
+
 EVICTED = ("restart", "checkpoint")
 """What may become of an evicted job: it begins again from zero, or goes on from where it was."""
 
@@ -55,7 +57,7 @@ def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | 
 def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *, pauses: bool = False) -> list[str]:
     """Return what is wrong with what becomes of evicted jobs."""
     known = (*EVICTED, PAUSE) if pauses else EVICTED
-    found = [] if evicted in known else [f"evicted {evicted!r} is not known; one of {', '.join(known)}"]
+    found = [] if evicted in known else [f"evicted {not_known(evicted, known)}"]
     if evicted == PAUSE and not pauses:
         found = [f"evicted {evicted!r} is for sites of machines that differ; one of {', '.join(known)}"]
     if raise_after is not None and raise_after < 1:

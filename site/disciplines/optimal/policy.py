@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.site.disciplines.optimal.instance import METRICS
 from gridweave.site.disciplines.optimal.intervals import THREE
 from gridweave.site.kernels.order import ORDERS
@@ -58,8 +58,7 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not self.policies:
             raise OptionError("policies", "are missing; at least one order")
         for policy in self.policies:
-            if policy not in ORDERS:
-                raise OptionError("policies", f"{policy!r} is not known; one of {', '.join(ORDERS)}")
+            check_known("policies", policy, ORDERS)
         if not 0 < self.effort_s <= MAX_EFFORT_S:
             raise OptionError("effort_s", f"is {self.effort_s:.15g}; above 0, and at most {MAX_EFFORT_S:,.0f}")
         if self.most_jobs < 2:

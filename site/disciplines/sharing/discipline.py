@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gridweave.ranges import ranges_of
 from gridweave.site.disciplines.sharing.kernels.quote import idle_to_spare, slowdown_offered, start_behind_queue
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve, sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
@@ -169,7 +170,7 @@ class SharedDiscipline:
         while cell != NO_CELL:
             cells.append(cell)
             cell = int(self._state.next_cell[cell])
-        return _intervals(sorted({cell // self._lanes for cell in cells})), _intervals(sorted(cells))
+        return ranges_of(cell // self._lanes for cell in cells), ranges_of(cells)
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes of its own a job of this length, submitted now, could have at once."""
@@ -300,13 +301,3 @@ def _columns(needs: Resources) -> dict[str, np.ndarray[tuple[int], np.dtype[Any]
     if needs.message_bytes is not None:
         columns["message_bytes"] = np.array([needs.message_bytes])
     return columns
-
-
-def _intervals(numbers: list[int]) -> NodeIntervals:
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number:
-            found[-1] = found[-1][0], number + 1
-        else:
-            found.append((number, number + 1))
-    return tuple(found)

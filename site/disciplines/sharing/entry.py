@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gridweave.errors import OptionError
+from gridweave.errors import check_known
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
 from gridweave.site.disciplines.sharing.compiled import compiled_site
@@ -47,8 +47,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:
     """Return the policy of a site whose nodes are shared: ``sharing`` and ``backfill`` are its options."""
     refuse_unknown(given, ("sharing", "backfill"), f"is not for a {NAME} site: jobs stand there by class and age")
     table: SharingTable = given.get("sharing") or SharingTable()
-    if table.variant not in VARIANTS:
-        raise OptionError("variant", f"{table.variant!r} is not known; one of {', '.join(VARIANTS)}")
+    check_known("variant", table.variant, VARIANTS)
     variant = VARIANTS[table.variant]
     sharing = msgspec.structs.replace(
         variant,

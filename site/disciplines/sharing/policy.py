@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.site.disciplines.sharing.kernels.nodes import MEMORY_SLACK
 from gridweave.site.disciplines.sharing.kernels.pairing import (
     ADJACENT,
@@ -41,11 +41,6 @@ MAX_LANES = 64
 """Hardware threads of a node."""
 
 
-def _check_name(option: str, value: str, known: Sequence[str] | dict[str, int]) -> None:
-    if value not in known:
-        raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
-
-
 def _check_number(option: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise OptionError(option, f"is {value:g}; a number from {low:,.6g} to {high:,.15g}")
@@ -72,7 +67,7 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
         _check_number("threads", self.threads, 1, MAX_LANES)
         _check_number("cores x threads", self.cores * self.threads, 1, MAX_LANES)
         _check_number("memory", self.memory, 1e-6, 1e6)
-        _check_name("cpu", self.cpu, CPUS)
+        check_known("cpu", self.cpu, CPUS)
 
     def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether a job, or each of several, that needs so many cores and so much memory can use such a node."""
@@ -112,10 +107,10 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     backfill: str = "easy"
 
     def __post_init__(self) -> None:
-        _check_name("coscheduling", self.coscheduling, COSCHEDULING)
-        _check_name("heuristic", self.heuristic, HEURISTICS)
-        _check_name("backfill", self.backfill, BACKFILLS)
-        _check_name("cpu", self.cpu, CPUS)
+        check_known("coscheduling", self.coscheduling, COSCHEDULING)
+        check_known("heuristic", self.heuristic, HEURISTICS)
+        check_known("backfill", self.backfill, BACKFILLS)
+        check_known("cpu", self.cpu, CPUS)
         _check_number("max_slowdown", self.max_slowdown, 1, 1e6)
         _check_number("short_up_to_ms", self.short_up_to_ms, 0, MAX_TIME_MS)
         _check_number("medium_up_to_ms", self.medium_up_to_ms, self.short_up_to_ms, MAX_TIME_MS)

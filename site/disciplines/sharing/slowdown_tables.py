@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.site.disciplines.sharing.kernels.slowdown import MEASURED, PRINTED, WHOLE, SlowdownArrays
 
 FloatArray = npt.NDArray[np.float64]
@@ -285,8 +285,7 @@ class SlowdownModel:
     paging: float = PAGING
 
     def __post_init__(self) -> None:
-        if self.formula not in FORMULAS:
-            raise OptionError("formula", f"{self.formula!r} is not known; one of {', '.join(FORMULAS)}")
+        check_known("formula", self.formula, FORMULAS)
         if not 0 <= self.paging <= MAX_SLOWDOWN:
             raise OptionError(
                 "paging", f"is {self.paging:g}; what it adds to a slowdown is from 0 to {MAX_SLOWDOWN:,.0f}"

@@ -12,7 +12,7 @@ import typer
 from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import delayed_progress, print_json, print_table, say
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def check(
     from gridweave.scenarios.traces.load import load_workload
 
     tolerance_ms = parse_time_ms("--tolerance", tolerance)
-    if promise is not None and promise not in PROMISES:
-        raise OptionError("--promise", f"{promise!r} is not known; one of {', '.join(PROMISES)}")
+    if promise is not None:
+        check_known("--promise", promise, PROMISES)
     with named_as_typed(), delayed_progress("Reading"):
         check_nodes(nodes)
         files = [schedule] if against is None else [schedule, against]

@@ -11,7 +11,7 @@ import typer
 from gridweave.cli.arguments import Json, Nodes, Trace
 from gridweave.cli.options import check_seed, named_as_typed, split_names
 from gridweave.cli.output import Report, check_folder, delayed_progress, interruptible, print_json, print_table, say
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, not_known
 
 if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
@@ -143,7 +143,7 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Sharin
     named = [variant.strip() for variant in variants.split(",") if variant.strip()]
     for variant in named:
         if variant.lower() not in known:
-            raise OptionError("--variants", f"{variant!r} is not known; one of {', '.join(VARIANTS)}")
+            raise OptionError("--variants", not_known(variant, VARIANTS))
     if not named:
         raise OptionError("--variants", f"names none; one of {', '.join(VARIANTS)}")
     return [

@@ -18,7 +18,7 @@ import typer
 
 from gridweave.cli.arguments import Json
 from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import GridweaveError, InputError, OptionError
+from gridweave.errors import GridweaveError, InputError, OptionError, check_known
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
@@ -170,23 +170,6 @@ def job_numbers(text: str) -> Sequence[int] | None:
     return [first] if match[2] is None else range(first, last + 1)
 
 
-def ranges_text(job_ids: Iterable[int]) -> str:
-    """Return numbers as `job_numbers` reads them, with blanks between.
-
-    Examples
-    --------
-    >>> ranges_text([3, 4, 5, 9, 8, 17])
-    '3-5 8-9 17'
-    """
-    parts: list[list[int]] = []
-    for number in sorted(job_ids):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return " ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in parts)
-
-
 # -- words
 
 
@@ -201,8 +184,7 @@ def checked_values(option: str, given: Sequence[str] | None, known: Sequence[str
     """Return the values of an option that may be repeated; commas do as well."""
     values = [value.strip().lower() for text in given or () for value in text.split(",")]
     for value in values:
-        if value not in known:
-            raise OptionError(option, f"{value!r} is not known; one of {', '.join(known)}")
+        check_known(option, value, known)
     return list(dict.fromkeys(values))
 
 

@@ -30,7 +30,6 @@ from gridweave.cli.grid_client import (
     places_text,
     plain,
     print_forecast,
-    ranges_text,
     relative,
     rounded,
     shortened,
@@ -38,6 +37,7 @@ from gridweave.cli.grid_client import (
 )
 from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.errors import InputError, OptionError
+from gridweave.ranges import ranges_text
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:

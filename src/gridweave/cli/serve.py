@@ -10,7 +10,7 @@ import typer
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import say
 from gridweave.cli.run import problems_as_lines
-from gridweave.errors import OptionError, not_installed
+from gridweave.errors import OptionError, check_known, not_installed
 
 if TYPE_CHECKING:
     from gridweave.grid.config.reading import ReadGrid
@@ -41,8 +41,7 @@ def serve(
     from gridweave.grid.config.reading import KINDS, example_text
 
     if example is not None:
-        if example not in KINDS:
-            raise OptionError("--example", f"{example!r} is not known; one of {', '.join(KINDS)}")
+        check_known("--example", example, KINDS)
         typer.echo(example_text(example), nl=False)
         return
     if file is None:

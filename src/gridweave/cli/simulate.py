@@ -34,7 +34,7 @@ from gridweave.cli.output import (
     print_table,
     say,
 )
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
@@ -605,8 +605,7 @@ def bound(
 
     if seed < 0:
         raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
-    if method not in METHODS:
-        raise OptionError("--method", f"{method!r} is not known; one of {', '.join(METHODS)}")
+    check_known("--method", method, METHODS)
     with named_as_typed(), delayed_progress("Reading") as report:
         names = [name.strip() for name in against.split(",") if name.strip()]
         policies = [_policy_named(name) for name in names]

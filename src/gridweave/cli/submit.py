@@ -18,11 +18,11 @@ from gridweave.cli.grid_client import (
     named_jobs,
     places_text,
     plain,
-    ranges_text,
     rounded,
 )
 from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
+from gridweave.ranges import ranges_text
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:

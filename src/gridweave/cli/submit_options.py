@@ -17,8 +17,9 @@ from typing import Any, Literal, Self, cast, get_args
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError
-from gridweave.site.elements import MOST_ELEMENTS, ranges_of
+from gridweave.errors import InputError, OptionError, check_known
+from gridweave.ranges import ranges_of
+from gridweave.site.elements import MOST_ELEMENTS
 from gridweave.site.job import (
     After,
     ArrayPlace,
@@ -293,8 +294,7 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
     name = options.name or work.name
     # Each node of a packed job runs elements of its own.
     ranks = options.ranks or ("each-node" if work.script is None or options.pack else "first-node")
-    if ranks not in RANKS:
-        raise OptionError("--ranks", f"{ranks!r} is not known; one of {', '.join(RANKS)}")
+    check_known("--ranks", ranks, RANKS)
     chdir = _directory(options)
     kept: dict[Literal["output", "error"], str | None] = {}
     for stream in ("output", "error"):

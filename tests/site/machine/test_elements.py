@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.site.elements import indexes_of, ranges_of, ranges_problem, share_of, without
+from gridweave.ranges import ranges_of
+from gridweave.site.elements import indexes_of, ranges_problem, share_of, without
 from gridweave.site.machine.folders import piece_folder, read_state
 from gridweave.site.machine.processes import open_process
 

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError
+from gridweave.ranges import ranges_text
 from gridweave.site.launch import Launch, PieceState, Rank, Used, launch_problem
 from gridweave.site.machine import processes
-from gridweave.site.machine.affinity import format_cpu_list, parse_cpu_list, thread_siblings, usable_cores
+from gridweave.site.machine.affinity import parse_cpu_list, thread_siblings, usable_cores
 from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
 from gridweave.site.machine.output import RankOutput, output_path
 from gridweave.site.machine.processes import boot_id, descendants, open_process, process_stat
@@ -27,7 +28,7 @@ from gridweave.site.machine.usage import Meter
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_lists_of_hardware_threads_are_read_as_they_are_written(threads: set[int]) -> None:
     """What the kernel's form says of a set of threads is that set."""
-    assert parse_cpu_list(format_cpu_list(threads)) == tuple(sorted(threads))
+    assert parse_cpu_list(ranges_text(threads, ",")) == tuple(sorted(threads))
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "1;2", "0x1"])

@@ -1,0 +1,34 @@
+"""Whole numbers as ranges: nodes, hardware threads, jobs, elements of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return numbers, in any order, as maximal half-open ranges.
+
+    Examples
+    --------
+    >>> ranges_of([3, 1, 2, 7])
+    ((1, 4), (7, 8))
+    """
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1][1] == number:
+            found[-1] = found[-1][0], number + 1
+        else:
+            found.append((number, number + 1))
+    return tuple(found)
+
+
+def ranges_text(numbers: Iterable[int], between: str = " ") -> str:
+    """Return numbers as people write them.
+
+    Examples
+    --------
+    >>> ranges_text([3, 4, 5, 9, 8, 17]), ranges_text([8, 0, 1, 2], ",")
+    ('3-5 8-9 17', '0-2,8')
+    """
+    ranges = ranges_of(numbers)
+    return between.join(f"{first}" if first + 1 == end else f"{first}-{end - 1}" for first, end in ranges)
