@@ -466,7 +466,7 @@ def parse_network(
     suffix = name[name.rfind(".") :].lower() if "." in name else ""
     problems = Problems(name)
     if suffix == TOML:
-        table = _parsed_table(text, name, problems)
+        table = read_table(raw_net(text, name)["net"], problems)
     elif suffix in FORMATS:
         table = NetTable(file=name)
         given, read_text = text, lambda _: given
@@ -478,14 +478,15 @@ def parse_network(
     return table, topology
 
 
-def _parsed_table(text: str, name: str, problems: Problems) -> NetTable:
+def raw_net(text: str, name: str) -> dict[str, Any]:
+    """Return what a file in TOML holds, unread; InputError if it has no table ``[net]``."""
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{name}: is not TOML: {' '.join(str(error).split())}") from None
     if not isinstance(raw.get("net"), dict):
         raise InputError(f"{name}: has no table [net]")
-    return read_table(raw["net"], problems)
+    return raw
 
 
 def topology_of_graph(

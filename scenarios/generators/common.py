@@ -210,13 +210,22 @@ def _submissions(submit_ms: FloatArray, area_node_ms: float, resolution_ms: int,
     load, factor, span_ms = request.load, request.interarrival_factor, float(submit_ms[-1])
     if load is not None and span_ms > 0:
         factor *= area_node_ms / (request.nodes * span_ms) / load
-    if span_ms * factor > MAX_TIME_MS:
-        option = "interarrival_factor" if load is None else "load"
-        raise OptionError(option, f"the last job would be submitted later than {MAX_TIME_MS} ms")
+    check_last("interarrival_factor" if load is None else "load", span_ms * factor)
     submit: IntArray = (np.rint(submit_ms * factor / resolution_ms) * resolution_ms).astype(np.int64)
-    if load is not None and submit[-1] == 0:
-        raise OptionError("load", f"{load} is too much: all jobs would be submitted at one instant")
+    check_apart(load, submit)
     return submit
+
+
+def check_last(option: str, last_ms: float) -> None:
+    """Refuse an option by which the last job is submitted at an instant that no workload holds."""
+    if not last_ms <= MAX_TIME_MS:
+        raise OptionError(option, f"the last job would be submitted later than {MAX_TIME_MS} ms")
+
+
+def check_apart(load: float | None, submit_ms: npt.NDArray[np.number]) -> None:
+    """Refuse a load, if one is asked for, under which jobs in order of submission all come at once."""
+    if load is not None and submit_ms[0] == submit_ms[-1]:
+        raise OptionError("load", f"{load} is too much: all jobs would be submitted at one instant")
 
 
 def _rounded(times_ms: npt.NDArray[np.floating], resolution_ms: int) -> IntArray:

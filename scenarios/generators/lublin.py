@@ -27,8 +27,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.scenarios.generators.common import FloatArray, Name, Request, Scaling, Width, assemble
-from gridweave.scenarios.workload.table import MAX_TIME_MS, MS_PER_S, IntArray, Workload
+from gridweave.scenarios.generators.common import (
+    FloatArray,
+    Name,
+    Request,
+    Scaling,
+    Width,
+    assemble,
+    check_apart,
+    check_last,
+)
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 BUCKETS = 48
 DAY_S = 86_400.0
@@ -415,8 +424,7 @@ def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **s
     time_s = _submit_s(cycles, points, request, float(np.dot(width.astype(np.float64), run_s)))
     order = np.argsort(time_s, kind="stable")
     submit_ms = np.floor(time_s[order]) * MS_PER_S
-    if request.load is not None and submit_ms[0] == submit_ms[-1]:
-        raise OptionError("load", f"{request.load} is too much: all jobs would be submitted at one instant")
+    check_apart(request.load, submit_ms)
     workload = assemble(
         model.name,
         replace(request, load=None, interarrival_factor=1.0),
@@ -455,10 +463,10 @@ def _submit_s(
     if request.load is not None:
         option = "load"
         span_s = area_node_s / request.nodes / request.load * factor
-        _check_time(option, span_s)
+        check_last(option, span_s * MS_PER_S)
         factor = factor_for_span(cycles, points, span_s)
     time_s = np.concatenate([cycle.time_s(own * factor) for cycle, own in zip(cycles, points, strict=True)])
-    _check_time(option, float(time_s.max()))
+    check_last(option, float(time_s.max()) * MS_PER_S)
     return time_s
 
 
@@ -468,9 +476,3 @@ def _columns(model: LublinModel, counts: list[int], order: npt.NDArray[np.intp])
     if len(classes) < len(model.types):
         return {}
     return {"job_class": np.repeat(np.array(classes, np.int64), counts)[order]}
-
-
-def _check_time(option: str, time_s: float) -> None:
-    """Refuse a time that no workload holds."""
-    if not time_s * MS_PER_S <= MAX_TIME_MS:
-        raise OptionError(option, f"the last job would be submitted later than {MAX_TIME_MS} ms")

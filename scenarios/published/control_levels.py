@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, against, our_values
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.study import Study
+from gridweave.scenarios.published.study import Study, check_all_ran
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.homes import assign_homes, home_of
 from gridweave.scenarios.workload.table import BoolArray
@@ -154,8 +153,7 @@ def messages_of(result: SimulationResult) -> int:
 
 def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
     """Return AWRT by width and AWT in seconds: of all jobs, of own users' jobs, and of the grid's."""
-    if result.refused:
-        raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
+    check_all_ran(result)
     jobs = result.workload
     figures: list[float] = []
     for rows in (np.ones(len(jobs), np.bool_), ~to_grid, to_grid):

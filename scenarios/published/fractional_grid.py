@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridweave.errors import InputError
 from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, our_values
-from gridweave.scenarios.published.study import Study
+from gridweave.scenarios.published.study import Study, check_all_ran
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.read import read_scenario, sites_of
 from gridweave.scenarios.scenario.run import Progress, run_scenario
@@ -77,8 +76,7 @@ class FractionalGridRuns:
             if number % 2 in LINES[one.line]:
                 changes |= {f"sites.{site}.discipline": "fractional", f"sites.{site}.fractional": SITE}
         result = run_scenario(one.grid, overrides=changes)
-        if result.refused:
-            raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
+        check_all_ran(result)
         return result
 
 

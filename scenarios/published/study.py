@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import platformdirs
 
-from gridweave.errors import OptionError, TraceError
+from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.published.report import Conclusion, Verdict
+from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.runner import in_threads
@@ -22,6 +23,12 @@ SettingT = TypeVar("SettingT", bound=Hashable)
 ResultT = TypeVar("ResultT")
 
 _DATA = Path(__file__).parent / "data"
+
+
+def check_all_ran(result: SimulationResult) -> None:
+    """Raise InputError if a job of a study did not run."""
+    if result.refused:
+        raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
 
 
 class KeptResults:

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, our_values
 from gridweave.scenarios.published.streit import ThesisRuns
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.study import Study
+from gridweave.scenarios.published.study import Study, check_all_ran
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.homes import assign_homes, home_of
 from gridweave.scenarios.workload.table import MS_PER_S
@@ -153,8 +152,7 @@ class _Grids:
             site_policies=[GRID_LINES[one.line]] * len(self._nodes),
             home=home_of(self._workload),
         )
-        if result.refused:
-            raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
+        check_all_ran(result)
         return result
 
 

@@ -635,7 +635,7 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
 
     ScenarioError with all that is wrong; InputError if there is no such file, or no network in it.
     """
-    from gridweave.netmodel.reading import parse_network
+    from gridweave.netmodel.reading import parse_network, raw_net
 
     if name in scenario_names() and not Path(name).exists():
         return _of_scenario(name)
@@ -643,12 +643,7 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
     text = text_of(path)
     if path.suffix.lower() != TOML:
         return parse_network(text, name if Path(name).suffix else str(path), str)
-    try:
-        raw: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: is not TOML: {' '.join(str(error).split())}") from None
-    if not isinstance(raw.get("net"), dict):
-        raise InputError(f"{name}: has no table [net]")
+    raw = raw_net(text, name)
     return _of_table(raw["net"], name, path.parent) if set(raw) == {"net"} else _of_scenario(path)
 
 

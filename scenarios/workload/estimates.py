@@ -109,16 +109,21 @@ def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> 
     OptionError
         If the text names no model, or its number is missing or out of bounds.
     """
-    name, colon, text = model.partition(":")
+    name, colon, _ = model.partition(":")
     if name in {"keep", "perfect"} and not colon:
         return workload if name == "keep" else perfect(workload)
     if name not in {"omega", "phi"}:
         raise OptionError("estimates", f"{model!r} is not known; one of {FORMS}")
-    try:
-        parameter = float(text)
-    except ValueError:
-        raise OptionError("estimates", f"{model!r} has no number after the colon; write {FORMS}") from None
+    parameter = number_of("estimates", model, FORMS)
     return omega(workload, parameter, rng) if name == "omega" else phi(workload, parameter, rng)
+
+
+def number_of(option: str, model: str, forms: str) -> float:
+    """Return the number of a model that is written as its name, a colon and that; ``forms`` are those known."""
+    try:
+        return float(model.partition(":")[2])
+    except ValueError:
+        raise OptionError(option, f"{model!r} has no number after the colon; write {forms}") from None
 
 
 def _multiplied(workload: Workload, factor: npt.NDArray[np.float64]) -> Workload:

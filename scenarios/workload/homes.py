@@ -8,7 +8,7 @@ import numpy as np
 
 from gridweave.errors import InputError
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
-from gridweave.scenarios.workload.transform import split, split_stride
+from gridweave.scenarios.workload.transform import split, split_stride, strided
 
 
 def assign_homes(
@@ -122,10 +122,7 @@ def _by_partition(workload: Workload, sites: int) -> IntArray:
 
 def _restrided(workload: Workload, mine: int, stride: int) -> IntArray:
     """Return ids whose parts are numbered in one range for all sites."""
-    largest = int(workload.job_id.max(initial=0)) // mine
-    if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
-        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; renumber the jobs")
-    return workload.job_id // mine * stride + workload.job_id % mine
+    return strided(workload.name, workload.job_id // mine, stride) + workload.job_id % mine
 
 
 def _merged(whole: Workload, pieces: list[Workload]) -> Workload:

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from gridweave.errors import OptionError
+from gridweave.scenarios.workload.estimates import number_of
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 
 FORMS = "keep or lognormal:X (0 < X <= 10: the standard deviation by the mean)"
@@ -26,15 +27,11 @@ def with_run_times(workload: Workload, model: str, rng: np.random.Generator) -> 
     run for longer is ended there, and counts as one that overran. OptionError if the text names no model, or its number
     is missing or out of bounds.
     """
-    name, _, text = model.partition(":")
     if model == "keep":
         return workload
-    if name != "lognormal":
+    if model.partition(":")[0] != "lognormal":
         raise OptionError("run_times", f"{model!r} is not known; one of {FORMS}")
-    try:
-        spread = float(text)
-    except ValueError:
-        raise OptionError("run_times", f"{model!r} has no number after the colon; write {FORMS}") from None
+    spread = number_of("run_times", model, FORMS)
     if not 0 < spread <= _MOST:
         raise OptionError("run_times", f"{model!r} has a number out of its range; write {FORMS}")
     variance = math.log1p(spread * spread)

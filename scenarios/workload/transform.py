@@ -179,16 +179,22 @@ def split(workload: Workload, max_width: int) -> Workload:
     stride = split_stride(workload, max_width)
     if stride == 1:
         return workload
-    largest = int(workload.job_id.max())
-    if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
-        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; renumber the jobs")
+    first_id = strided(workload.name, workload.job_id, stride)
     parts = _parts(workload, max_width)
     if parts.sum() > _MAX_PARTS:
         raise OptionError("max_width", f"{max_width} makes {parts.sum()} jobs, over {_MAX_PARTS}; give a greater width")
     rows = np.repeat(np.arange(len(workload)), parts)
     part = np.arange(len(rows)) - np.repeat(np.cumsum(parts) - parts, parts)
     width = np.minimum(workload.width[rows] - part * max_width, max_width)
-    return _rebuilt(workload, rows, job_id=workload.job_id[rows] * stride + part, width=width)
+    return _rebuilt(workload, rows, job_id=first_id[rows] + part, width=width)
+
+
+def strided(name: str, job_id: IntArray, stride: int) -> IntArray:
+    """Return ids times a stride, each with room for as many parts; InputError if there is none in 64 bits."""
+    largest = int(job_id.max(initial=0))
+    if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
+        raise InputError(f"{name}: job {largest}: id times {stride} is beyond 64 bits; renumber the jobs")
+    return job_id * stride
 
 
 def split_stride(workload: Workload, max_width: int) -> int:

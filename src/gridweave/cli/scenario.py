@@ -10,7 +10,7 @@ import typer
 from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import delayed_progress, print_json, print_table, say
-from gridweave.cli.run import Overrides, problems_as_lines
+from gridweave.cli.run import Overrides, Source, problems_as_lines
 
 if TYPE_CHECKING:
     from gridweave.scenarios.world.fuzz import FuzzReport, Violation
@@ -22,9 +22,7 @@ VIOLATION_STATUS = 1
 
 @app.command()
 def check(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Scenario file, or name of a scenario that ships with gridweave.")
-    ],
+    file: Source,
     overrides: Overrides = None,
 ) -> None:
     """Check a scenario: say all that is wrong with it, or that it can be run."""
@@ -39,14 +37,9 @@ def check(
     typer.echo(f"{built.scenario.header.name}: can be run; {jobs:,} jobs, {where}, {built.label}")
 
 
-_File = Annotated[
-    str, typer.Argument(metavar="FILE", help="Scenario file, or name of a scenario that ships with gridweave.")
-]
-
-
 @app.command()
 def fuzz(
-    file: _File,
+    file: Source,
     runs: Annotated[int, typer.Option(metavar="N", help="Number of worlds to try.")] = 100,
     seed: Annotated[int, typer.Option(metavar="S", help="Seed of all random draws.")] = 1,
     jobs: Annotated[int, typer.Option(metavar="N", help="Jobs in each world.")] = 300,

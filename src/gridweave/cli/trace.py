@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.arguments import Json
+from gridweave.cli.arguments import Json, Trace
 from gridweave.cli.options import check_seed, named_as_typed
 from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
 from gridweave.errors import InputError, OptionError
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Inspect, convert, transform and fetch workload traces.", no_args_is_help=True)
 
-File = Annotated[
-    str, typer.Argument(metavar="FILE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace.")
-]
 Out = Annotated[
     str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
 ]
@@ -41,7 +38,7 @@ _Plot = Annotated[str | None, typer.Option("--plot", metavar="OUT.png", help="Dr
 
 @app.command()
 def info(
-    file: File,
+    file: Trace,
     nodes: Nodes = None,
     as_json: Json = False,
     plot: _Plot = None,
@@ -77,7 +74,7 @@ _Cancelled = Annotated[
 
 @app.command()
 def convert(
-    file: File,
+    file: Trace,
     out: Out,
     nodes: Nodes = None,
     to: Format = None,
@@ -164,7 +161,7 @@ def _time_0(trace: str | None, start: str | None) -> int:
 
 @app.command()
 def shrink(
-    file: File,
+    file: Trace,
     out: Out,
     factor: Annotated[
         float, typer.Option("--factor", metavar="X", help="Factor for submit times; below 1 raises the load.")
@@ -180,7 +177,7 @@ def shrink(
 
 @app.command()
 def stretch(
-    file: File,
+    file: Trace,
     out: Out,
     factor: Annotated[float, typer.Option("--factor", metavar="X", help="Factor for run times and estimates.")],
     nodes: Nodes = None,
@@ -204,7 +201,7 @@ _End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Keep job
 
 @app.command()
 def cut(
-    file: File,
+    file: Trace,
     out: Out,
     first: _First = None,
     last: Annotated[int | None, typer.Option("--last", metavar="N", help="Last job to keep.")] = None,
@@ -226,7 +223,7 @@ def cut(
 
 @app.command()
 def split(
-    file: File,
+    file: Trace,
     out: Out,
     max_width: Annotated[int, typer.Option("--max-width", metavar="N", help="Nodes of the widest part.")],
     nodes: Nodes = None,
@@ -375,7 +372,7 @@ _Model = Annotated[str, typer.Option("--model", metavar="histogram|hyper-erlang"
 
 @app.command()
 def learn(
-    file: File,
+    file: Trace,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .json, optionally with .gz or .xz.")],
     nodes: Nodes = None,
     model: _Model = "histogram",
@@ -476,7 +473,7 @@ def _drawn(
 
 @app.command()
 def resources(
-    file: File,
+    file: Trace,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .csv, optionally with .gz or .xz.")],
     mix: Annotated[str, typer.Option("--mix", metavar=_MIX, help="Mix of jobs bound by CPU, network or disk.")] = "M1",
     seed: Seed = 1,
