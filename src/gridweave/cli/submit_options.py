@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, cast, get_args
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError, check_known
+from gridweave.errors import InputError, OptionError, not_known
 from gridweave.ranges import ranges_of
 from gridweave.site.elements import MOST_ELEMENTS
 from gridweave.site.job import (
@@ -294,7 +294,8 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
     name = options.name or work.name
     # Each node of a packed job runs elements of its own.
     ranks = options.ranks or ("each-node" if work.script is None or options.pack else "first-node")
-    check_known("--ranks", ranks, RANKS)
+    if ranks not in RANKS:
+        raise OptionError("--ranks", not_known(ranks, RANKS))
     chdir = _directory(options)
     kept: dict[Literal["output", "error"], str | None] = {}
     for stream in ("output", "error"):
