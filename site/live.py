@@ -354,8 +354,8 @@ class LiveSite:
                 case ChangeRate(job_id=job_id, rate=rate):
                     # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
                     speed = rate / RATE_ONE if self._gives_parts else 1.0
-                    self._note_pause(job_id, rate)
-                    self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed)
+                    if self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed):
+                        self._note_pause(job_id, rate)
                 case MoveJob():
                     self._move(command)
                 case EvictJob():
@@ -375,7 +375,7 @@ class LiveSite:
         """Note that a job stands still as another has its machines, or that it goes on there."""
         if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
             self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
-        elif self.core.site.evicts_jobs and job_id in self.runs.paused():
+        elif rate > 0 and self.core.site.evicts_jobs:
             self.book.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
@@ -386,13 +386,15 @@ class LiveSite:
             if forecast is not None:
                 self.book.note(ask.job_id, "delayed", forecast.reason)
 
-    def _start(self, command: StartJob) -> None:
+    def _start(self, command: StartJob, last: Run | None = None) -> None:
         """Have the machines start a job that was given nodes: of the site's own users, or of the grid.
 
         Where jobs are evicted the site says how long each may run: its machines may differ, and it may have run before.
+        If it has left other nodes only now, its last run has the pace that it was given meanwhile.
         """
         evicts = self.core.site.evicts_jobs
         limit_ms = self.core.site.limit_left_ms(self._now_ms, command.job_id) if evicts else 0
+        limit_ms = limit_ms if last is None else last.next_limit_ms
         if self.runs.put_off(command, limit_ms):
             return
         record = self.book.records.get(command.job_id)
@@ -415,6 +417,8 @@ class LiveSite:
             described = msgspec.structs.replace(described, request=request, limit_ms=limit_ms, size=size)
         run = self._made(command, described)
         run.port = port
+        if last is not None:
+            run.is_paused, run.speed = last.is_paused, last.speed
         if len(described.sites) == 1:
             # It has one already if its start was agreed on, which a job on one site need not be.
             run.port = port if port.number else self.runs.ports.take(next(iter(run.pieces)))
@@ -521,7 +525,7 @@ class LiveSite:
             self.book.end_attempt(record)
             self.book.note(job_id, "retried", reason)
             if run.next_start is not None:
-                self._start(run.next_start)
+                self._start(run.next_start, run)
 
     def _settle_over(self) -> list[Job]:
         """Enter the ends of the jobs of the site's own users; return those that are to be run again."""

@@ -286,9 +286,9 @@ def make_run(
     return Run(described.job_id, described.attempt, described.request, width, now_ms, pieces)
 
 
-def _is_in_way(other: Run, run: Run) -> bool:
-    """Return whether another run, which was evicted, still has a node of this one."""
-    return other.is_evicted and any(
+def _shares_nodes(other: Run, run: Run) -> bool:
+    """Return whether another run still has a node of this one."""
+    return any(
         machine in run.pieces and not piece.is_over and not set(piece.slots).isdisjoint(run.pieces[machine].slots)
         for machine, piece in other.pieces.items()
     )
@@ -371,6 +371,7 @@ class Runs:
         self.begun: list[Run] = []
         self._book = book
         self._n_machines, self._has_forms = len(settings.machines), entry_of(settings.policy).has_forms
+        self._pauses = bool(getattr(settings.policy, "pauses_jobs", False))
         self._runs: dict[int, Run] = {}
         # Machines that cannot start anything, and why; and whom each that has said so takes.
         self._full: dict[str, str] = {}
@@ -449,10 +450,18 @@ class Runs:
 
     def _begin(self, run: Run) -> None:
         self._book.out += [StartRun(machine, piece.launch, piece.slots) for machine, piece in run.pieces.items()]
+        if run.is_paused is not None:
+            told = run.job_id, run.attempt, not run.is_paused
+            self._book.out += [PaceRun(machine, *told, speed=run.speed) for machine in run.pieces]
 
     def in_way(self, run: Run) -> list[int]:
-        """Return the jobs that were evicted from nodes of this run, and have not left them."""
-        return [job_id for job_id, other in self._runs.items() if other is not run and _is_in_way(other, run)]
+        """Return the jobs that have to leave nodes of this run before it begins, and have not left them."""
+        others = ((job_id, other) for job_id, other in self._runs.items() if other is not run and self._leaves(other))
+        return [job_id for job_id, other in others if _shares_nodes(other, run)]
+
+    def _leaves(self, run: Run) -> bool:
+        """Return whether others that have nodes of a job begin when it has left: what is to end cannot stand still."""
+        return run.is_evicted or (self._pauses and bool(run.ending))
 
     def put_off(self, command: StartJob, limit_ms: int) -> bool:
         """Keep the start of a job until it has left the nodes that it was evicted from; False if it has."""
@@ -470,7 +479,7 @@ class Runs:
     def evict(self, job_id: int, reason: str) -> None:
         """Have the machines let a job save what it has done and end, as others have its nodes now."""
         run = self._runs[job_id]
-        run.is_evicted, run.next_start = True, None
+        run.is_evicted, run.next_start, run.is_paused = True, None, None
         if not run.killed:
             run.killed, run.why_killed, run.saves = "lost", reason, True
         self._end_pieces(run, reason)
@@ -548,18 +557,24 @@ class Runs:
             old.next_run, old.saves = run, True
             self._end_pieces(old, "it is moved to other nodes")
 
-    def pace(self, now_ms: int, job_id: int, *, runs: bool, speed: float = 1.0) -> None:
-        """Have the machines let a job stand still, or go on, if that is not what they were told last.
+    def pace(self, now_ms: int, job_id: int, *, runs: bool, speed: float = 1.0) -> bool:
+        """Have the machines let a job stand still, or go on; return False if they were told so, or it is to end there.
 
         Where there are several, they do so at one instant, by their clocks: who leaves and who comes change together.
-        While it stands still its speed is of no concern.
+        While it stands still its speed is of no concern. One that has yet to leave other nodes begins at that pace.
         """
         run = self._runs.get(job_id)
-        if run is not None and (bool(run.is_paused) == runs or (runs and run.speed != speed)):
-            run.is_paused, run.speed = not runs, speed if runs else run.speed
+        if run is None or (bool(run.is_paused) != runs and not (runs and run.speed != speed)):
+            return False
+        starts_later = run.next_start is not None
+        if run.ending and run.next_run is None and not starts_later:
+            return False
+        run.is_paused, run.speed = not runs, speed if runs else run.speed
+        if not (starts_later or run.is_kept):
             at_ms = now_ms + PACE_MARGIN_MS if self._n_machines > 1 else 0
             told = runs, at_ms, run.speed
             self._book.out += [PaceRun(machine, job_id, run.attempt, *told) for machine in run.pieces]
+        return True
 
     def hand_back(self) -> None:
         """Give the grid what cannot start here for now; the site's own users have nowhere else to go, and wait."""
@@ -658,7 +673,7 @@ class Runs:
         again = event.outcome == "lost" and program.if_lost == "requeue"
         if again or (event.outcome != "finished" and piece.launch.end_on_failure):
             self._end_pieces(run, f"its part on {event.machine} has ended: {event.outcome}")
-        if run.is_evicted:
+        if self._leaves(run):
             self._runs_that_waited(event.machine)
         if not all(other.is_over for other in run.pieces.values()):
             return []
@@ -687,11 +702,8 @@ class Runs:
         record = self._book.records[new.job_id]
         record.attempt, record.state = new.attempt, "starting"
         self._book.note(new.job_id, "moved", f"to {new.where}")
+        new.is_paused, new.speed = old.is_paused, old.speed
         self.start(new)
-        if old.is_paused is not None:
-            new.is_paused, new.speed = old.is_paused, old.speed
-            told = new.job_id, new.attempt, not new.is_paused
-            self._book.out += [PaceRun(machine, *told, speed=new.speed) for machine in new.pieces]
 
     def _delayed(self, event: RunDelayed) -> list[CoreEvent]:
         """Take note that a machine has no room; a site with no other starts nothing for the grid until one has."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,11 +20,40 @@ if TYPE_CHECKING:
 Key = tuple[int, int]
 
 
+class Countdown:
+    """Something that is due after a while, in which the time for which it rests does not count."""
+
+    def __init__(self, loop: VirtualLoop, span_ms: int, due: Callable[[], None]) -> None:
+        self._loop, self._left_s, self._due = loop, span_ms / 1000, due
+        self._since_s: float | None = None
+        self._round = 0
+
+    def go_on(self, *, rests: bool) -> None:
+        """Let it run, or rest."""
+        now_s = self._loop.time()
+        if rests and self._since_s is not None:
+            self._left_s -= now_s - self._since_s
+            self._since_s = None
+            self._round += 1
+        elif not rests and self._since_s is None:
+            self._since_s = now_s
+            self._loop.outside(self._left_s, self._over, self._round)
+
+    def _over(self, number: int) -> None:
+        if number == self._round:
+            self._due()
+
+
 class Piece(msgspec.Struct):
-    """What a machine runs, or has run, of an attempt."""
+    """What a machine runs, or has run, of an attempt; it may stand still, or be about to end."""
 
     launch: Launch
     at_gate: bool = False
+    pace: tuple[bool, int] = (True, 0)
+    stands: bool = False
+    is_ending: bool = False
+    limits: list[Countdown] = []
+    work: Countdown | None = None
     begun_ms: int | None = None
     is_heard: bool = False
     outcome: str = ""
@@ -34,8 +64,12 @@ class Piece(msgspec.Struct):
 class Machine:
     """A machine: its folder and its processes, which outlive its agent."""
 
-    def __init__(self, works: Works, number: int, site: int, name: str, nodes: int) -> None:
+    def __init__(self, works: Works, number: int, site: int, name: str, nodes: int, *, pauses: bool = False) -> None:
         self.works, self.number, self.site, self.name, self.nodes = works, number, site, name, nodes
+        self.pauses = pauses
+        # Of each job whether it is to run, as the site has told this last; and the jobs that it has told to end.
+        self.told: dict[Key, bool] = {}
+        self.told_to_end: set[Key] = set()
         self.folder: dict[Key, Piece] = {}
         self.slots: dict[Key, tuple[int, ...]] = {}
         self.runner: FakeRunner | None = None
@@ -46,6 +80,11 @@ class Machine:
     def running(self) -> list[Key]:
         """What has processes."""
         return [key for key, piece in self.folder.items() if piece.begun_ms is not None and not piece.outcome]
+
+    def beside(self, key: Key) -> Iterator[Key]:
+        """Yield what has processes on the same nodes as another."""
+        slots = set(self.slots[key])
+        yield from (other for other in self.running if other != key and not slots.isdisjoint(self.slots[other]))
 
     def end(self, key: Key, outcome: str, reason: str) -> None:
         """Have a piece end."""
@@ -88,6 +127,8 @@ class Works:
         self._here: dict[Key, dict[Machine, tuple[int, int]]] = {}
         self._since: dict[Key, int] = {}
         self._works: set[Key] = set()
+        # Since when two jobs work on a node of a machine that lets one of them stand still.
+        self._shared: dict[tuple[Machine, int], int] = {}
         # Since when only some parts of an attempt run, of those that all had to; and for how long it was so at most.
         self._alone: dict[Key, int] = {}
         self.alone_ms: dict[Key, int] = {}
@@ -95,6 +136,7 @@ class Works:
         self.failed: set[int] = set()
         self.limited: set[int] = set()
         self.lost: set[int] = set()
+        self.stops = 0
 
     def began(self, machine: Machine, key: Key, launch: Launch) -> None:
         """Note that a machine runs its part; all of a job begin to work when the last is there."""
@@ -106,7 +148,8 @@ class Works:
         self._since.setdefault(key, now_ms)
         if sum(ranks for _, ranks in here.values()) < (launch.size or 0):
             self._alone.setdefault(key, now_ms)
-            self._at(launch.limit_ms or 0, machine, key, "limit")
+            self._limit(launch, machine, key)
+            self._keep_pace(key)
             return
         self.history.began(now_ms, *key, tuple((each.number, width) for each, (width, _) in here.items()))
         self._works.add(key)
@@ -116,10 +159,50 @@ class Works:
             # Of one that fails the others only see that it does not answer any more.
             outcome = launch.environment["OUTCOME"]
             if number == 0 or outcome == "finished":
-                self._at(run_ms, each, key, outcome)
-            self._at(launch.limit_ms or 0, each, key, "limit")
+                each.folder[key].work = self._countdown(run_ms, each, key, outcome)
+            self._limit(launch, each, key)
+        self._keep_pace(key)
 
-    def _at(self, span_ms: int, machine: Machine, key: Key, outcome: str) -> None:
+    def _limit(self, launch: Launch, machine: Machine, key: Key) -> None:
+        piece = machine.folder[key]
+        piece.limits = [*piece.limits, self._countdown(launch.limit_ms or 0, machine, key, "limit")]
+
+    def _keep_pace(self, key: Key) -> None:
+        """Let time go on for the parts of an attempt: each has a limit of its own, and they work together."""
+        here = [(machine, machine.folder[key]) for machine in self._here.get(key, ()) if key in machine.folder]
+        stands = any(piece.stands for _, piece in here)
+        for machine, piece in here:
+            if piece.work is not None:
+                piece.work.go_on(rests=stands)
+            for limit in piece.limits:
+                limit.go_on(rests=piece.stands)
+            self._look_who_works(machine)
+
+    def set_pace(self, machine: Machine, key: Key, *, stands: bool) -> None:
+        """Have a part stand still, or go on."""
+        piece = machine.folder[key]
+        if piece.begun_ms is not None and not piece.outcome and piece.stands != stands:
+            piece.stands = stands
+            self.stops += stands
+            self._keep_pace(key)
+
+    def _look_who_works(self, machine: Machine) -> None:
+        """Note since when two jobs work on a node; one that is about to end does no more."""
+        if not machine.pauses:
+            return
+        count: dict[int, int] = defaultdict(int)
+        for key in machine.running:
+            piece = machine.folder[key]
+            for slot in machine.slots[key]:
+                count[slot] += not (piece.stands or piece.is_ending)
+        now_ms = self.loop.now_ms()
+        for slot in range(machine.nodes):
+            if count[slot] > 1:
+                self._shared.setdefault((machine, slot), now_ms)
+            else:
+                self._shared.pop((machine, slot), None)
+
+    def _countdown(self, span_ms: int, machine: Machine, key: Key, outcome: str) -> Countdown:
         piece = machine.folder[key]
 
         def due() -> None:
@@ -128,7 +211,7 @@ class Works:
             if is_here and (outcome != "finished" or key in self._works or key[0] in self.finished):
                 machine.end(key, outcome, "")
 
-        self.loop.outside(span_ms / 1000, due)
+        return Countdown(self.loop, span_ms, due)
 
     def left(self, machine: Machine, key: Key, outcome: str) -> None:
         """Note that a part has ended."""
@@ -141,6 +224,7 @@ class Works:
         {"failed": self.failed, "limit": self.limited}.get(outcome, set()).add(key[0])
         self.history.left(now_ms, machine.number, key[0])
         del self._here[key][machine]
+        self._look_who_works(machine)
         if self._here[key] and outcome != "finished":
             self._alone.setdefault(key, now_ms)
         if not self._here[key]:
@@ -160,6 +244,13 @@ class Works:
         for key, begun_ms in self._since.items():
             if key not in self._works and now_ms - max(begun_ms, since_ms) > patience_ms:
                 raise ViolationError(f"{now_ms} ms: a part of job {key} is alone since {begun_ms} ms")
+
+    def check_shared(self, since_ms: int, patience_ms: int) -> None:
+        """Check that no two jobs work on a node for longer than they may, when nothing has failed since an instant."""
+        now_ms = self.loop.now_ms()
+        for (machine, slot), begun_ms in self._shared.items():
+            if now_ms - max(begun_ms, since_ms) > patience_ms:
+                raise ViolationError(f"{now_ms} ms: two jobs work on node {slot} of {machine.name} since {begun_ms} ms")
 
 
 class FakeRunner:
@@ -225,6 +316,7 @@ class FakeRunner:
         """Have the ranks of a piece begin; those that nobody has heard of in time end by themselves."""
         machine, works = self.machine, self.machine.works
         piece.at_gate, piece.begun_ms = False, works.loop.now_ms()
+        piece.stands = not piece.pace[0]
         works.began(machine, key, piece.launch)
         if machine.runner is not None:
             machine.runner.started(key)
@@ -278,10 +370,29 @@ class FakeRunner:
         if piece.begun_ms is None:
             machine.end(key, "cancelled", reason)
         else:
+            # What stands still is woken to hear of it.
+            piece.is_ending = True
+            machine.works.set_pace(machine, key, stands=False)
             machine.works.loop.outside(
                 machine.works.rng.exponential(machine.works.grace_s if saves else 0.02),
                 lambda: machine.end(key, "cancelled", reason) if machine.folder.get(key) is piece else None,
             )
+        await asyncio.sleep(0)
+
+    async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
+        """Have a piece stand still, or go on, from an instant on; the last wish counts."""
+        key, machine = (job_id, attempt), self.machine
+        piece, wish = machine.folder.get(key), (runs, at_unix_ms)
+        if piece is None or piece.outcome:
+            return
+        piece.pace = wish
+
+        def due() -> None:
+            if machine.folder.get(key) is piece and piece.pace == wish and not piece.is_ending:
+                machine.works.set_pace(machine, key, stands=not runs)
+
+        works = machine.works
+        works.loop.outside(max(0, at_unix_ms - works.loop.now_ms()) / 1000 + works.rng.exponential(0.005), due)
         await asyncio.sleep(0)
 
     async def forget(self, job_id: int, attempt: int) -> None:

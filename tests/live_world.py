@@ -30,10 +30,21 @@ from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.job import OWN_IDS, Accepted, JobRequest, Program
+from gridweave.site.job import OWN_IDS, Accepted, JobForm, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.messages import ORDERS, CommitNodes, EndRun, LeaseEnded, Reserved, ReserveNodes, Started, StartRun
+from gridweave.site.messages import (
+    ORDERS,
+    CommitNodes,
+    EndRun,
+    LeaseEnded,
+    Order,
+    PaceRun,
+    Reserved,
+    ReserveNodes,
+    Started,
+    StartRun,
+)
 from gridweave.site.messages import Machine as SiteMachine
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -111,8 +122,9 @@ class LiveWorld:
     rng : numpy.random.Generator
     shapes : list of list of int, optional
         Nodes of each machine of each site, under full control and all for the grid; drawn, if left out.
-    evicts : bool
-        Whether on each site some jobs evict others; a site is killed often just when it has told one to leave.
+    evicted : str
+        What becomes of jobs that others evict (``restart``, ``pause``); nobody evicts, if left empty. A site is killed
+        often just when it has told one to leave, or to stand still.
     """
 
     def __init__(
@@ -121,9 +133,9 @@ class LiveWorld:
         rng: np.random.Generator,
         shapes: list[list[int]] | None = None,
         *,
-        evicts: bool = False,
+        evicted: str = "",
     ) -> None:
-        self.loop, self.rng, self.evicts = loop, rng, evicts
+        self.loop, self.rng, self.evicted, self.evicts = loop, rng, evicted, bool(evicted)
         self.errors: list[BaseException] = []
         self.killed_amid = 0
         draw = rng.random
@@ -140,9 +152,11 @@ class LiveWorld:
         if shapes is None:
             shapes = [[int(rng.integers(1, 4)) for _ in range(int(rng.integers(1, 3)))] for _ in range(n_sites)]
         nodes = [count for shape in shapes for count in shape]
-        self.history = History(nodes + [0] * n_sites)
+        pauses = [evicted == "pause" and number != QUEUE for number in range(n_sites)]
+        shared = [pauses[number] for number, shape in enumerate(shapes) for _ in shape]
+        self.history = History(nodes + [0] * n_sites, slices_time=shared + [False] * n_sites)
         self._first_site = len(nodes)
-        self.works = Works(loop, rng, self.history, grace_s=1.0 if evicts else 0.02)
+        self.works = Works(loop, rng, self.history, grace_s=1.0 if evicted else 0.02)
         self.settings: list[SiteSettings] = []
         for number, shape in enumerate(shapes):
             agents = tuple(
@@ -150,8 +164,8 @@ class LiveWorld:
                 for place, count in enumerate(shape)
             )
             policy: Policy = SitePolicy(backfill=str(rng.choice(["easy", "conservative", "none"])))
-            if evicts:
-                policy = LevelsPolicy(levels=LEVELS) if number == 1 else evicting(sum(shape))
+            if evicted:
+                policy = LevelsPolicy(levels=LEVELS) if number == QUEUE else evicting(sum(shape), evicted)
             owner = OwnerPolicy(
                 grid_share=1.0 if sum(shape) == 1 or not is_drawn else float(rng.choice([1.0, 0.7])),
                 own_users_first=bool(draw() < 0.3),
@@ -163,7 +177,8 @@ class LiveWorld:
                 )
             )  # fmt: skip
             for agent in agents:
-                self.machines.append(Machine(self.works, len(self.machines), number, agent.name, agent.nodes))
+                place = len(self.machines)
+                self.machines.append(Machine(self.works, place, number, agent.name, agent.nodes, pauses=pauses[number]))
         control = str(rng.choice(["full", "full", "limited", "none"])) if is_drawn else "full"
         sites = tuple((each.name, each.owner.nodes_for_grid(each.nodes)) for each in self.settings)
         mode = "multi-site" if control != "none" else "sharing"
@@ -260,20 +275,15 @@ class LiveWorld:
             to.driver.packet(peer, data)
 
     def _order(self, to: Node, data: bytes) -> None:
-        life = to.process
-        for order in ORDERS.decode(data):
-            if (
-                self.evicts
-                and isinstance(order, EndRun)
-                and order.saves
-                and self.in_trouble
-                and self.rng.random() < 0.3
-            ):
-                site = self.sites[self._machine_of(to).site]
-                self.loop.outside(self.rng.exponential(0.3), self._kill_amid, site)
-            if isinstance(order, StartRun):
-                key = order.launch.job_id, order.launch.attempt
-                self._machine_of(to).slots[key] = order.slots
+        life, machine = to.process, self._machine_of(to)
+        orders = ORDERS.decode(data)
+        is_amid = any(
+            (isinstance(order, EndRun) and order.saves) or (isinstance(order, PaceRun) and not order.runs)
+            for order in orders
+        )
+        if self.evicted and is_amid and self.in_trouble and self.rng.random() < 0.3:
+            self.loop.outside(self.rng.exponential(0.3), self._kill_amid, self.sites[machine.site])
+        self._note_orders(machine, orders)
 
         def arrives() -> None:
             # Orders end with the agent that they were for.
@@ -282,6 +292,31 @@ class LiveWorld:
 
         for delay_s in self._copies():
             self.loop.outside(delay_s, arrives)
+
+    def _note_orders(self, machine: Machine, orders: Sequence[Order]) -> None:
+        """Note what a site wants of a machine, and check that no two jobs are to work on a node.
+
+        Beside a job that begins, or is to go on, others were told to stand still; one that is to end cannot.
+        """
+        new = []
+        for order in orders:
+            if isinstance(order, StartRun):
+                key = order.launch.job_id, order.launch.attempt
+                new += [key] if key not in machine.slots else []
+                machine.slots[key] = order.slots
+            elif isinstance(order, PaceRun):
+                key = order.job_id, order.attempt
+                new += [key] if order.runs and key in machine.slots else []
+                machine.told[key] = order.runs
+            elif isinstance(order, EndRun):
+                machine.told_to_end.add((order.job_id, order.attempt))
+        for key in new if machine.pauses else ():
+            if not machine.told.get(key, True):
+                continue
+            for other in machine.beside(key):
+                if machine.told.get(other, True) or other in machine.told_to_end:
+                    now_ms = self.loop.now_ms()
+                    raise ViolationError(f"{now_ms} ms: job {key} is to work on {machine.name} where {other} does")
 
     async def _report(self, to: Node, data: bytes) -> None:
         copies = list(self._copies())
@@ -348,6 +383,10 @@ class LiveWorld:
         request = JobRequest(program=program, nodes=int(rng.integers(1, widest + 1)), limit_ms=limit_ms, user="anna")
         if self.evicts:
             request = msgspec.structs.replace(request, priority=float(rng.choice([0, 0, 1, 2])))
+        if self.evicted == "pause" and node in self.sites[:QUEUE] + self.sites[QUEUE + 1 :] and rng.random() < 0.5:
+            # Some have room on a machine beside another.
+            forms = (JobForm(width=request.nodes, memory_mb=int(rng.choice([30, 60]))),)
+            request = msgspec.structs.replace(request, forms=forms)
         if self.with_wishes:
             request = with_wishes(rng, request, self._places.get(node.name, ()), node.name)
         job_ids = set()
@@ -432,8 +471,8 @@ class LiveWorld:
             self.loop.call_later(self.rng.exponential(2.0), self._start, node)
 
     def _kill_amid(self, site: Node) -> None:
-        """Kill a site while jobs leave that were evicted, if they still do."""
-        if site.is_up and any(run.is_evicted for run in site.driver.site.runs.state().runs):
+        """Kill a site while jobs leave that were evicted, if they still do, or stand still."""
+        if site.is_up and any(run.is_evicted or run.is_paused for run in site.driver.site.runs.state().runs):
             self.killed_amid += 1
             self._kill(site)
 
@@ -493,6 +532,7 @@ class LiveWorld:
             await asyncio.sleep(1.0)
             self._check()
             self.works.check_alone(self.calm_since_ms, self.rendezvous_ms + SLACK_MS)
+            self.works.check_shared(self.calm_since_ms, SLACK_MS)
             if self.loop.time() > until_s:
                 raise ViolationError(f"not over after {LONGEST_S} s: {self._left()}")
         await asyncio.sleep(5.0)
@@ -561,7 +601,15 @@ class LiveWorld:
     @property
     def evictions(self) -> int:
         """How many jobs were evicted, as far as sites have written it down."""
-        return sum(note["kind"] == "evicted" for disk in self.disks for note in disk.notes)
+        return self._noted("evicted")
+
+    @property
+    def pauses(self) -> int:
+        """How many jobs were told to stand still for another, as far as sites have written it down."""
+        return self._noted("paused")
+
+    def _noted(self, kind: str) -> int:
+        return sum(note["kind"] == kind for disk in self.disks for note in disk.notes)
 
     def _check_cores(self) -> None:
         for node, disk in zip([*self.sites, self.grid], self.disks, strict=True):
@@ -613,23 +661,28 @@ LEVELS = (
 )
 
 
-def evicting(nodes: int) -> HeterogeneousPolicy:
-    """Return a site on which jobs of each level evict those of the lowest."""
+QUEUE = 1
+"""The number of the site, in a world with evictions, that is a queue; machines of all others have no two jobs alike."""
+
+
+def evicting(nodes: int, evicted: str) -> HeterogeneousPolicy:
+    """Return a site on which jobs of each level evict those below; two that say what memory they need have room."""
     return HeterogeneousPolicy(
         nodes=nodes,
-        classes=(MachineClass(name="plain", count=nodes),),
+        evicted=evicted,
+        classes=(MachineClass(name="plain", count=nodes, memory_mb=100),),
         clusters=(Cluster(name="all", nodes=f"0-{nodes - 1}"),) if nodes > 1 else (),
         levels=LEVELS,
     )
 
 
-def play(seed: int, *, evicts: bool = False) -> LiveWorld:
+def play(seed: int, *, evicted: str = "") -> LiveWorld:
     """Play one grid.
 
     Parameters
     ----------
     seed : int
-    evicts : bool
+    evicted : str
         As for `LiveWorld`.
 
     Returns
@@ -653,7 +706,7 @@ def play(seed: int, *, evicts: bool = False) -> LiveWorld:
             stack.enter_context(patch)
         asyncio.set_event_loop(loop)
         try:
-            world = LiveWorld(loop, rng, evicts=evicts)
+            world = LiveWorld(loop, rng, evicted=evicted)
             loop.set_exception_handler(world.on_fault)
             loop.run_until_complete(world.play())
             return world
@@ -668,20 +721,21 @@ def play(seed: int, *, evicts: bool = False) -> LiveWorld:
 
 
 def main() -> None:
-    """Play many seeds, with ``evicts`` as third argument those with evictions; print those that fail."""
+    """Play many seeds, with evictions if the third argument says what becomes of the evicted; print those that fail."""
     logging.disable()
-    first, count, evicts = int(sys.argv[1]), int(sys.argv[2]), "evicts" in sys.argv[3:]
-    failed = evictions = killed = 0
+    first, count, evicted = int(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:4])
+    failed = evictions = pauses = killed = 0
     for seed in range(first, first + count):
         try:
-            world = play(seed, evicts=evicts)
-            evictions, killed = evictions + world.evictions, killed + world.killed_amid
+            world = play(seed, evicted=evicted)
+            evictions, pauses, killed = evictions + world.evictions, pauses + world.pauses, killed + world.killed_amid
         except Exception as error:
             failed += 1
             if count == 1:  # show all of it
                 raise
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-    print(f"{count} seeds, {failed} failed, {evictions} evictions, {killed} kills of a site amid them")
+    what = f"{evictions} evictions, {pauses} pauses, {killed} kills of a site amid them"
+    print(f"{count} seeds, {failed} failed, {what}")
 
 
 if __name__ == "__main__":

@@ -132,6 +132,8 @@ class AgentDriver:
         self._ended: deque[Key] = deque()
         # What could not be started for want of room, and was not asked for again since.
         self._delayed: set[Key] = set()
+        # The last pace of what was not started yet.
+        self._paces: dict[Key, PaceRun] = {}
         # Parts of jobs on several sites that run, of which the site may not know yet; and the ends of those.
         self._unheard: set[Key] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -188,6 +190,7 @@ class AgentDriver:
             if order.machine != self.name:
                 logger.error("an order for %s came to %s", order.machine, self.name)
             elif isinstance(order, EndRun):
+                self._paces.pop((order.job_id, order.attempt), None)
                 how = {"at_once": order.at_once, "saves": order.saves}
                 await self.runner.cancel(order.job_id, order.attempt, order.reason, **how)
             elif isinstance(order, OpenRun):
@@ -219,6 +222,8 @@ class AgentDriver:
                 self._say(RunEnded(self.name, *key, "failed", f"machine {self.name}: {refusal}", has_run=False))
                 return
             await self.runner.start(launch)
+            if (pace := self._paces.pop(key, None)) is not None:
+                await self._pace(pace)
         except UnavailableError as error:
             if key not in self._delayed:
                 logger.warning("%s cannot start job %d now: %s", self.name, key[0], error)
@@ -250,7 +255,10 @@ class AgentDriver:
             self._say(MachineReady(self.name))
 
     async def _pace(self, order: PaceRun) -> None:
+        """Have a piece stand still or go on; one whose start is still on its way begins at that pace."""
         told = order.job_id, order.attempt
+        if not self.runner.knows(*told):
+            self._paces[told] = order
         await self.runner.pace(*told, runs=order.runs, at_unix_ms=order.at_ms, speed=order.speed)
 
     async def _confirm(self, order: ConfirmRun) -> None:

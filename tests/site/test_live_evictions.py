@@ -11,7 +11,7 @@ from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
-from gridweave.site.job import DescribeJob, JobRequest, Noted, Program, SignalName, WishKind
+from gridweave.site.job import DescribeJob, JobForm, JobRequest, Noted, Program, SignalName, WishKind
 from gridweave.site.launch import Outcome
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
@@ -40,15 +40,18 @@ WHY = f"evicted at north: job {OWN + 1} of level 'high' takes machines of level 
 
 def site(machines: int = 1, **options: Any) -> LiveSite:
     """Return a site of so many machines, all alike."""
-    classes = (MachineClass(name="plain", count=machines),)
+    classes = (MachineClass(name="plain", count=machines, memory_mb=100),)
     policy = HeterogeneousPolicy(nodes=machines, classes=classes, levels=LEVELS, **options)
     agents = tuple(Machine(name=f"m{number}", nodes=1, ports=(2000, 2003)) for number in range(machines))
     return LiveSite(SiteSettings(name="north", number=0, machines=agents, policy=policy))
 
 
-def submitted(key: str, priority: float = 0, seconds: int = 100, **program: Any) -> UserSubmitted:
+def submitted(
+    key: str, priority: float = 0, seconds: int = 100, forms: tuple[JobForm, ...] = (), **program: Any
+) -> UserSubmitted:
     """Return a job for one machine."""
-    request = JobRequest(program=Program(argv=("true",), **program), limit_ms=1000 * seconds, priority=priority)
+    told = Program(argv=("true",), **program)
+    request = JobRequest(program=told, limit_ms=1000 * seconds, priority=priority, forms=forms)
     return UserSubmitted(key, request)
 
 
@@ -284,3 +287,37 @@ def test_where_jobs_are_paused_the_evicted_stands_still_on_its_machine() -> None
         each.handle(145_000, RunEnded("m0", OWN, 1, "finished"))
         assert (each.book.records[OWN].outcome, low.starts) == ("finished", 1)
         each.check_invariants()
+
+
+def test_what_is_to_end_leaves_its_machine_and_is_not_paused() -> None:
+    """Nothing that saves what it has done can stand still meanwhile: the high job begins when it has left."""
+    north = site(evicted="pause")
+    north.handle(0, submitted("low"))
+    north.handle(5, RunStarted("m0", OWN, 1))
+    north.handle(10_000, Wish("requeue", (OWN,)))
+    commands = north.handle(11_000, submitted("high", 2, 50))
+    assert [each for each in commands if isinstance(each, PaceRun | StartRun)] == []
+    assert (notes(commands, OWN), north.runs.paused()) == ([], ())
+    commands = north.handle(12_000, RunEnded("m0", OWN, 1, "cancelled"))
+    assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
+    assert notes(commands, OWN) == ["retried"]
+    north.check_invariants()
+
+
+def test_a_job_that_is_paused_where_it_has_not_begun_yet_begins_paused() -> None:
+    """It stands still from the start if others took its next machine while it left the last one."""
+    north = site(2, evicted="pause")
+    # Two such jobs have no room on a machine; who evicts can have it beside what stands still.
+    small, large = JobForm(memory_mb=10), JobForm(memory_mb=60)
+    north.handle(0, submitted("low", forms=(large,)), submitted("short", 2, 20, forms=(large,)))
+    north.handle(5, RunStarted("m1", OWN, 1), RunStarted("m0", OWN + 1, 1))
+    north.handle(1_000, submitted("high", 2, 50, forms=(large,)))
+    commands = north.handle(2_000, RunEnded("m0", OWN + 1, 1, "finished"))
+    assert (starts(commands), north.book.records[OWN].state) == ([], "running")
+    commands = north.handle(2_500, submitted("higher", 2, 90, forms=(small,)))
+    assert [each for each in commands if isinstance(each, PaceRun)] == []
+    assert starts(commands) == [("m0", OWN + 3, 1, 90_000)]
+    commands = north.handle(3_000, RunEnded("m1", OWN, 1, "cancelled"))
+    assert starts(commands) == [("m1", OWN + 2, 1, 50_000), ("m0", OWN, 2, 100_000)]
+    assert [each for each in commands if isinstance(each, PaceRun)] == [PaceRun("m0", OWN, 2, False)]
+    north.check_invariants()

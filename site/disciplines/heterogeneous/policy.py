@@ -96,6 +96,11 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(NAME, "; ".join(problems))
 
     @property
+    def pauses_jobs(self) -> bool:
+        """Whether an evicted job may stand still on its machines."""
+        return self.evicted == "pause"
+
+    @property
     def label(self) -> str:
         """What tables and plots call it."""
         parts = [NAME, self.algorithm] + ([self.profit] if self.algorithm == "pjs" and self.profit != "end" else [])

@@ -35,8 +35,19 @@ def test_the_same_seed_gives_the_same_history() -> None:
 def test_evictions_keep_their_promises_whoever_is_killed_amid_them() -> None:
     """With sites killed between the signal and the end, no job is lost or runs twice at once, no machine has two jobs.
 
-    `python tests/live_world.py 1 200 evicts` plays more.
+    `python tests/live_world.py 1 200 restart` plays more.
     """
-    worlds = [play(seed, evicts=True) for seed in range(100, 112)]
+    worlds = [play(seed, evicted="restart") for seed in range(100, 112)]
     assert sum(world.evictions for world in worlds) >= 30
     assert sum(world.killed_amid for world in worlds) >= 8
+
+
+def test_pauses_keep_their_promises_whoever_is_killed_amid_them() -> None:
+    """Nobody is told to work where another works that was not told to stand still; who stood still goes on, and ends.
+
+    `python tests/live_world.py 1 200 pause` plays more.
+    """
+    worlds = [play(seed, evicted="pause") for seed in (221, 222, 225, 226, 227, 235)]
+    assert sum(world.pauses for world in worlds) >= 15
+    assert sum(world.works.stops for world in worlds) >= 10
+    assert sum(world.killed_amid for world in worlds) >= 15

@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     LookForRoom,
     MachineJoined,
     MachineReady,
+    PaceRun,
     RunDelayed,
     RunEnded,
     RunStarted,
@@ -36,6 +37,7 @@ class NoProcesses:
         self.here: set[tuple[int, int]] = set()
         self.at_gate: set[tuple[int, int]] = set()
         self.opened: list[tuple[int, int]] = []
+        self.paced: list[tuple[int, bool]] = []
         self.known_there: list[tuple[int, int]] = []
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
         self.problem: str | None = None
@@ -51,6 +53,12 @@ class NoProcesses:
         if self.problem is not None:
             raise UnavailableError(self.problem)
         self.started.append(launch)
+        self.here.add((launch.job_id, launch.attempt))
+
+    async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
+        """Keep the pace of what is here."""
+        if self.knows(job_id, attempt):
+            self.paced.append((job_id, runs))
 
     def room_problem(self, *, trial: bool) -> str | None:
         """Return why there is no room, as a machine that tries sees it."""
@@ -169,6 +177,18 @@ async def test_orders_are_carried_out_and_those_for_others_are_not(
     free, runner = made(Site(), monkeypatch, tmp_path)
     await free.order(ENCODER.encode([start(1, (1,), None)]))
     assert [rank.threads for rank in runner.started[0].ranks] == [None, None]
+
+
+@pytest.mark.asyncio
+async def test_a_pace_that_comes_before_the_start_is_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is to stand still for another does not work beside it because its start was the later message."""
+    agent, runner = made(Site(), monkeypatch, tmp_path)
+    await agent.order(ENCODER.encode([PaceRun("n0", 1, 1, False), PaceRun("n0", 2, 1, False), EndRun("n0", 2, 1, "")]))
+    assert runner.paced == []
+    await agent.order(ENCODER.encode([start(1), start(2)]))
+    assert runner.paced == [(1, False)]
 
 
 @pytest.mark.asyncio
