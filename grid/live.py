@@ -246,14 +246,11 @@ class LiveGrid:
         return lambda: known
 
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
-        """Return what works out when jobs start that wait, for so many of them at most."""
+        """Return what works out what would become of another grid; InputError under less than full control."""
         return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
 
     def what_if(self, now_ms: int, asked: WhatIf) -> Callable[[], WhatIfAnswer]:
-        """Return what works out what would become of the grid if it were another (docs/what-if.md).
-
-        InputError if that cannot be told: under less than full control the sites decide when a job starts.
-        """
+        """Return what works out what would become of another grid; InputError under less than full control."""
         queue, settings = self.core.queue_copy(), self.settings
         if queue is None:
             control = settings.policy.control

@@ -226,6 +226,20 @@ def known_generators() -> list[str]:
 
 def generated_rows(table: GeneratorTable, name: str, detour: float, report: Reporter) -> WrittenNetwork | None:
     """Make a network; None if the function is not known or refuses its arguments."""
+    graph = _generated_graph(table, report)
+    if graph is None:
+        return None
+    rows = rows_of_graph(graph, name, report)
+    rows.fills_gaps = False
+    bandwidth_bps = speed_of(table.bandwidth_bps, table.bandwidth, ("generator",), report)
+    for row in rows.links:
+        row.bandwidth_bps, row.loss, row.jitter_ms = bandwidth_bps, table.loss, table.jitter_ms
+    _set_latency(table, rows, graph, detour, report)
+    return rows
+
+
+def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
+    """Return what a function of networkx makes of its arguments, or None."""
     import networkx as nx
 
     if table.name not in known_generators():
@@ -236,20 +250,13 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
     if "seed" in inspect.signature(function).parameters:
         arguments.setdefault("seed", table.seed)
     try:
-        graph = function(**arguments)
+        return function(**arguments)
     except Exception as error:  # networkx refuses arguments with errors of every kind
         own = ("seed", "create_using", "backend", "backend_kwargs")
         takes = [key for key in inspect.signature(function).parameters if key not in own]
         problem = " ".join(str(error).split()) or type(error).__name__
         report.add(("generator", "arguments"), f"{table.name} refuses them: {problem}; it takes {named(takes)}")
         return None
-    rows = rows_of_graph(graph, name, report)
-    rows.fills_gaps = False
-    bandwidth_bps = speed_of(table.bandwidth_bps, table.bandwidth, ("generator",), report)
-    for row in rows.links:
-        row.bandwidth_bps, row.loss, row.jitter_ms = bandwidth_bps, table.loss, table.jitter_ms
-    _set_latency(table, rows, graph, detour, report)
-    return rows
 
 
 def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour: float, report: Reporter) -> None:

@@ -158,10 +158,9 @@ def _digest_of_last(handle: int) -> str:
 
 
 def check_audit(path: str | Path) -> tuple[int, int]:
-    """Follow an audit log from its oldest file to its newest line; return the number of files, and of lines.
+    """Follow an audit log, and the files rotated before it, from the oldest line; return the number of files, and of lines.
 
-    `path` is the newest file; those that were rotated are beside it. InputError if a file cannot be read, or a line
-    does not follow from the one before: the first such line is named.
+    InputError names the first line that does not follow from the one before, or a file that cannot be read.
     """
     numbers = [0, *(number for number in range(1, AUDITS_KEPT + 1) if Path(f"{path}.{number}").exists())]
     if numbers != list(range(len(numbers))):

@@ -128,18 +128,25 @@ def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any
     responses: dict[str, Any] = {"200": good}
     if route.name == "events_ws":
         responses = {"101": {"description": "The WebSocket is open; each frame is a JobEvent."}}
-    kinds: dict[int, list[str]] = {}
-    for kind in _kinds(route):
-        kinds.setdefault(KINDS[kind].status, []).append(kind)
-    for status, names in sorted(kinds.items()):
-        responses[str(status)] = {
-            "description": "; ".join(f"{name}: {KINDS[name].title}" for name in names),
-            "headers": always,
-            "content": {form: {"schema": by_type[Problem]} for form in PROBLEM_FORMS.values()},
-        }
+    responses |= _problems(route, always, by_type[Problem])
     if route.name == "readyz":
         responses["503"]["content"] |= good["content"]
     return responses
+
+
+def _problems(route: HttpRoute, headers: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """Return what a route answers when it cannot do what it is asked for, by status."""
+    kinds: dict[int, list[str]] = {}
+    for kind in _kinds(route):
+        kinds.setdefault(KINDS[kind].status, []).append(kind)
+    return {
+        str(status): {
+            "description": "; ".join(f"{name}: {KINDS[name].title}" for name in names),
+            "headers": headers,
+            "content": {form: {"schema": schema} for form in PROBLEM_FORMS.values()},
+        }
+        for status, names in sorted(kinds.items())
+    }
 
 
 def _kinds(route: HttpRoute) -> Iterable[str]:

@@ -76,10 +76,9 @@ def job_messages(workload: Workload) -> list[Job]:
 
 
 def sends_of(workload: Workload) -> list[Sends]:
-    """Return what the user says of each job that it sends over the links between sites.
+    """Return what the user says of each job that it sends over the links between sites; OptionError if it makes no sense.
 
-    It is in the columns of `communication_of` and `data_of` (`gridweave.scenarios.batch.grid_network`); where one of
-    them is missing, there is no communication, no input, or no output. OptionError if a part of the run time is none.
+    It is in the columns of `communication_of` and `data_of`; where one is missing, there is no such message or file.
     """
     count = len(workload)
     talks = [QUIET] * count

@@ -89,8 +89,13 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
     if problems:
         name = built.scenario.header.name or "scenario"
         raise ScenarioError([f"{name}: --on {on}: {problem}" for problem in problems])
+    return _remarks(built)
+
+
+def _remarks(built: Built) -> list[str]:
+    """Say what a live run plays otherwise than the simulation."""
     remarks = []
-    if network != Network():
+    if built.network != Network():
         remarks.append("live messages take the time they take: [network] counts only in the simulation")
     if built.policy.mode != "local" and built.policy.selection == "random":
         remarks.append("selection random: the live grid draws other numbers than the simulation")

@@ -304,25 +304,29 @@ class Player:
         async with _together() as group:
             for site, jobs in targets.items():
                 group.append(asyncio.ensure_future(self._hand_in(site, jobs, began_ms)))
-            while True:
-                for task in group:
-                    if task.done():
-                        task.result()
-                handed_in = all(task.done() for task in group)
-                there = await self._found(targets, OPEN)
-                left = {record.job_id for record in there}
-                self._tell(len(set(self._ids.values()) - left), len(self._jobs), PLAYING)
-                if self._look is not None:
-                    await self._look(self._grid, there)
-                if handed_in and not left:
-                    break
-                await asyncio.sleep(_LOOK_EVERY_S)
+            await self._watch(targets, group)
         found = {record.job_id: record for record in await self._found(targets)}
         missing = sorted(set(self._ids.values()) - found.keys())
         if missing:
             raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it started over meanwhile?")
         ended = [found[self._ids[job.row]] for job in self._jobs]
         self.records = [expanded(record, self.origin_ms, self._speed) for record in ended]
+
+    async def _watch(self, sites: Iterable[str | None], group: Sequence[asyncio.Future[None]]) -> None:
+        """Look at the jobs until all are handed in and have ended; what fails at that fails here."""
+        while True:
+            for task in group:
+                if task.done():
+                    task.result()
+            handed_in = all(task.done() for task in group)
+            there = await self._found(sites, OPEN)
+            left = {record.job_id for record in there}
+            self._tell(len(set(self._ids.values()) - left), len(self._jobs), PLAYING)
+            if self._look is not None:
+                await self._look(self._grid, there)
+            if handed_in and not left:
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _hand_in(self, site: str | None, jobs: Sequence[PlannedJob], began_ms: int) -> None:
         """Hand in jobs to the grid or to a site: all whose time has come, in their order, one call after the other."""

@@ -54,12 +54,11 @@ class SlurmJob(NamedTuple):
 
 
 def read_sacct(path: str | Path, *, nodes: int | None = None) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
-    """Read an export of Slurm's accounting as a workload, whose time zero is the first submission.
+    """Read what ``sacct --parsable2 --format=...`` has printed, with its headings, as a workload; plain, gzip or xz.
 
-    The file is what ``sacct --parsable2 --format=...`` has printed, with its headings; plain, gzip or xz. It does not
-    tell the `nodes` of the machine. Jobs that were cancelled before they started have a ``cancel_ms``; the list has all
-    that have ended, those that are dropped included. TraceError if the file cannot be read, a column is missing, or a
-    line makes no sense; with the line.
+    Time zero is the first submission; the file does not tell the `nodes` of the machine. Jobs that were cancelled
+    before they started have a ``cancel_ms``; the list has all that have ended, those that are dropped included.
+    TraceError if the file cannot be read, a column is missing, or a line makes no sense; with the line.
     """
     jobs = _jobs(path)
     if not jobs:
@@ -154,10 +153,9 @@ def _numbered(jobs: list[SlurmJob]) -> list[SlurmJob]:
 def _one_job(row: Mapping[str, str]) -> SlurmJob | None:
     """Return a line as a job; None for a step of a job, and for a job that has not ended.
 
-    All that differs between versions of Slurm: the start of a job that never started is ``Unknown``, or ``None`` since
-    21.08, or in old versions the instant of its end; its nodes are 0, or those that it asked for; a cancelled job's
-    state is followed by who cancelled it; a cut word ends with a plus; and a limit may be ``UNLIMITED`` or
-    ``Partition_Limit``, of which nothing is known.
+    Versions of Slurm differ: the start of a job that never started is ``Unknown``, or ``None`` since 21.08, or in old
+    versions the instant of its end; its nodes are 0, or those that it asked for. A cancelled job's state is followed by
+    who cancelled it; a cut word ends with a plus; a limit may be ``UNLIMITED`` or ``Partition_Limit``.
     """
     if not row["JobIDRaw"].isdecimal():
         return None

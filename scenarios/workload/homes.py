@@ -53,10 +53,9 @@ def overlap(workloads: Sequence[Workload]) -> bool:
 
 
 def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
-    """Return the jobs of several sites, numbered from 0, each with a workload of its own users, as one.
+    """Return the jobs of several sites, numbered from 0, each with a workload of its own users, as one, numbered anew.
 
-    They are in order of submission, then by site and id; numbered anew from 1, with homes. Workloads that `overlap`
-    keep their times; otherwise all of them begin at time 0.
+    Workloads that `overlap` keep their times; otherwise all of them begin at time 0.
     """
     jobs = [each for _, each in workloads]
     first_s = min((each.start_unix_s or 0) for each in jobs)

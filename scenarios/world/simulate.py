@@ -230,10 +230,9 @@ def _placement(parts: Sequence[Mapping[int, int]]) -> Placement:
 def _with_orders(
     result: SimulationResult, tuning: QueueTuning, switches: Sequence[tuple[int, int]]
 ) -> SimulationResult:
-    """Return a result that tells besides in which order the queue of the grid stood when.
+    """Return a result that has the metrics of a self-tuning site, as ``grid``: which order its queue had when.
 
-    The metrics are those that a self-tuning site has, under the name ``grid``; a job counts for the order that was in
-    force when it began.
+    A job counts for the order that was in force when it began.
     """
     switched = np.array(switches, np.int64).reshape(-1, 2)
     since = np.searchsorted(switched[:, 0], result.start_ms, side="right")

@@ -212,11 +212,10 @@ class Journal(JournalReader):
     def step(self) -> Iterator[Step]:
         """Record what belongs together: all of it will be there after a failure, or nothing.
 
-        The step is to be filled while the ``with`` block lasts; if that raises, nothing of it is recorded. At its end
-        the step is gathered with others; it is durable when `flush` has returned, and only then may its commands take
-        effect and its messages be sent. InputError if a step is open already; UnavailableError if the journal cannot be
-        written any more, or if the batch was full and could not be written now: the step is kept, and `flush` tries
-        again.
+        The step is to be filled while the ``with`` block lasts; if that raises, nothing of it is recorded. It is
+        durable when `flush` has returned, and only then may its commands take effect and its messages be sent.
+        InputError if a step is open already; UnavailableError if the journal cannot be written; if only the batch could
+        not be written now, the step is kept.
         """
         self._check_usable()
         if not self._step_lock.acquire(blocking=False):

@@ -52,20 +52,22 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
         return
     if (folder / STATE).exists():
         return
-    launch = read_launch(folder)
-    if launch is None or (launch.job_id, launch.attempt) != piece_key(folder):
-        key = piece_key(folder) or (0, 0)
-        launch = Launch(job_id=key[0], attempt=key[1], ranks=())
-        supervisor = Supervisor(folder, launch, base)
-        supervisor.outcome, supervisor.reason = (
-            "failed",
-            "launch.msgpack is missing, damaged or of another piece; start it again",
-        )
-    else:
-        supervisor = Supervisor(folder, launch, base)
+    supervisor = _supervisor_of(folder, base)
     with contextlib.suppress(OSError):
         control_process(PR_SET_NAME, b"gridweave-shim")
     supervisor.run()
+
+
+def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
+    """Return who runs the piece of a folder, or says of one that cannot be read that it has failed."""
+    launch = read_launch(folder)
+    if launch is not None and (launch.job_id, launch.attempt) == piece_key(folder):
+        return Supervisor(folder, launch, base)
+    job_id, attempt = piece_key(folder) or (0, 0)
+    supervisor = Supervisor(folder, Launch(job_id=job_id, attempt=attempt, ranks=()), base)
+    supervisor.outcome = "failed"
+    supervisor.reason = "launch.msgpack is missing, damaged or of another piece; start it again"
+    return supervisor
 
 
 def _privately(path: str, flags: int) -> int:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 NAME = "demo"
 
 
-def demo(
-    out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for the report.")] = "out/demo",
-) -> None:
+def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for the report.")] = "out/demo") -> None:
     """Start a small grid on this machine, run real jobs on it, and stop it again. Takes about a minute.
 
     The jobs are shaped like those of a trace, and one of them is wider than any site. The report compares what happened

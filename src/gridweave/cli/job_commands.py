@@ -313,11 +313,7 @@ _Elements = Annotated[
 
 
 @at_grid
-def show(
-    reach: Reach,
-    job: OneJob,
-    elements: _Elements = False,
-) -> None:
+def show(reach: Reach, job: OneJob, elements: _Elements = False) -> None:
     """Show everything about a job, and what has happened to it so far.
 
     Example: gridweave show 17

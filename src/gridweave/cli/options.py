@@ -257,9 +257,8 @@ def _unless(value: T, usual: T) -> T | None:
 def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
     """Return a discipline's own options, under the key of their table: one for each combination of their values.
 
-    A text is ``key=value``, or ``key=value,value`` to compare several, a value as in a scenario, or a bare word; or
-    ``@FILE``, a TOML file of such keys. OptionError if a text is no such pair, or the discipline has no options;
-    ScenarioError if the options are not known, or their values make no sense.
+    A text is ``key=value``, as in a scenario or a bare word, ``key=value,value``, or ``@FILE``, a TOML file of such
+    keys. OptionError or ScenarioError if it is none, or the discipline does not know it.
     """
     if not texts:
         return [{}]

@@ -22,6 +22,7 @@ from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.progress import Progress
 
 
 def say(text: str) -> None:
@@ -173,17 +174,12 @@ Report = Callable[[int, int, str], None]
 """How much is done, how much there is, and what is going on."""
 
 
-@contextmanager
-def delayed_progress(description: str) -> Iterator[Report]:
-    """Show a bar on stderr, on terminals alone, once the block has taken longer than a second; yield how to move it."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, what: None
-        return
+def _bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    bar = Progress(
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
@@ -192,6 +188,15 @@ def delayed_progress(description: str) -> Iterator[Report]:
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def delayed_progress(description: str) -> Iterator[Report]:
+    """Show a bar on stderr, on terminals alone, once the block has taken longer than a second; yield how to move it."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: None
+        return
+    bar = _bar()
     task = bar.add_task(description, total=1)
     timer = threading.Timer(PATIENCE_S, bar.start)
     timer.daemon = True

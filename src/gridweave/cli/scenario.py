@@ -21,10 +21,7 @@ VIOLATION_STATUS = 1
 
 
 @app.command()
-def check(
-    file: Source,
-    overrides: Overrides = None,
-) -> None:
+def check(file: Source, overrides: Overrides = None) -> None:
     """Check a scenario: say all that is wrong with it, or that it can be run."""
     from gridweave.scenarios.scenario.build import build_scenario
 

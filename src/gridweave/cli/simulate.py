@@ -301,20 +301,24 @@ def _simulate(asked: _Asked) -> None:
     made_with = {"estimates": asked.estimates, "shrink": asked.shrink, "seed": asked.seed}
     made_with |= {} if asked.run_times == "keep" else {"run_times": asked.run_times}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
-    losses = _losses(results, asked.optimum_every)
-    if asked.as_json:
-        extra = [{"optimum": loss} for loss in losses] or [{}] * len(results)
-        print_json([_as_json(result) | more for result, more in zip(results, extra, strict=True)])
-    else:
-        _print(results)
-        if ready.matrix_ms is not None:
-            _print_matrices(ready.workload, asked.nodes, ready.policies, ready.matrix_ms)
-        for result, loss in zip(results, losses, strict=False):
-            print_loss(result.label, loss)
+    _show(asked, ready, results)
     if asked.out is not None:
         with delayed_progress("Writing files"):
             written = _write(results, asked.out, plots=asked.plots)
         say(f"wrote {written} files to {asked.out}")
+
+
+def _show(asked: _Asked, ready: _Ready, results: list[SimulationResult]) -> None:
+    losses = _losses(results, asked.optimum_every)
+    if asked.as_json:
+        extra = [{"optimum": loss} for loss in losses] or [{}] * len(results)
+        print_json([_as_json(result) | more for result, more in zip(results, extra, strict=True)])
+        return
+    _print(results)
+    if ready.matrix_ms is not None:
+        _print_matrices(ready.workload, asked.nodes, ready.policies, ready.matrix_ms)
+    for result, loss in zip(results, losses, strict=False):
+        print_loss(result.label, loss)
 
 
 def _checked_entry(asked: _Asked) -> Entry:

@@ -243,13 +243,7 @@ def submit(
     _submit(ctx, command or [], wait, ignore_unsupported, reach)
 
 
-def _submit(
-    ctx: typer.Context,
-    command: list[str],
-    wait: bool,
-    ignore_unsupported: bool,
-    reach: Reach,
-) -> None:
+def _submit(ctx: typer.Context, command: list[str], wait: bool, ignore_unsupported: bool, reach: Reach) -> None:
     from gridweave.cli.submit_options import SubmitOptions, check_name
 
     ignored: list[str] | None = [] if ignore_unsupported else None

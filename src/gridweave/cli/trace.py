@@ -37,12 +37,7 @@ _Plot = Annotated[str | None, typer.Option("--plot", metavar="OUT.png", help="Dr
 
 
 @app.command()
-def info(
-    file: Trace,
-    nodes: Nodes = None,
-    as_json: Json = False,
-    plot: _Plot = None,
-) -> None:
+def info(file: Trace, nodes: Nodes = None, as_json: Json = False, plot: _Plot = None) -> None:
     """Show what is in a trace: widths, estimates, run times, interarrival times, load and dates."""
     from gridweave.scenarios.traces.info import describe
 

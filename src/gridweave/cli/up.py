@@ -108,11 +108,7 @@ _KeepJobs = Annotated[
 ]
 
 
-def down(
-    name: Name = None,
-    keep_jobs: _KeepJobs = False,
-    as_json: Json = False,
-) -> None:
+def down(name: Name = None, keep_jobs: _KeepJobs = False, as_json: Json = False) -> None:
     """Stop what `gridweave up` started, and nothing else.
 
     Running jobs are stopped. They run again after the next `up`, and so do waiting ones.

@@ -108,11 +108,7 @@ class FractionalSite(NamedTuple):
 
 
 def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> FractionalSite:
-    """Return a site without jobs.
-
-    There is room for so many jobs (``slots``), and for so many groups and tasks (``pool``) of all the jobs that are
-    here.
-    """
+    """Return a site without jobs, with room for so many jobs, and for so many groups and tasks (``pool``) of theirs."""
     here, started, changed, order = (np.zeros(slots, np.int64) for _ in range(4))
     listed, by_cpu, by_memory = (np.zeros(groups, np.int64) for _ in range(3))
     tasks, before, trial = (np.zeros(pool, np.int64) for _ in range(3))
