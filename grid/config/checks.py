@@ -164,7 +164,7 @@ def check_fragments(table: PolicyTable, report: FileReport) -> None:
 
 
 def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None, report: FileReport) -> None:
-    """Check what is said of the links between sites, with a network and without; links are checked where they are read."""
+    """Check what is said of the links between sites, with a network and without it; they are read elsewhere."""
     if grid.split not in SITES_OF_SPLITS:
         report.add(("grid", "split"), not_known(grid.split, SITES_OF_SPLITS))
     if not report.is_clean(("net",)):

@@ -158,19 +158,16 @@ def _digest_of_last(handle: int) -> str:
 
 
 def check_audit(path: str | Path) -> tuple[int, int]:
-    """Follow an audit log, and the files rotated before it, from the oldest line; return the number of files, and of lines.
+    """Follow an audit log from its oldest file to its newest line; return the number of files, and of lines.
 
-    InputError names the first line that does not follow from the one before, or a file that cannot be read.
+    `path` is the newest file; those that were rotated are beside it. InputError if a file cannot be read, or a line
+    does not follow from the one before: the first such line is named.
     """
-    numbers = [0, *(number for number in range(1, AUDITS_KEPT + 1) if Path(f"{path}.{number}").exists())]
-    if numbers != list(range(len(numbers))):
-        gone = next(number for number, there in enumerate(numbers) if number != there)
-        raise InputError(f"{path}.{gone}: is missing, and {path}.{numbers[-1]} is there")
+    names = _files_of(path)
     # The first line of all follows from none; it may have left with the files that are not kept.
-    last = _FIRST if len(numbers) <= AUDITS_KEPT else None
+    last = _FIRST if len(names) <= AUDITS_KEPT else None
     n_lines = 0
-    for number in reversed(numbers):
-        name = f"{path}.{number}" if number else str(path)
+    for name in names:
         try:
             lines = Path(name).read_bytes().splitlines()
         except OSError as error:
@@ -182,7 +179,16 @@ def check_audit(path: str | Path) -> tuple[int, int]:
                 raise InputError(f"{name}: line {place} does not follow from the one before: {changed}")
             last = hashlib.sha256(line).hexdigest()
         n_lines += len(lines)
-    return len(numbers), n_lines
+    return len(names), n_lines
+
+
+def _files_of(path: str | Path) -> list[str]:
+    """Return the files of an audit log, the oldest first."""
+    numbers = [0, *(number for number in range(1, AUDITS_KEPT + 1) if Path(f"{path}.{number}").exists())]
+    if numbers != list(range(len(numbers))):
+        gone = next(number for number, there in enumerate(numbers) if number != there)
+        raise InputError(f"{path}.{gone}: is missing, and {path}.{numbers[-1]} is there")
+    return [f"{path}.{number}" if number else str(path) for number in reversed(numbers)]
 
 
 def _before(line: bytes) -> str | None:

@@ -129,6 +129,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not value > 0:
                 raise OptionError(name, f"is {value}; a number above 0")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse what does not go with the rest, and what would be open to everybody."""
         if (self.cert is None) != (self.key is None):
             given, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")

@@ -76,7 +76,7 @@ def job_messages(workload: Workload) -> list[Job]:
 
 
 def sends_of(workload: Workload) -> list[Sends]:
-    """Return what the user says of each job that it sends over the links between sites; OptionError if it makes no sense.
+    """Return what the user says of each job that it sends over the links between sites; OptionError if it is wrong.
 
     It is in the columns of `communication_of` and `data_of`; where one is missing, there is no such message or file.
     """

@@ -244,7 +244,15 @@ def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
     _draw_bars(panels[2], "UTIL [%]", [one.util * 100 for one in metrics], "{:.2f}", colours)
     panels[0].set_yticks(range(len(results)), [result.label for result in results])
     panels[0].invert_yaxis()
-    axes = lower.subplots()
+    _draw_waits(lower.subplots(), results, colours)
+    lower.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    grounds = dict.fromkeys(f"{result.workload.name} on {result.nodes:,} nodes" for result in results)
+    figure.suptitle(", ".join(grounds))
+    return figure
+
+
+def _draw_waits(axes: Axes, results: Sequence[SimulationResult], colours: Sequence[str]) -> None:
+    """Draw the distributions of the waits of all results."""
     waits = [(start_ms - submit_ms) / MS_PER_S for submit_ms, start_ms, *_ in (one.schedule() for one in results)]
     for row, (result, wait_s) in enumerate(zip(results, waits, strict=True)):
         dash = ("-", "--", ":", "-.")[row // len(SERIES) % 4]
@@ -252,10 +260,6 @@ def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
     log_time_axis(axes, *_limits(np.concatenate(waits)))
     axes.set_xlabel("Wait")
     _finish_shares((axes,))
-    lower.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-    grounds = dict.fromkeys(f"{result.workload.name} on {result.nodes:,} nodes" for result in results)
-    figure.suptitle(", ".join(grounds))
-    return figure
 
 
 def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colours: Sequence[str]) -> None:

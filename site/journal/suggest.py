@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import statistics
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -218,10 +219,7 @@ def _tested(
             limit_ms = limit(used, bound)
             if not was_killed(used) and used.run_ms <= limit_ms:
                 parts.append(used.run_ms / limit_ms)
-    middle = sorted(parts)
-    count = len(middle)
-    used_part = (middle[(count - 1) // 2] + middle[count // 2]) / 2 if count else None
-    return Trial(tested, tested - count, used_part)
+    return Trial(tested, tested - len(parts), statistics.median(parts) if parts else None)
 
 
 def _resources(jobs: Sequence[JobUsage], memory_bytes: int | None, rule: Rule, reasons: list[str]) -> Resources | None:
