@@ -68,7 +68,7 @@ _Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Only jobs subm
 _Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are in ms since 1970.")]
 
 EXPLAINED = 50
-"""Of so many waiting jobs, the first of the queue, it is asked when they start."""
+"""For so many waiting jobs, from the front of the queue, the grid is asked when they start."""
 
 BY = ("user", "account", "class", "name", "site", "day", "month")
 """By what usage can be summed up."""
