@@ -54,11 +54,13 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="WHOSE=MEAN[,DEVIATION[,RUNS]]",
-        help="Of a FILE.toml, or of --site: know this time. WHOSE is CLASS@RESOURCE; without RESOURCE it is work at "
+        help="In FILE.toml, or at --site: set this time. WHOSE is CLASS@RESOURCE; without RESOURCE it is work at "
         "speed 1 on any; user:NAME is that of a user. Repeatable.",
     ),
 ]
-Forgets = Annotated[list[str] | None, typer.Option("--forget", metavar="WHOSE", help="Forget this one. Repeatable.")]
+Forgets = Annotated[
+    list[str] | None, typer.Option("--forget", metavar="WHOSE", help="Forget what is known of WHOSE. Repeatable.")
+]
 Out = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write what is shown of FILE.toml, or of --site, to this file.")
 ]

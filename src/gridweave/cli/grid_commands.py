@@ -128,19 +128,20 @@ _POLICY = ("mode", "order", "backfill", "head_reservation", "selection", "overhe
 
 _Drain = Annotated[
     list[str] | None,
-    typer.Option("--drain", metavar="SITE", help="A site takes nothing new.", autocompletion=complete_sites),
+    typer.Option("--drain", metavar="SITE", help="Drain a site: it takes no new jobs.", autocompletion=complete_sites),
 ]
 _Nodes = Annotated[
     list[str] | None,
-    typer.Option("--nodes", metavar="SITE=N", help="A site has N nodes; one that is not there yet is added."),
+    typer.Option("--nodes", metavar="SITE=N", help="Give a site N nodes; a new name adds a site."),
 ]
-_Cut = Annotated[list[str] | None, typer.Option("--cut", metavar="SITE:SITE", help="No link works between two sites.")]
+_Cut = Annotated[list[str] | None, typer.Option("--cut", metavar="SITE:SITE", help="Cut the links between two sites.")]
 _Policy = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="NAME=VALUE", help=f"Schedule otherwise: {', '.join(_POLICY)}."),
+    typer.Option("--policy", metavar="NAME=VALUE", help=f"Change the policy: {', '.join(_POLICY)}."),
 ]
 _Hours = Annotated[
-    float, typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead, and back for what came.")
+    float,
+    typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead; the jobs of the last H hours come again."),
 ]
 
 
@@ -151,11 +152,11 @@ def what_if(
     nodes: _Nodes = None,
     cut: _Cut = None,
     policy: _Policy = None,
-    load: Annotated[float, typer.Option("--load", metavar="X", min=0, help="X times as many jobs come.")] = 1.0,
+    load: Annotated[float, typer.Option("--load", metavar="X", min=0, help="X times as many jobs come again.")] = 1.0,
     hours: _Hours = 24.0,
-    nothing_comes: Annotated[bool, typer.Option("--nothing-comes", help="No other job comes.")] = False,
+    nothing_comes: Annotated[bool, typer.Option("--nothing-comes", help="No more jobs come.")] = False,
 ) -> None:
-    """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed.
+    """Ask how long jobs would wait, and how busy nodes would be, if the grid were changed; nothing really changes.
 
     The grid plays its queue forward from now, as it is and as it would be. Only operators may ask.
 

@@ -62,9 +62,13 @@ _Own = Annotated[
 _OfUser = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only jobs of this user.")]
 _Since = Annotated[
     str | None,
-    typer.Option(metavar="WHEN", help="Only jobs that ended later: 2026-11-23, 2026-11-23T14:00, 14:00, or 2d (ago)."),
+    typer.Option(
+        metavar="WHEN", help="Only jobs that ended after this: 2026-11-23, 2026-11-23T14:00, 14:00, or 2d (ago)."
+    ),
 ]
-_Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Only jobs submitted earlier; as for --since.")]
+_Until = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="Only jobs submitted before this; written like --since.")
+]
 _Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are in ms since 1970.")]
 
 EXPLAINED = 50
@@ -308,7 +312,7 @@ All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended."
 
 
 _Elements = Annotated[
-    bool, typer.Option("--elements", help="Of a packed array: how each of its elements ended, and what it used.")
+    bool, typer.Option("--elements", help="For a packed array: how each element ended, and what it used.")
 ]
 
 
@@ -447,7 +451,9 @@ _Job = Annotated[
 _Now = Annotated[bool, typer.Option("--now", help="Kill running jobs at once, without giving them time to end.")]
 _Signal = Annotated[
     str | None,
-    typer.Option("--signal", "-s", metavar="SIGNAL", help="Do not end running jobs: send them this signal (USR1)."),
+    typer.Option(
+        "--signal", "-s", metavar="SIGNAL", help="Send running jobs this signal, e.g. USR1, and do not end them."
+    ),
 ]
 
 
@@ -581,7 +587,7 @@ def _agreed(job_ids: Sequence[int]) -> None:
 
 
 _Element = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="Of a packed array: only what this element has written.")
+    int | None, typer.Option(metavar="N", min=0, help="For a packed array: only what this element has written.")
 ]
 
 

@@ -46,7 +46,7 @@ _Out = Annotated[
 def reproduce(
     tables: _Tables = None,
     seeds: _Seeds = None,
-    full: Annotated[bool, typer.Option("--full", help=f"For {FULL}. This takes hours; run again, it goes on.")] = False,
+    full: Annotated[bool, typer.Option("--full", help=f"For {FULL}. It takes hours; run again to go on.")] = False,
     out: _Out = None,
     as_json: Json = False,
 ) -> None:

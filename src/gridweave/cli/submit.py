@@ -85,7 +85,7 @@ _Input = Annotated[
         "--input",
         "-i",
         metavar="FILE",
-        help="Read standard input from this file on the machines, or from here.",
+        help="Read standard input from this file, on the machines or on this computer.",
     ),
 ]
 _Output = Annotated[
@@ -140,11 +140,13 @@ _CheckpointSignal = Annotated[
 ]
 _CpuNeed = Annotated[
     float | None,
-    typer.Option("--cpu-need", metavar="X", help="Part of a node's CPU with which a task runs at full speed (0.25)."),
+    typer.Option(
+        "--cpu-need", metavar="X", help="Part of a node's CPU with which a task runs at full speed, e.g. 0.25."
+    ),
 ]
 _MemoryNeed = Annotated[
     float | None,
-    typer.Option("--memory-need", metavar="X", help="Part of a node's memory that a task needs (0.1)."),
+    typer.Option("--memory-need", metavar="X", help="Part of a node's memory that a task needs, e.g. 0.1."),
 ]
 _TaskGroup = Annotated[
     list[str] | None,

@@ -60,7 +60,7 @@ def info(file: Trace, nodes: Nodes = None, as_json: Json = False, plot: _Plot = 
 
 _Source = Annotated[
     str | None,
-    typer.Option("--from", metavar="sacct", help="FILE is what `sacct --parsable2` of Slurm has printed."),
+    typer.Option("--from", metavar="sacct", help="TRACE is what `sacct --parsable2` of Slurm has printed."),
 ]
 _Cancelled = Annotated[
     bool, typer.Option("--cancelled", help="Keep jobs that were cancelled before they started (SWF: status 5).")
@@ -339,7 +339,7 @@ Weibull = Annotated[
     ),
 ]
 ModelName = Annotated[
-    str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learnt one.")
+    str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learned one.")
 ]
 ModelNodes = Annotated[
     int | None,
@@ -355,7 +355,7 @@ Mix = Annotated[
     str | None,
     typer.Option("--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same again.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same result.")]
 ResourcesOut = Annotated[
     str | None,
     typer.Option("--resources-out", metavar="FILE", help="File for --resources. \\[default: OUT.resources.csv]"),
