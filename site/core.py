@@ -26,6 +26,7 @@ from gridweave.site.disciplines.protocol import (
     Eviction,
     EvictsJobs,
     KeepsFigures,
+    KeepsReservations,
     LearnsTimes,
     MovesJobs,
     MovesStarts,
@@ -569,9 +570,10 @@ class SiteCore:
             return [AcceptReservation(request.reservation_id)]
         if request.width > self.nodes:
             return [RefuseReservation(request.reservation_id, f"the site has {nodes_text(self.nodes)}")]
-        fits_ms = self._discipline.reserve(
-            self._now_ms, request.reservation_id, request.start_ms, request.length_ms, request.width
-        )
+        fits_ms = None
+        if isinstance(self._discipline, KeepsReservations):
+            span = request.start_ms, request.length_ms
+            fits_ms = self._discipline.reserve(self._now_ms, request.reservation_id, *span, request.width)
         if fits_ms is None:
             return [RefuseReservation(request.reservation_id, "this site makes no reservations; a planning site does")]
         if fits_ms != request.start_ms:
@@ -583,6 +585,7 @@ class SiteCore:
     def _unreserve(self, reservation_id: int) -> list[Command]:
         if self._reservations.pop(reservation_id, None) is None:
             return []
+        assert isinstance(self._discipline, KeepsReservations), "a reservation that no discipline keeps"
         self._discipline.unreserve(self._now_ms, reservation_id)
         self._pool.release(self._reserved_nodes.pop(reservation_id, ()))
         return [CloseReservation(reservation_id)]

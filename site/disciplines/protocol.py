@@ -24,7 +24,7 @@ class Discipline(HasState, Protocol):
 
     Time never goes backwards from call to call. Of one instant the calls come in this order: ``ended`` and
     ``withdraw``, then ``submit`` and ``reserve``, then one ``run_pass``. A discipline may also be one that
-    `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `EvictsJobs`, `KeepsFigures` or `TellsSwitches`.
+    `KeepsReservations`, `ChoosesNodes`, `ChangesRates`, `MovesJobs`, `EvictsJobs`, `KeepsFigures` or `TellsSwitches`.
     """
 
     def why_never(self, job: Job) -> str | None:
@@ -41,15 +41,6 @@ class Discipline(HasState, Protocol):
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
-
-    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nodes; return the earliest start at which they could be had: ``start_ms`` if they now are.
-
-        None if this discipline makes no reservations, or these never fit.
-        """
-
-    def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Give back a reservation, or what is left of it."""
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
@@ -80,6 +71,20 @@ class Discipline(HasState, Protocol):
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
+
+
+@runtime_checkable
+class KeepsReservations(Protocol):
+    """What `SiteCore` asks besides of a discipline by which nodes can be reserved in advance."""
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nodes; return the earliest start at which they could be had: ``start_ms`` if they now are.
+
+        None if this site makes no reservations, or these never fit.
+        """
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:
+        """Give back a reservation, or what is left of it."""
 
 
 @runtime_checkable

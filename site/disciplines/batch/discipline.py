@@ -116,13 +116,6 @@ class BatchDiscipline:
         """Take out a waiting job."""
         del self._jobs[job_id]
 
-    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nothing: the nodes belong to the batch system."""
-        return None
-
-    def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Do nothing: there is no reservation."""
-
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @property

@@ -154,13 +154,6 @@ class Fractional:
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
         """Have no use for it: nothing is planned by ends."""
 
-    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Make no reservation: this discipline has none."""
-        return None
-
-    def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Have nothing to give back."""
-
     def run_pass(self, now_ms: int) -> list[Job]:
         """Place jobs and give them CPU; return those that start, in the order of submission."""
         state, codes, now = self._state, self._codes, np.int64(now_ms)

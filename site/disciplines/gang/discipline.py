@@ -156,13 +156,6 @@ class GangDiscipline:
         row["estimate_ms"] += max(1, end_ms - int(row["end_ms"]))
         row["end_ms"] = end_ms
 
-    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Make no reservation: this discipline has none."""
-        return None
-
-    def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Have nothing to give back."""
-
     def run_pass(self, now_ms: int) -> list[Job]:
         """Decide if need be; return the jobs whose first slice begins now, in the order in which they were placed."""
         decided = gang_pass(self._state, self._codes, np.int64(now_ms))

@@ -144,13 +144,6 @@ class Heterogeneous:
         run = self._runs[job_id]
         run.expected_ms, run.limit_ms = max(now_ms + 1, run.expected_ms + end_ms - run.limit_ms), end_ms
 
-    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Make no reservation: this discipline has none."""
-        return None
-
-    def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Have nothing to give back."""
-
     # The pass.
 
     def run_pass(self, now_ms: int) -> list[Job]:

@@ -133,13 +133,6 @@ class SharedDiscipline:
         job_withdrawn(self._state, np.int64(self._slots.of[job_id]))
         self._slots.leave(job_id)
 
-    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Make no reservation: this discipline has none."""
-        return None
-
-    def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Have nothing to give back."""
-
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start now; return these jobs, in the order in which they were started."""
         if not self._state.counters["waiting_width"][0]:
