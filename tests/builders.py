@@ -18,6 +18,7 @@ from reference.model import DAY, Job, Limit, Reservation, Window
 from reference.ordering import ORDERS
 
 if TYPE_CHECKING:
+    from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
 
 HOUR = DAY // 24
@@ -30,6 +31,15 @@ class Case(NamedTuple):
 
     nodes: int
     jobs: list[Job]
+
+
+def assert_alike(got: SimulationResult, want: Any) -> None:
+    """Assert that a schedule over several sites is that of a reference, job by job."""
+    ran = {job_id: row for row, job_id in enumerate(got.workload.job_id.tolist()) if got.n_fragments[row]}
+    assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
+    assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
+    assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
+    assert {job_id for job_id, _ in got.refused} == set(want.refused)
 
 
 @st.composite

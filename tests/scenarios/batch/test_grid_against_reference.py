@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cancelling, grid_cases, grid_options, random_jobs, to_workload
+from builders import assert_alike, cancelling, grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.kernels.candidates import STRETCH
 from gridweave.grid.kernels.state import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
@@ -80,11 +80,7 @@ def agree(
     policy = GridPolicy(**options | {"max_fragments": tuple(options.get("max_fragments") or ())})
     chance: Any = SameDraws(draws)
     got = simulate(workload, nodes, policy, home=homes, rng=chance, sensitivity=factors)
-    ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
-    assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
-    assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
-    assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
-    assert {job_id for job_id, _ in got.refused} == set(want.refused)
+    assert_alike(got, want)
     return got
 
 

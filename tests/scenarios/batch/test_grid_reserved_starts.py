@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cancelling, grid_cases, grid_options, random_jobs, to_workload
+from builders import assert_alike, cancelling, grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
@@ -81,11 +81,7 @@ def agree(
     if users_cancel:
         cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
         assert (got.start_ms[got.ran & (cancel_ms >= 0)] < cancel_ms[got.ran & (cancel_ms >= 0)]).all()
-    ran = {job_id: row for row, job_id in enumerate(ids) if got.n_fragments[row]}
-    assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
-    assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
-    assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
-    assert {job_id for job_id, _ in got.refused} == set(want.refused)
+    assert_alike(got, want)
     return got
 
 
