@@ -33,6 +33,9 @@ SELECTIONS = {
     "random": RANDOM,
     "earliest-end": EARLIEST_END,
 }
+MAPPINGS = ("olb", "best-assignment", "min-min", "min-max", "sjs", "pjs")
+"""Selections under limited control that map all jobs that wait over the sites, by what these expect of each."""
+ALL_SELECTIONS = (*SELECTIONS, *MAPPINGS)
 BACKFILLS = ("easy", "none", "conservative")
 HEAD_RESERVATIONS = {"anywhere": ANYWHERE, "single-site": SINGLE_SITE, "nothing": NOTHING}
 
@@ -110,7 +113,8 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         What the first in the queue reserves under ``easy``: ``anywhere`` (one site, or several where that pays),
         ``single-site`` (a job wider than any: several), or ``nothing``.
     selection : str
-        Of a single site: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``.
+        Of a single site: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``. Under limited
+        control also, of the sites of all jobs that wait at once, one of `MAPPINGS`.
     overhead : float or tuple of float
         By which part of itself a split job takes longer, >= 0 (Streit's p). Several numbers: in 2, 3, ... fragments;
         the last one holds for more. Between sites with a network it does not count.
@@ -145,7 +149,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("order", tuple(ORDERS)),
             ("backfill", BACKFILLS),
             ("head_reservation", tuple(HEAD_RESERVATIONS)),
-            ("selection", tuple(SELECTIONS)),
+            ("selection", ALL_SELECTIONS),
         ):
             check_known(option, getattr(self, option), known)
         if not self.overheads:
@@ -158,6 +162,9 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         bounds = [bound for bound, _ in self.max_fragments]
         if bounds != sorted(set(bounds)) or any(fragments < 1 for _, fragments in self.max_fragments):
             raise OptionError("max_fragments", "has widths in ascending order, each with at least 1 fragment")
+        if self.maps and (self.control != "limited" or self.mode == "local"):
+            said = f"{self.selection!r} goes by what sites expect of a job when they are asked"
+            raise OptionError("selection", f"{said}; it needs control limited, and another mode than local")
         self._check_tuning()
 
     def _check_tuning(self) -> None:
@@ -174,6 +181,11 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def splits(self) -> bool:
         """Whether a job may be split at all."""
         return self.mode in ("multi-site", "adaptive") and self.control != "none"
+
+    @property
+    def maps(self) -> bool:
+        """Whether all jobs that wait are mapped over the sites at once."""
+        return self.selection in MAPPINGS
 
     @property
     def adaptive(self) -> bool:
@@ -210,7 +222,8 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             adaptive=self.adaptive,
             backfills=self.backfill == "easy",
             head_reservation=HEAD_RESERVATIONS[self.head_reservation],
-            selection=SELECTIONS[self.selection],
+            # What is mapped over the sites is not selected for one job: nobody asks.
+            selection=SELECTIONS.get(self.selection, BEST_FIT),
             lower_bound=self.lower_bound,
             width_up_to=rows[:, 0].copy(),
             fragments=rows[:, 1].copy(),

@@ -723,8 +723,13 @@ class ContractCore:
         room = self._share.room
         free = min(room, self.site.startable(self._now_ms, request.length_ms))
         reason = self._share.why_not(request.width)
-        start_ms = None
-        if reason is None:
+        start_ms, expected = None, None
+        if reason is None and request.job is not None:
+            expected = self.site.expected_run(self._now_ms, request.job)
+            start_ms = expected and expected.start_ms
+            reason = "" if expected else self.site.why_never(request.job)
+            reason = f"the site has {nodes_text(self.nodes)}" if reason is None else reason
+        elif reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
             reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
         if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
@@ -735,7 +740,11 @@ class ContractCore:
             coming, coming_ms = self.site.asks.coming(self._now_ms, request.length_ms)
             if coming_ms is not None and min(coming, room) > free:
                 quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
-        return quoted
+        if request.job is None:
+            return quoted
+        ready, queued = tuple(self.site.nodes_ready(self._now_ms)), len(self._own_jobs)
+        run = {} if expected is None else {"length_ms": expected.length_ms, "nodes": expected.nodes}
+        return msgspec.structs.replace(quoted, ready=ready, queued=queued, **run)
 
     def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
         """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""

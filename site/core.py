@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +26,8 @@ from gridweave.site.disciplines.protocol import (
     Discipline,
     Eviction,
     EvictsJobs,
+    ExpectedRun,
+    ExpectsTimes,
     KeepsFigures,
     KeepsReservations,
     LearnsTimes,
@@ -447,6 +450,29 @@ class SiteCore:
         In a queue that gives no promises it is worked out as if all that wait were planned in the order of the queue.
         """
         return self._discipline.earliest_start_ms(now_ms, width, length_ms)
+
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        """Return how a job would run that were submitted now, if all went as expected; None if it never could."""
+        discipline = self._discipline
+        if isinstance(discipline, ExpectsTimes):
+            return discipline.expected_run(now_ms, job)
+        if discipline.why_never(job) is not None:
+            return None
+        start_ms = discipline.earliest_start_ms(now_ms, job.width, job.estimate_ms)
+        return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
+
+    def nodes_ready(self, now_ms: int) -> list[tuple[int, int]]:
+        """Return from when on how many nodes have nothing to run, by the instant; of what waits nothing counts."""
+        discipline = self._discipline
+        if isinstance(discipline, ExpectsTimes):
+            ends = discipline.expected_ends(now_ms)
+        else:
+            ends = [now_ms] * self.free
+            for one in discipline.running():
+                # Jobs that share nodes are wider than these, and so the last of them do not count.
+                nodes = min(one.job.width, self.nodes - len(ends))
+                ends += [max(one.end_by_estimate_ms, now_ms + 1)] * nodes
+        return sorted(Counter(max(end_ms, now_ms) for end_ms in ends).items())
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""

@@ -239,6 +239,8 @@ class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     resources: Resources | None = None
     job_id: int | None = None  # for which job
     user: str = ""  # whose job; who knows names fills that in
+    # The job itself, for which the site then says how long it expects it to take, and when its nodes come free.
+    job: Job | None = None
 
 
 class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False):
@@ -328,6 +330,12 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     # when the last of them is expected.
     coming: int = 0
     coming_ms: int | None = None
+    # Only if the job itself was told: how long it is expected to take from its start on, on how many nodes; from when
+    # on how many nodes have nothing to run, by the instant; and how many jobs wait there that are not the grid's.
+    length_ms: int | None = None
+    nodes: int | None = None
+    ready: tuple[tuple[int, int], ...] = ()
+    queued: int = 0
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):

@@ -182,9 +182,12 @@ class LiveWorld:
         control = str(rng.choice(["full", "full", "limited", "none"])) if is_drawn else "full"
         sites = tuple((each.name, each.owner.nodes_for_grid(each.nodes)) for each in self.settings)
         mode = "multi-site" if control != "none" else "sharing"
+        # No draw of its own, by which all others of a seed would be other ones.
+        selection = "pjs" if control == "limited" and n_sites > 1 else "best-fit"
         self.grid_settings = GridSettings(
-            sites=sites, policy=GridPolicy(mode=mode, control=control), margin_ms=4_000, retry_ms=4_000,
-            alone_ms=self.alone_ms, lease_ms=int(rng.choice([3_600_000, 3_600_000, 5_000])),
+            sites=sites, policy=GridPolicy(mode=mode, control=control, selection=selection),
+            margin_ms=4_000, retry_ms=4_000, alone_ms=self.alone_ms,
+            lease_ms=int(rng.choice([3_600_000, 3_600_000, 5_000])),
         )  # fmt: skip
         self._open_disks()
         self._agreed: dict[tuple[int, int], tuple[dict[int, int], int]] = {}

@@ -14,7 +14,12 @@ from gridweave.site.disciplines.protocol import Policy
 
 
 def play_troubled(
-    workload: Workload, nodes: Sequence[int], policies: Sequence[Policy], seed: int, control: str
+    workload: Workload,
+    nodes: Sequence[int],
+    policies: Sequence[Policy],
+    seed: int,
+    control: str,
+    selection: str = "best-fit",
 ) -> None:
     """Play jobs, some of the grid and some of sites' own users, and see that nothing happens that never must.
 
@@ -24,7 +29,9 @@ def play_troubled(
     result = simulate_world(
         workload,
         nodes,
-        GridPolicy(mode="sharing" if control == "none" else "adaptive", control=control, overhead=0.2),
+        GridPolicy(
+            mode="sharing" if control == "none" else "adaptive", control=control, selection=selection, overhead=0.2
+        ),
         site_policies=policies,
         to_grid=rng.random(len(workload)) < 0.7,
         home=np.where(workload.width > min(nodes), 0, np.arange(len(workload)) % len(nodes)),

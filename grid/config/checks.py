@@ -71,21 +71,17 @@ def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report
 
 
 def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report: FileReport | None) -> T:
-    """Return a struct of these values; where there is a report, of those that it takes, one by one."""
-    if report is None:
-        return kind(**values)
-    kept = {}
-    for name, value in values.items():
+    """Return a struct of these values; where there is a report, without those that it refuses."""
+    kept = dict(values)
+    while True:
         try:
-            kind(**{name: value})
-            kept[name] = value
+            return kind(**kept)
         except OptionError as error:
-            report.add((*place, name), error.problem)
-    try:
-        return kind(**kept)
-    except OptionError as error:  # each of them is right, and they do not go together
-        report.add((*place, error.option), error.problem)
-        return kind()
+            if report is None:
+                raise
+            report.add((*place, error.option), error.problem)
+            if kept.pop(error.option, None) is None:
+                return kind()
 
 
 def check_sites(sites: Sequence[object], report: FileReport) -> None:

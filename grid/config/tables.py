@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from gridweave.grid.config.toml import NAME_PATTERN
 from gridweave.grid.gateway.settings import GatewaySettings, IssuerSettings
-from gridweave.grid.policy import BACKFILLS, CONTROLS, HEAD_RESERVATIONS, MODES, SELECTIONS
+from gridweave.grid.policy import ALL_SELECTIONS, BACKFILLS, CONTROLS, HEAD_RESERVATIONS, MODES
 from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
@@ -234,7 +234,9 @@ class PolicyTable(Table, frozen=True, kw_only=True):
     head_reservation: Annotated[
         str, one_of(tuple(HEAD_RESERVATIONS), "What the first in the queue reserves under easy.")
     ] = "anywhere"
-    selection: Annotated[str, one_of(tuple(SELECTIONS), "Of a single site.")] = "best-fit"
+    selection: Annotated[str, one_of(ALL_SELECTIONS, "Of a single site, or of the sites of all jobs that wait.")] = (
+        "best-fit"
+    )
     overhead: (
         Annotated[float, Meta(description="0.3: a split job takes 30% longer.")]
         | Annotated[

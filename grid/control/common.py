@@ -13,6 +13,7 @@ from numpy.random import Generator
 
 from gridweave.grid.control.awaiting import Awaited
 from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.refusals import SiteRefusals, another
 from gridweave.grid.control.tuning import QueueTuning
@@ -229,6 +230,8 @@ class Delegation:
     barred: Barred = ()
     # Nodes of several sites that are on their way, for which it waits.
     awaited: Awaited | None = None
+    # Where and when it is to run by the last mapping over the sites, if it had a place in that.
+    mapped: PlannedPlace | None = None
 
     def avoids(self, site: int, now_ms: int) -> bool:
         """Return whether it is not to be offered to a site now."""

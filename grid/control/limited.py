@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from gridweave.grid.control.common import (
     Delegation,
 )
 from gridweave.grid.control.links import LinksState
+from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, SiteOffer, map_over_sites
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
@@ -55,6 +57,9 @@ from gridweave.site.messages import (
 
 LEASE_MS = 3_600_000
 """How long a delegated job may wait at a site that hears nothing of the grid; renewed at a third of that."""
+
+MOST_MAPPED = 1_000
+"""How many of the jobs that wait are mapped over the sites at once, in the order of submission."""
 
 LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
@@ -89,6 +94,8 @@ class LimitedControl(DelegatingControl):
         self._patience_ms: dict[int, int] = {}
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
+        # Whether the sites have said all that was asked at some instant, so that what waits is mapped.
+        self._map_is_due = False
 
     @property
     def state_type(self) -> Any:
@@ -133,7 +140,13 @@ class LimitedControl(DelegatingControl):
 
     def _forget(self, delegation: Delegation) -> None:
         super()._forget(delegation)
-        self._patience_ms.pop(delegation.job.job_id, None)
+        self._wait_no_more(delegation)
+
+    def _wait_no_more(self, delegation: Delegation) -> None:
+        """Await no more quotes for a job; if it was the last for which they were asked then, what waits is mapped."""
+        until_ms = self._patience_ms.pop(delegation.job.job_id, None)
+        if until_ms is not None and self.policy.maps and until_ms not in self._patience_ms.values():
+            self._map_is_due = True
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
@@ -166,6 +179,8 @@ class LimitedControl(DelegatingControl):
             case Ended(outcome=outcome):
                 return self._done(delegation, "cancelled" if outcome == "lost" else outcome)
             case Refused():
+                # What it had quoted it does not keep to; all are asked anew for the job.
+                delegation.quotes.pop(delegation.site, None)
                 return [*self._note_refusal(now_ms, delegation, answer), *self._put_back(now_ms, delegation)]
             case Withdrawn():
                 return self._withdrawn(now_ms, delegation)
@@ -196,6 +211,8 @@ class LimitedControl(DelegatingControl):
             commands += self._decide(now_ms, self._jobs[job_id])
         if self._news or retry:
             commands += self._think_again(now_ms, retry=retry)
+        if self._map_is_due:
+            commands += self._map(now_ms)
         if self._renew_at_ms is not None and self._renew_at_ms <= now_ms:
             commands += self._renew(now_ms)
         return commands
@@ -214,13 +231,14 @@ class LimitedControl(DelegatingControl):
             return wanted
         job_id = delegation.job.job_id
         sites = [site for site in range(len(self._nodes)) if not delegation.avoids(site, now_ms)]
-        self._patience_ms.pop(job_id, None)
+        self._wait_no_more(delegation)
         if not sites:
             return self._put_back(now_ms, delegation)
         self._patience_ms[job_id] = now_ms + self._retry_ms
         delegation.state = ASKING
         # What is still said of the last attempt (its start, beside its end) is of no concern any more.
         delegation.number += 1
+        delegation.mapped = None
         delegation.quotes, delegation.quoted_ms = {}, {}
         delegation.asked = set(sites)
         return [self._ask(now_ms, delegation, site, whole=True) for site in sites]
@@ -231,7 +249,8 @@ class LimitedControl(DelegatingControl):
         self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
         job = delegation.job
         length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
-        return ToSite(site, RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id))
+        told = msgspec.structs.replace(job, estimate_ms=length_ms) if self.policy.maps else None
+        return ToSite(site, RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id, job=told))
 
     def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
         """Return how long a job's data keeps a site that it starts on at an instant; None if it cannot come there."""
@@ -251,6 +270,7 @@ class LimitedControl(DelegatingControl):
             return []
         if not number:
             delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
+            self._map_is_due |= self.policy.maps and delegation.state == BACKLOG
             return self._consider_move(now_ms, site, delegation, quote)
         if delegation.state != ASKING or number != delegation.number:
             return []
@@ -260,7 +280,9 @@ class LimitedControl(DelegatingControl):
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
-        del self._patience_ms[delegation.job.job_id]
+        self._wait_no_more(delegation)
+        if self.policy.maps:
+            return self._put_back(now_ms, delegation)
         job, quotes = delegation.job, delegation.quotes
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
         delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
@@ -273,19 +295,104 @@ class LimitedControl(DelegatingControl):
         if site is not None:
             return self._delegate(now_ms, delegation, site)
         end_ms, site = self._earliest_end(now_ms, delegation, delay_ms)
-        sends = delegation.sends, delegation.submit_ms, now_ms
-        for_parts = {s: count if quotes[s].takes_parts else 0 for s, count in free.items()}
-        split = self._one_job.split(job, delegation.sensitivity, self._not_asked(for_parts), *sends)
-        if split is not None:
-            fragments, length_ms = split
-            if end_ms is None or not self.policy.adaptive or now_ms + length_ms < end_ms:
-                delegation.state, delegation.awaited = SPLIT, None
-                delegation.number += 1
-                return [*self._attempts.begin(now_ms, job, delegation.number, fragments, length_ms)]
+        split = self._split_now(now_ms, delegation, quotes)
+        if split is not None and (end_ms is None or not self.policy.adaptive or now_ms + split[1] < end_ms):
+            return self._begin(now_ms, delegation, *split)
         waits = split is None and self._awaits(now_ms, delegation, end_ms)
         if site is None or waits:
             return self._put_back(now_ms, delegation)
         return self._delegate(now_ms, delegation, site, end_ms)
+
+    def _split_now(
+        self,
+        now_ms: int,
+        delegation: Delegation,
+        quotes: Mapping[int, Quoted],
+        taken: Mapping[int, int] = MappingProxyType({}),
+    ) -> tuple[Fragments, int] | None:
+        """Return how a job would be split over the quoted nodes that are not taken, and how long it would be then."""
+        left = {s: quote.free - taken.get(s, 0) for s, quote in quotes.items() if quote.takes_parts}
+        free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
+        sends = delegation.sends, delegation.submit_ms, now_ms
+        return self._one_job.split(delegation.job, delegation.sensitivity, free, *sends)
+
+    def _begin(self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int) -> list[GridCommand]:
+        """Ask sites for the nodes of a job on several of them."""
+        delegation.state, delegation.awaited = SPLIT, None
+        delegation.number += 1
+        return [*self._attempts.begin(now_ms, delegation.job, delegation.number, fragments, length_ms)]
+
+    def _map(self, now_ms: int) -> list[GridCommand]:
+        """Map all that has no place over the sites, and send on what is to go now."""
+        self._map_is_due = False
+        waiting = [one for one in self._jobs.values() if one.state == BACKLOG][:MOST_MAPPED]
+        last = self._last_quoted(waiting)
+        quotes = {site: one.quotes[site] for site, one in last.items()}
+        ready_ms = [self._ready_ms(now_ms, site, quotes.get(site)) for site in range(len(self._nodes))]
+        takes_parts = [site in quotes and quotes[site].takes_parts for site in range(len(self._nodes))]
+        jobs = [self._to_map(now_ms, one, last, quotes) for one in waiting]
+        places = map_over_sites(jobs, ready_ms, takes_parts, self.policy.selection)
+        commands: list[GridCommand] = []
+        taken: dict[int, int] = {}
+        for one, job, place in zip(waiting, jobs, places, strict=True):
+            one.mapped = place
+            if place is not None and place.site != SEVERAL and self._goes_now(now_ms, one, place):
+                taken[place.site] = taken.get(place.site, 0) + job.offers[place.site].nodes
+                one.hurried = place.start_ms <= now_ms
+                commands += self._delegate(now_ms, one, place.site, place.end_ms)
+        for one, place in zip(waiting, places, strict=True):
+            if place is not None and place.site == SEVERAL and place.start_ms <= now_ms:
+                split = self._split_now(now_ms, one, quotes, taken)
+                # In more parts, as others have taken nodes, it may take longer than it was mapped for.
+                if split is not None and now_ms + split[1] <= place.end_ms:
+                    commands += self._begin(now_ms, one, *split)
+        return commands
+
+    @staticmethod
+    def _last_quoted(waiting: Iterable[Delegation]) -> dict[int, Delegation]:
+        """Return for which of some jobs each site was asked last of all that it has answered."""
+        last: dict[int, Delegation] = {}
+        for one in waiting:
+            for site, quote in one.quotes.items():
+                if site not in last or quote.quote_id > last[site].quotes[site].quote_id:
+                    last[site] = one
+        return last
+
+    def _ready_ms(self, now_ms: int, site: int, last: Quoted | None) -> list[int]:
+        """Return when the nodes of a site have nothing to run, as it has said last; now, if it does not say that."""
+        if last is None:
+            return []
+        ready = last.ready or ((now_ms, self._nodes[site]),)
+        return [max(now_ms, instant) for instant, nodes in ready for _ in range(nodes)][: self._nodes[site]]
+
+    def _to_map(
+        self, now_ms: int, delegation: Delegation, last: Mapping[int, Delegation], quotes: Mapping[int, Quoted]
+    ) -> JobToMap:
+        """Return what the mapping knows of a job.
+
+        The start that a site has quoted counts as long as that has said nothing newer of itself.
+        """
+        job, offers = delegation.job, dict[int, SiteOffer]()
+        for site, quote in delegation.quotes.items():
+            if quote.start_ms is None or delegation.avoids(site, now_ms):
+                continue
+            if self._delay_ms(delegation, site, max(now_ms, quote.start_ms)) is None:
+                continue
+            is_new = delegation.quoted_ms[site] == last[site].quoted_ms[site]
+            start_ms = max(now_ms, quote.start_ms) if is_new else now_ms
+            offers[site] = SiteOffer(start_ms, quote.nodes or job.width, self._length_ms(delegation, site))
+        split = self._split_now(now_ms, delegation, quotes)
+        return JobToMap(job.width, offers, None if split is None else split[1])
+
+    @staticmethod
+    def _length_ms(delegation: Delegation, site: int) -> int:
+        """Return how long a site expects a job to take; its estimate, if it does not say that."""
+        quote = delegation.quotes.get(site)
+        return delegation.job.estimate_ms if quote is None or quote.length_ms is None else quote.length_ms
+
+    def _goes_now(self, now_ms: int, delegation: Delegation, place: PlannedPlace) -> bool:
+        """Whether a job is sent to the site that it is mapped to: to start, or to queue where others do."""
+        return place.start_ms <= now_ms or delegation.quotes[place.site].queued > 0
 
     def _awaits(self, now_ms: int, delegation: Delegation, alone_ms: int | None) -> bool:
         """Return whether a job waits for nodes of several sites that are to come, rather than at one site."""
@@ -337,8 +444,10 @@ class LimitedControl(DelegatingControl):
         job = delegation.job
         if delay_ms:
             job = msgspec.structs.replace(job, estimate_ms=job.estimate_ms + delay_ms)
-        delegation.state, delegation.site, delegation.awaited = WAITING, site, None
-        delegation.end_ms = now_ms + job.estimate_ms if end_ms is None else end_ms
+        delegation.state, delegation.site, delegation.awaited, delegation.mapped = WAITING, site, None, None
+        if end_ms is None:
+            end_ms = now_ms + (self._length_ms(delegation, site) if self.policy.maps else job.estimate_ms)
+        delegation.end_ms = end_ms
         delegation.number += 1
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
@@ -360,14 +469,23 @@ class LimitedControl(DelegatingControl):
         return self._ask_all(now_ms, delegation) if outcome is None else self._done(delegation, outcome)
 
     def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
-        """Ask for jobs that found no place, and for those that wait elsewhere than where something has changed."""
+        """Ask for jobs that found no place, and for those that wait elsewhere than where something has changed.
+
+        Of those that are mapped the first stands for all: a site tells with each quote how it is itself.
+        """
         news = sorted(self._news)
         self._news = {}
         commands: list[GridCommand] = []
         looks = LOOKS
+        mapped = [one for one in self._jobs.values() if one.state == BACKLOG and one.mapped is not None]
+        for site in range(len(self._nodes)) if retry else news:
+            first = next((one for one in mapped if not one.avoids(site, now_ms)), None)
+            commands += [] if first is None else [self._ask(now_ms, first, site, whole=False)]
         for delegation in list(self._jobs.values()):
             if looks == 0:
                 break
+            if delegation.state == BACKLOG and delegation.mapped is not None:
+                continue
             if delegation.state == BACKLOG:
                 looks -= 1
                 commands += self._ask_all(now_ms, delegation)
@@ -396,7 +514,12 @@ class LimitedControl(DelegatingControl):
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
-        """Whether a job that starts at a site now ends sooner than where it waits, with its data, if it has any."""
+        """Whether a job that starts at a site now ends sooner than where it waits.
+
+        That is so unless it has data to wait for, or the sites differ.
+        """
+        if self.policy.maps:
+            return now_ms + self._length_ms(delegation, site) < delegation.end_ms
         if not self._one_job.moves_data:
             return True
         delay_ms = self._delay_ms(delegation, site, now_ms)

@@ -8,6 +8,7 @@ import msgspec
 
 from gridweave.grid.control.awaiting import Awaited
 from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
+from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.refusals import SiteRefusals
 from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text
 from gridweave.site.job import Job
@@ -29,6 +30,8 @@ def delegated_forecast(
         if delegation.awaited is not None:
             said = f"{_awaited(now_ms, delegation.awaited, names)}; the sites are asked again {again}"
             return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
+        if delegation.mapped is not None:
+            return _mapped(known, delegation, delegation.mapped, names)
         who = "those that may be" if delegation.refusals else "all"
         return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
     name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
@@ -71,6 +74,22 @@ def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: S
     if refusals is not None:
         reason += f"; {_refused(asked_ms, refusals)}"
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
+
+
+def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names: Sequence[str]) -> Forecast:
+    """Return for what a job waits that has been mapped over the sites with all others."""
+    start, where = when_text(max(place.start_ms, known.now_ms), known.now_ms), "several sites together"
+    quote = delegation.quotes.get(place.site)
+    if quote is not None:
+        name, nodes = names[place.site], quote.nodes or delegation.job.width
+        known, where = msgspec.structs.replace(known, places=((name, nodes),)), name
+    said = f"of all ways to map what waits over the sites, the one that was chosen starts it {start} on {where}"
+    return msgspec.structs.replace(
+        known,
+        start_ms=max(place.start_ms, known.now_ms),
+        length_ms=place.end_ms - place.start_ms,
+        reason=f"{said}; that is worked out anew whenever something changes",
+    )
 
 
 def _awaited(now_ms: int, awaited: Awaited, names: Sequence[str]) -> str:

@@ -188,6 +188,25 @@ class AsksBatchSystem(Protocol):
         """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
 
 
+class ExpectedRun(NamedTuple):
+    """How a job would run that were submitted now, as is expected."""
+
+    start_ms: int
+    nodes: int
+    length_ms: int
+
+
+@runtime_checkable
+class ExpectsTimes(Protocol):
+    """What `SiteCore` asks besides of a discipline whose jobs run for other times than they say, or on other nodes."""
+
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        """Return how a job would run that were submitted now; None if it never could."""
+
+    def expected_ends(self, now_ms: int) -> list[int]:
+        """Return when each node in service is expected to have nothing to run; an instant that has passed: now."""
+
+
 class Eviction(NamedTuple):
     """A running job that was put back into the queue: what `gridweave.site.messages.EvictJob` says of it."""
 

@@ -35,7 +35,7 @@ from gridweave.site.disciplines.heterogeneous.running import (
 )
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
-from gridweave.site.disciplines.protocol import Eviction
+from gridweave.site.disciplines.protocol import Eviction, ExpectedRun
 from gridweave.site.explain import SiteReason, ahead_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
@@ -175,6 +175,7 @@ class Heterogeneous:
         for row, one in enumerate(queue.jobs):
             one.planned_ms = int(mapped.start_ms[row])
             machines = mapped.machines[row]
+            one.planned_on, one.planned_length_ms = len(machines), int(mapped.end_ms[row] - mapped.start_ms[row])
             claimed[list(machines)] = mapped.ready_ms[list(machines)]
             if one.planned_ms == now_ms:
                 team = queue.team_of(int(mapped.team[row]))
@@ -419,13 +420,31 @@ class Heterogeneous:
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now on the lowest level would start, by the mapping of all that waits."""
         asked = Job(job_id=_ASKED, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
-        twin = self.aside()
-        if self.why_never(asked) is not None:
+        expected = self.expected_run(now_ms, asked)
+        return None if expected is None else expected.start_ms
+
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        """Return how a job would run that were submitted now, by the mapping of all that waits."""
+        if self.why_never(job) is not None:
             return None
-        twin.submit(now_ms, asked)
-        if any(job.job_id == _ASKED for job in twin.run_pass(now_ms)):
-            return now_ms
-        return twin._waiting[_ASKED].planned_ms
+        twin = self.aside()
+        twin.submit(now_ms, msgspec.structs.replace(job, job_id=_ASKED))
+        twin.run_pass(now_ms)
+        run = twin._runs.get(_ASKED)
+        if run is not None:
+            return ExpectedRun(now_ms, len(run.machines), run.expected_ms - now_ms)
+        one = twin._waiting[_ASKED]
+        if one.planned_ms is None or one.planned_ms == _NEVER:
+            return None
+        return ExpectedRun(one.planned_ms, one.planned_on, one.planned_length_ms)
+
+    def expected_ends(self, now_ms: int) -> list[int]:
+        """Return when each machine in service is expected to have nothing to run."""
+        ends_ms = dict.fromkeys((machine for machine in range(self._site.nodes) if machine not in self._site.out), 0)
+        for run in self._runs.values():
+            if run.paused_ms is None:
+                ends_ms.update(dict.fromkeys(run.machines, max(run.expected_ms, now_ms + 1)))
+        return list(ends_ms.values())
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier."""

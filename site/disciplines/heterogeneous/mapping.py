@@ -41,7 +41,7 @@ class Mapped(NamedTuple):
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         `NEVER_MS` for a job that can run nowhere.
     machines : tuple of tuple of int
-        The machines of each job, one if it runs alone; none if it can run nowhere.
+        The machines of each job, one if it runs alone, the first of several of a class; none if it can run nowhere.
     team : numpy.ndarray of int64, shape (n,)
         The team of a job that runs on one; -1 if it runs alone.
     ready_ms : numpy.ndarray of int64, shape (m,)
@@ -96,6 +96,8 @@ def map_to(
     algorithm: str = "pjs",
     profit: str = "end",
     rng: Generator | None = None,
+    taken: npt.ArrayLike | None = None,
+    from_ms: npt.ArrayLike | None = None,
 ) -> Mapped:
     """Map jobs to machines and teams.
 
@@ -117,6 +119,11 @@ def map_to(
         One of `PROFITS`, for ``pjs`` and ``gsa``.
     rng : numpy.random.Generator, optional
         From which ``gsa`` draws.
+    taken : array_like of int, shape (kinds, classes), optional
+        How many machines of a class a job takes that runs there, at most all of them; 1 if nothing is said. Not for
+        ``gsa``, and neither is the next.
+    from_ms : array_like of int, shape (kinds, classes), optional
+        Before which it does not start there, though the machines are ready.
 
     Returns
     -------
@@ -125,7 +132,7 @@ def map_to(
     Raises
     ------
     OptionError
-        If an algorithm or a profit is not known, or ``gsa`` has nothing to draw from.
+        If an algorithm or a profit is not known, or ``gsa`` has nothing to draw from, or too much is said for it.
 
     Examples
     --------
@@ -141,11 +148,21 @@ def map_to(
     anneals = algorithm == "gsa"
     if anneals and rng is None:
         raise OptionError("rng", "is missing; the algorithm gsa draws from a seeded generator")
+    if anneals and not (taken is None and from_ms is None):
+        raise OptionError("algorithm", "is gsa, which gives each job one machine of a class, as soon as that is ready")
     ready, kinds, alone = (np.ascontiguousarray(values, np.int64) for values in (ready_ms, kind, alone_ms))
     n_teams = len(machines.team_width)
     team = np.full((len(alone), n_teams), NEVER_MS) if team_ms is None else np.ascontiguousarray(team_ms, np.int64)
     counts = np.bincount(kinds, minlength=len(alone)) if len(kinds) else np.zeros(len(alone), np.int64)
-    jobs = JobKinds(alone, team, kinds, _bounds(counts), np.argsort(kinds, kind="stable").astype(np.int64))
+    jobs = JobKinds(
+        alone_ms=alone,
+        team_ms=team,
+        taken=np.ones_like(alone) if taken is None else np.ascontiguousarray(taken, np.int64),
+        from_ms=np.zeros_like(alone) if from_ms is None else np.ascontiguousarray(from_ms, np.int64),
+        kind=kinds,
+        first=_bounds(counts),
+        rows=np.argsort(kinds, kind="stable").astype(np.int64),
+    )
     desk = _desk(machines, ready, len(kinds), len(alone))
     total_ms = map_jobs(jobs, machines, desk, parallel.PJS if anneals else ALGORITHMS[algorithm], PROFITS[profit])
     if rng is not None and anneals and (desk.best.place != UNMAPPED).any():
@@ -198,7 +215,7 @@ def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: Int
 
 def _desk(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingDesk:
     widest = int(machines.team_width.max(initial=0))
-    largest = int(np.diff(machines.cluster_first).max(initial=0))
+    largest = max(int(np.diff(bounds).max(initial=0)) for bounds in (machines.cluster_first, machines.first))
     best, base, trial, other = (_empty_mapping(ready_ms, n_jobs, widest) for _ in range(4))
     scratch = Scratch(np.zeros(len(ready_ms), np.int64), *np.zeros((3, n_kinds), np.int64))
     return MappingDesk(best, base, trial, other, scratch, np.zeros(largest, np.int64))

@@ -28,6 +28,8 @@ class WaitingJob(msgspec.Struct, kw_only=True):
         For which job that was, and why.
     planned_ms : int, optional
         Its start by the last mapping.
+    planned_length_ms, planned_on : int
+        For how long, and on how many machines.
     """
 
     job: Job
@@ -37,6 +39,8 @@ class WaitingJob(msgspec.Struct, kw_only=True):
     evicted_ms: int | None = None
     why_evicted: str = ""
     planned_ms: int | None = None
+    planned_length_ms: int = 0
+    planned_on: int = 0
 
 
 class JobOnMachines(msgspec.Struct, kw_only=True):

@@ -9,7 +9,7 @@ import pytest
 
 from builders import random_grid_jobs, to_workload
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.policy import GridPolicy
+from gridweave.grid.policy import MAPPINGS, GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.workload.table import Workload
@@ -38,7 +38,7 @@ def random_policy(rng: np.random.Generator, control: str = "full") -> GridPolicy
         order=pick(rng, ORDERS),
         backfill=pick(rng, ("easy", "easy", "none", "conservative")),
         head_reservation=pick(rng, ("anywhere", "anywhere", "single-site", "nothing")),
-        selection=pick(rng, SELECTIONS),
+        selection=pick(rng, (*SELECTIONS, *MAPPINGS) if control == "limited" else SELECTIONS),
         overhead=pick(rng, OVERHEADS),
         lower_bound=pick(rng, (0, 0, 3)),
         max_fragments=pick(rng, TABLES),

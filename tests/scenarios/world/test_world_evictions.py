@@ -87,4 +87,8 @@ def test_nothing_that_must_never_happen_does_where_jobs_are_evicted(
         play_troubled(
             drawn(seed, jobs=60), [NODES, 8, NODES], [evicting(evicted), SitePolicy(), evicting()], seed, control
         )
+    if control == "limited":
+        play_troubled(
+            drawn(2, jobs=60), [NODES, 8, NODES], [evicting(evicted), SitePolicy(), evicting()], 2, control, "pjs"
+        )
     assert any(of_grid for _, of_grid in seen), "jobs of the grid are evicted too"

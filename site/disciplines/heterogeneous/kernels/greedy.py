@@ -7,6 +7,8 @@ Jobs of one *kind* take equally long on each machine, and machines of one *class
 of kinds by classes. Where nothing is alike, each job is a kind and each machine a class. Jobs of a kind are mapped in
 the order of their rows. Of alike machines the one that is ready first is taken, and of those the lowest number.
 
+A job may take several machines of one class. So jobs are mapped to the sites of a grid: the nodes of each are a class.
+
 min-min and min-max keep the best class of each kind. As a machine only ever becomes ready later, what was the best
 class of a kind stays so until a machine of that very class is given a job: nothing else is worked out again.
 """
@@ -38,6 +40,10 @@ class JobKinds(NamedTuple):
         How long a job of a kind is expected to take on one machine of a class; `NEVER_MS` if it cannot run there.
     team_ms : numpy.ndarray of int64, shape (kinds, teams)
         The same on a team.
+    taken : numpy.ndarray of int64, shape (kinds, classes)
+        How many machines of a class a job takes that runs on it, at most all of them.
+    from_ms : numpy.ndarray of int64, shape (kinds, classes)
+        Before which it does not start there, though the machines are ready.
     kind : numpy.ndarray of int64, shape (n,)
         Of each job.
     first : numpy.ndarray of int64, shape (kinds + 1,)
@@ -48,6 +54,8 @@ class JobKinds(NamedTuple):
 
     alone_ms: IntArray
     team_ms: IntArray
+    taken: IntArray
+    from_ms: IntArray
     kind: IntArray
     first: IntArray
     rows: IntArray
@@ -88,7 +96,8 @@ class Mapping(NamedTuple):
     end_ms : numpy.ndarray of int64, shape (n,)
         When each job is expected to end.
     place : numpy.ndarray of int64, shape (n,)
-        Its machine, or the number of machines plus its team; `UNMAPPED` if it has none.
+        Its machine (the first of several of a class), or the number of machines plus its team; `UNMAPPED` if it has
+        none.
     team : numpy.ndarray of int64, shape (n, widest)
         The machines of a job that runs on a team, as many as that is wide.
     """
@@ -152,7 +161,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
         if kind < 0:
             return total
         c, end_ms = scratch.best_class[kind], scratch.best_ms[kind]
-        _give(machines, plan, scratch, jobs.rows[scratch.next_row[kind]], c, end_ms)
+        _give(machines, plan, scratch, jobs.rows[scratch.next_row[kind]], c, jobs.taken[kind, c], end_ms)
         total += end_ms
         scratch.next_row[kind] = _next_row(jobs, plan, kind, scratch.next_row[kind])
         for other in range(len(jobs.alone_ms)):
@@ -167,27 +176,44 @@ def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratc
     for row in range(len(jobs.kind)):
         if plan.place[row] != UNMAPPED:
             continue
-        times = jobs.alone_ms[jobs.kind[row]]
+        kind = jobs.kind[row]
+        times = jobs.alone_ms[kind]
         best: Int = -1
         least: Int = NEVER_MS
+        best_ms: Int = NEVER_MS
         for c in range(len(times)):
             if times[c] == NEVER_MS:
                 continue
             value = times[c] if rule == BEST_ASSIGNMENT else 0
-            if best < 0 or value < least or (value == least and _is_before(machines, plan, scratch, c, best)):
-                best, least = c, value
+            start_ms = _start_ms(jobs, machines, plan, scratch, kind, c)
+            is_before = start_ms < best_ms or (start_ms == best_ms and _is_lower(machines, scratch, c, best))
+            if best < 0 or value < least or (value == least and is_before):
+                best, least, best_ms = c, value, start_ms
         if best >= 0:
-            end_ms = plan.ready_ms[scratch.heap[machines.first[best]]] + times[best]
-            _give(machines, plan, scratch, row, best, end_ms)
+            end_ms = best_ms + times[best]
+            _give(machines, plan, scratch, row, best, jobs.taken[kind, best], end_ms)
             total += end_ms
     return total
 
 
 @kernel_part
-def _is_before(machines: MachineArrays, plan: Mapping, scratch: Scratch, one: Int, other: Int) -> bool:
-    """Whether the first machine of a class is ready before that of another; the lower number at one instant."""
-    a, b = scratch.heap[machines.first[one]], scratch.heap[machines.first[other]]
-    return _goes_before(a, b, plan.ready_ms)
+def _is_lower(machines: MachineArrays, scratch: Scratch, one: Int, other: Int) -> bool:
+    """Whether the first machine of a class has a lower number than that of another."""
+    lower: bool = scratch.heap[machines.first[one]] < scratch.heap[machines.first[other]]
+    return lower
+
+
+@kernel_part
+def _start_ms(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, kind: Int, c: Int) -> Int:
+    """Return when a job of a kind would start on a class, as its machines are now."""
+    first, end, count = machines.first[c], machines.first[c + 1], jobs.taken[kind, c]
+    if count == 1:
+        ready_ms = plan.ready_ms[scratch.heap[first]]
+    else:
+        _take_first(scratch.heap, first, end, count, plan.ready_ms)
+        ready_ms = plan.ready_ms[scratch.heap[end - count]]
+        _make_heap(scratch.heap, first, end, plan.ready_ms)
+    return max(ready_ms, jobs.from_ms[kind, c])
 
 
 @kernel_part
@@ -206,12 +232,9 @@ def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: 
         length_ms = jobs.alone_ms[kind, c]
         if length_ms == NEVER_MS:
             continue
-        machine = scratch.heap[machines.first[c]]
-        end_ms = plan.ready_ms[machine] + length_ms
-        best = scratch.best_class[kind]
-        if end_ms < scratch.best_ms[kind] or (
-            end_ms == scratch.best_ms[kind] and machine < scratch.heap[machines.first[best]]
-        ):
+        end_ms = _start_ms(jobs, machines, plan, scratch, kind, c) + length_ms
+        best_ms, best = scratch.best_ms[kind], scratch.best_class[kind]
+        if end_ms < best_ms or (end_ms == best_ms and _is_lower(machines, scratch, c, best)):
             scratch.best_ms[kind], scratch.best_class[kind] = end_ms, c
 
 
@@ -233,11 +256,28 @@ def _next_kind(jobs: JobKinds, scratch: Scratch, rule: Int) -> Int:
 
 
 @kernel_part
-def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c: Int, end_ms: Int) -> None:
-    """Give a job to the first machine of a class."""
-    machine = scratch.heap[machines.first[c]]
-    plan.place[row], plan.end_ms[row], plan.ready_ms[machine] = machine, end_ms, end_ms
-    _sink(scratch.heap, machines.first[c], machines.first[c + 1], machines.first[c], plan.ready_ms)
+def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c: Int, count: Int, end_ms: Int) -> None:
+    """Give a job to the first machines of a class."""
+    first, end = machines.first[c], machines.first[c + 1]
+    machine = scratch.heap[first]
+    plan.place[row], plan.end_ms[row] = machine, end_ms
+    if count == 1:
+        plan.ready_ms[machine] = end_ms
+        _sink(scratch.heap, first, end, first, plan.ready_ms)
+        return
+    _take_first(scratch.heap, first, end, count, plan.ready_ms)
+    for place in range(end - count, end):
+        plan.ready_ms[scratch.heap[place]] = end_ms
+    _make_heap(scratch.heap, first, end, plan.ready_ms)
+
+
+@kernel_part
+def _take_first(heap: IntArray, first: Int, end: Int, count: Int, ready_ms: IntArray) -> None:
+    """Have the machines that are ready first stand behind the others, the very first at the end, out of the heap."""
+    for taken in range(count):
+        last = end - 1 - taken
+        heap[first], heap[last] = heap[last], heap[first]
+        _sink(heap, first, last, first, ready_ms)
 
 
 @kernel_part

@@ -43,7 +43,7 @@ class MappingDesk(NamedTuple):
         The machines with what has been given to teams so far; that with a job more; and a second mapping of it.
     scratch : Scratch
     reach : numpy.ndarray of int64
-        As long as the largest cluster.
+        As long as the largest cluster, and the largest class.
     """
 
     best: Mapping
@@ -156,11 +156,12 @@ def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind:
         length_ms = jobs.alone_ms[kind, c]
         if length_ms == NEVER_MS:
             continue
-        ready_ms = NEVER_MS if profit == BY_END else 0
+        start_ms: Int = 0
         if profit == BY_END:
-            for at in range(machines.first[c], machines.first[c + 1]):
-                ready_ms = min(ready_ms, desk.base.ready_ms[machines.by_class[at]])
-        best = min(best, ready_ms + length_ms)
+            first, size = machines.first[c], machines.first[c + 1] - machines.first[c]
+            ready_ms = _all_ready_ms(machines.by_class, first, size, jobs.taken[kind, c], desk)
+            start_ms = max(ready_ms, jobs.from_ms[kind, c])
+        best = min(best, start_ms + length_ms)
     return best
 
 
@@ -188,24 +189,39 @@ def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, k
 
 @kernel
 def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
-    """Return when a team is ready; its machines, those of its cluster that are ready first, stand first in the reach.
+    """Return when a team is ready; its machines, those of its cluster that are so first, stand first in the reach."""
+    cluster = machines.team_cluster[team]
+    first = machines.cluster_first[cluster]
+    size = machines.cluster_first[cluster + 1] - first
+    ready_ms: Int = _all_ready_ms(machines.members, first, size, machines.team_width[team], desk)
+    return ready_ms
+
+
+@kernel
+def _all_ready_ms(group: npt.NDArray[np.int64], first: Int, size: Int, count: Int, desk: MappingDesk) -> Int:
+    """Return when so many machines of a group are ready; those that are so first stand first in the reach.
 
     Of machines that are ready at one instant the lowest are taken.
     """
-    cluster, width = machines.team_cluster[team], machines.team_width[team]
-    first = machines.cluster_first[cluster]
-    size = machines.cluster_first[cluster + 1] - first
     ready_ms = desk.base.ready_ms
+    if count == 1:
+        desk.reach[0] = group[first]
+        for place in range(first + 1, first + size):
+            one, two = group[place], desk.reach[0]
+            if ready_ms[one] < ready_ms[two] or (ready_ms[one] == ready_ms[two] and one < two):
+                desk.reach[0] = one
+        only_ms: Int = ready_ms[desk.reach[0]]
+        return only_ms
     for place in range(size):
-        desk.reach[place] = machines.members[first + place]
-    for place in range(width):
+        desk.reach[place] = group[first + place]
+    for place in range(count):
         best = place
         for other in range(place + 1, size):
             one, two = desk.reach[other], desk.reach[best]
             if ready_ms[one] < ready_ms[two] or (ready_ms[one] == ready_ms[two] and one < two):
                 best = other
         desk.reach[place], desk.reach[best] = desk.reach[best], desk.reach[place]
-    last_ms: Int = ready_ms[desk.reach[width - 1]]
+    last_ms: Int = ready_ms[desk.reach[count - 1]]
     return last_ms
 
 

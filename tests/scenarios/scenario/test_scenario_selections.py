@@ -1,0 +1,50 @@
+"""The selections of the meta-scheduler over sites that differ, as docs/control.md compares them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gridweave.errors import ScenarioError
+from gridweave.grid.policy import MAPPINGS
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.run import run_built
+
+PAGE = Path(__file__).parents[3] / "docs" / "control.md"
+SECTION = PAGE.read_text().split("## Mapped over sites")[1].split("\n## ")[0]
+NUMBER = r"([\d,.]+)"
+ROWS = re.findall(rf"^\| (`[^|]*) \| {NUMBER} \| {NUMBER} \| {NUMBER} \|$", SECTION, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of the scenario on the page."""
+    path = tmp_path_factory.mktemp("selections") / "differ.toml"
+    path.write_text(SECTION.split("```toml\n")[1].split("```")[0])
+    return path
+
+
+def test_the_figures_on_the_page_are_those_of_its_scenario(scenario: Path) -> None:
+    """Each selection is compared, and waits, response times and messages are as the page says; SJS has the best."""
+    art_ms: dict[str, float] = {}
+    for names, *figures in ROWS:
+        for name in re.findall(r"[a-z-]+", names):
+            result = run_built(build_scenario(scenario, [f"grid.selection={name}"]))
+            metrics, sent = result.metrics(), result.world.messages / len(result.workload)
+            found = [f"{metrics.awt_ms / 1000:,.0f}", f"{metrics.art_ms / 1000:,.0f}", f"{sent:.1f}"]
+            assert found == figures, name
+            assert (result.n_fragments == 1).all()
+            art_ms[name] = metrics.art_ms
+    assert set(MAPPINGS) < set(art_ms)
+    assert art_ms["pjs"] == art_ms["sjs"] == min(art_ms.values())
+
+
+def test_such_a_selection_under_another_control_is_told_at_its_place(scenario: Path) -> None:
+    """The file and its line, what was wrong, and what would be right; another fault is told beside it."""
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(scenario, ["grid.control=full", "grid.overhead=-1"])
+    told = str(caught.value)
+    assert "grid.selection: 'pjs' goes by what sites expect of a job when they are asked; it needs control" in told
+    assert "grid.overhead: is -1" in told
