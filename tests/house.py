@@ -35,7 +35,8 @@ COPIED_LINES = 6
 # Decision code: all of these folders, but for those named, which carry decisions out.
 PURE = ("netmodel/", "site/", "grid/", "scenarios/batch/kernels/")
 SHELLS = (
-    *("site/journal/", "site/machine/", "site/service/", "site/batch/slurm/commands.py", "site/batch/service/"),
+    *("site/journal/", "site/machine/", "site/service/", "site/batch/service/"),
+    *(f"site/batch/slurm/{name}.py" for name in ("asking", "commands", "rest", "submit")),
     *("grid/config/", "grid/service/", "grid/gateway/", "grid/web/", "grid/client/"),
 )
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ports import unused_port
+from unix_users import reachable
 
 MISSING = "a real Slurm is not at hand (Debian, as root: apt-get install slurm-wlm munge)"
 
@@ -92,8 +93,8 @@ class SlurmCluster:
         self.wait(lambda: "is UP" in self.run("scontrol", "ping"), "the controller")
 
     def start_node(self, number: int) -> None:
-        """Start the daemon of a node, counted from 0."""
-        self.run("/usr/sbin/slurmd", "-f", str(self.conf), "-N", f"{self.name}{number + 1}")
+        """Start the daemon of a node, counted from 0; jobs of all users find this Python there."""
+        self.run(*reachable(["/usr/sbin/slurmd", "-f", str(self.conf), "-N", f"{self.name}{number + 1}"]))
 
     def kill_controller(self) -> None:
         """Kill the controller as if its machine had failed, once what was cancelled before is written down as that.

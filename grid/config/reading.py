@@ -258,7 +258,7 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
 def _check_whose(site: LiveSiteTable, key: KeyPath, report: FileReport) -> None:
     slurm = site.options.get("slurm")
     if site.discipline == "slurm" and site.launcher.kind == "user":
-        said = "is 'user', and nodes of Slurm run jobs as the account of the site alone; give 'self'"
+        said = "is 'user', and no launcher is on the nodes of Slurm; give 'self', and see submit in docs/slurm.md"
         report.add((*key, "launcher", "kind"), said)
     if slurm is not None and slurm.users and site.launcher.trust == "all":
         report.add((*key, "launcher", "trust"), "is 'all', and users of slurm says whose jobs are taken; leave one out")

@@ -32,7 +32,7 @@ from gridweave.grid.service.actor import MetaActor
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.actor import BatchSiteActor
-from gridweave.site.batch.slurm.commands import Slurm
+from gridweave.site.batch.service.site import check_plan
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.batch.entry import SlurmTable
 from gridweave.site.disciplines.dictionary import entry_of
@@ -441,7 +441,7 @@ def add_site(
 def check_batch_system(site: str, batch: BatchPlan) -> None:
     """Raise InputError, in one line, if the batch system of a site can give it nothing; one that is away may come."""
     try:
-        asyncio.run(Slurm(batch.slurm, Path(batch.folder)).check(filter(None, batch.accounts.values())))
+        asyncio.run(check_plan(batch))
     except InputError as error:
         raise InputError(f"site {site}: {error}") from None
     except UnavailableError as error:
@@ -524,7 +524,7 @@ def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
         poll_s=table.poll_s,
         lease_s=table.lease_s,
         rules=table.rules(machine_rules(site.launcher)),
-        accounts=table.users,
+        users=table.batch_users,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.system import BatchUser
 from gridweave.site.launch import ANY_JOBS, MachineRules
 
 
@@ -22,8 +23,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         As for `KeeperSettings`.
     rules : MachineRules
         Whose jobs the nodes start.
-    accounts : dict of str to str
-        To whose account of the batch system a user's jobs are counted; empty: to the one of the site.
+    users : dict of str to BatchUser
+        As what a user's jobs are submitted; nobody named: all as the site's own.
     """
 
     slurm: SlurmSettings
@@ -33,4 +34,4 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     poll_s: float = 3.0
     lease_s: float = 600.0
     rules: MachineRules = ANY_JOBS
-    accounts: dict[str, str] = {}
+    users: dict[str, BatchUser] = {}

@@ -6,6 +6,7 @@ system under a name that the site has chosen, and that no other allocation ever 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -17,6 +18,13 @@ AllocationState = Literal["waiting", "running", "ended"]
 AllocationEnd = Literal["", "given back", "cancelled", "limit", "memory", "lost"]
 """How an allocation ended: its script did, well; somebody cancelled it in the batch system; its time was up; it used
 more memory than it was given; or by a fault, or for another's sake."""
+
+
+class BatchUser(msgspec.Struct, frozen=True, kw_only=True):
+    """As what a user's jobs are submitted: who pays, and as which Unix account they run; empty: as for the site."""
+
+    account: str = ""
+    runs_as: str = ""
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,10 +40,14 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
         After so long the batch system takes them back.
     script : str
         What runs on the first of them; the nodes are given back when it ends.
+    folder : str
+        Where it works, and what it prints is kept; its account may write there.
     comment : str
         For people who look at the queue of the batch system: whose job it is for.
     account : str
         Who pays, as the batch system knows them; empty: who pays for all of the site.
+    runs_as : str
+        The Unix account that submits it and as which it runs; empty: that of the site.
     options : tuple of str
         Options of the batch system's own, as they stand on its command line.
     """
@@ -44,8 +56,10 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     length_ms: int
     script: str
+    folder: str = "/"
     comment: str = ""
     account: str = ""
+    runs_as: str = ""
     options: tuple[str, ...] = ()
 
 
@@ -65,6 +79,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         Why it waits, or how it ended, in plain words; empty while it runs.
     end : str
         As `AllocationEnd`, once it has ended.
+    runs_as : str
+        The Unix account whose it is; empty: that of the site.
     """
 
     name: str
@@ -73,6 +89,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     end: AllocationEnd = ""
     start_ms: int | None = None
     reason: str = ""
+    runs_as: str = ""
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,14 +134,14 @@ class BatchSystem(Protocol):
     async def submit(self, request: AllocationRequest) -> str:
         """Ask for nodes; return the number of the allocation. InputError: the batch system will not have it."""
 
-    def script(self, command: tuple[str, ...]) -> str:
+    def script(self, command: tuple[str, ...], given: str = "") -> str:
         """Return the script that runs a command once on each node of an allocation, and ends when all have ended.
 
-        Each finds the number of its node, from 0, in ``GRIDWEAVE_NODE``, and that of the allocation in
-        ``GRIDWEAVE_ALLOCATION``.
+        Each finds the number of its node, from 0, in ``GRIDWEAVE_NODE``, that of the allocation in
+        ``GRIDWEAVE_ALLOCATION``, and what is ``given``, one line that nobody else may see, on its standard input.
         """
 
-    async def cancel(self, numbers: tuple[str, ...]) -> None:
+    async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Give allocations back, or take what waits out of the queue; those that have ended are passed over."""
 
 

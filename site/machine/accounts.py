@@ -60,11 +60,7 @@ class Settings(NamedTuple):
         name = self.file.users.get(user) or (user if self.file.same_name else "")
         if not name:
             raise DeniedError(f"user {user!r} has no Unix user on this machine; add it to [users] of {self.path}")
-        account = account_of(name, f"user {user!r}")
-        if account.pw_uid == 0 or account.pw_gid == 0:
-            raise DeniedError(f"user {user!r}: is mapped to {name!r}, who is root here; map an ordinary Unix user")
-        if account.pw_uid == self.service.pw_uid:
-            raise DeniedError(f"user {user!r}: is mapped to {name!r}, as whom the service runs; map another Unix user")
+        account = ordinary_account(name, f"user {user!r}", self.service.pw_uid)
         if user not in self.file.users and account.pw_uid < LEAST_UID:
             raise DeniedError(
                 f"user {user!r}: {name!r} is an account of the system; add it to [users] if that is meant"
@@ -78,6 +74,16 @@ def account_of(name: str, whose: str) -> pwd.struct_passwd:
         return pwd.getpwnam(name)
     except (KeyError, ValueError):
         raise DeniedError(f"{whose}: this machine has no Unix user {name!r}; make it, or name another") from None
+
+
+def ordinary_account(name: str, whose: str, service_uid: int) -> pwd.struct_passwd:
+    """Return a Unix user of this machine that is neither root nor the service."""
+    account = account_of(name, whose)
+    if account.pw_uid == 0 or account.pw_gid == 0:
+        raise DeniedError(f"{whose}: is mapped to {name!r}, who is root here; map an ordinary Unix user")
+    if account.pw_uid == service_uid:
+        raise DeniedError(f"{whose}: is mapped to {name!r}, as whom the service runs; map another Unix user")
+    return account
 
 
 def read_settings(path: str) -> Settings:

@@ -119,11 +119,12 @@ class AgentDriver:
         environment: Mapping[str, str] | None = None,
         keep_ended: int = KEEP_ENDED,
         rules: MachineRules = ANY_JOBS,
+        shared: bool = False,
     ) -> None:
         self.name, self.host = name, host
         self._rules, self._nodes = rules, nodes
         environment = own_environment() if environment is None else environment
-        self.runner = Runner(root, environment, others=bool(rules.launcher))
+        self.runner = Runner(root, environment, others=bool(rules.launcher), shared=shared)
         self._groups: dict[str, str] | None = None
         self._users = ANYONE
         self._report, self._threads, self._keep = report, tuple(threads), keep_ended

@@ -27,6 +27,7 @@ GATE = "gate-open"
 SIGNAL = "signal"
 HEARD = "heard"
 RESERVE = "reserve"
+SHARED = "shared"
 SHIM_LOG = "shim.log"
 NOTICES = "notices"
 USAGE = "usage.json"
@@ -101,12 +102,18 @@ def read_regular(path: Path, offset: int = 0, limit: int = 1 << 20) -> bytes:
         os.close(handle)
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Put a file in place with all its content, or not at all.
+def file_mode(folder: Path) -> int:
+    """Return the mode of files in a folder: its user's alone, or where the sign `SHARED` is, its group's to read."""
+    return 0o640 if (folder / SHARED).exists() else 0o600
+
+
+def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Put a file in place with all its content, or not at all; its mode is that of the folder's files.
 
     It is not forced to the disk: what a power failure takes is the record of processes that it took as well.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    mode = file_mode(path.parent) if mode is None else mode
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
             file.write(data)
@@ -189,13 +196,22 @@ def read_pace(folder: Path) -> Pace | None:
 
 
 def leave(folder: Path, sign: str) -> None:
-    """Leave an empty file as a sign: `GATE`, `HEARD`, `CANCEL_NOW` or `CANCEL_SAVE`."""
+    """Leave an empty file as a sign: `GATE`, `HEARD`, `SHARED`, `CANCEL_NOW` or `CANCEL_SAVE`."""
     (folder / sign).touch(mode=0o600)
+
+
+def close_folder(folder: Path, *, passes: bool = False, shared: bool = False) -> None:
+    """Close a folder to other users, or let them pass through; or leave it shared with its group, as it was made."""
+    if shared:
+        # Whoever is not in the group cannot set the mode without taking the setgid bit away.
+        leave(folder, SHARED)
+    else:
+        folder.chmod(0o711 if passes else 0o700)
 
 
 def reserve(folder: Path, ranks: int) -> None:
     """Set room aside for the last state, so that a disk filled by the job cannot keep it from being written."""
-    handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, file_mode(folder))
     try:
         os.posix_fallocate(handle, 0, 4096 + 1024 * ranks)
     except OSError as error:

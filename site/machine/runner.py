@@ -38,6 +38,7 @@ from gridweave.site.machine.folders import (
     Key,
     Pace,
     check_way,
+    close_folder,
     leave,
     piece_folder,
     piece_key,
@@ -191,6 +192,8 @@ class Runner:
         What every job gets; ``None``: the environment of this process.
     others : bool
         Whether a launcher starts jobs as other users, who must reach their folders in this one.
+    shared : bool
+        Whether the group of the folder reads what is in it.
 
     Raises
     ------
@@ -220,9 +223,11 @@ class Runner:
     finished
     """
 
-    def __init__(self, root: Path, environment: Mapping[str, str] | None = None, *, others: bool = False) -> None:
+    def __init__(
+        self, root: Path, environment: Mapping[str, str] | None = None, *, others: bool = False, shared: bool = False
+    ) -> None:
         self.root = root.absolute()
-        self._others = others
+        self._others, self._shared = others, shared
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._pieces: dict[Key, KnownPiece] = {}
         self._forgotten: dict[Key, None] = {}
@@ -247,7 +252,7 @@ class Runner:
             (self.root / JOBS).mkdir(parents=True, exist_ok=True)
             # Other users pass through to what is their own, and see nothing on the way.
             for folder in (self.root, self.root / JOBS):
-                folder.chmod(0o711 if self._others else 0o700)
+                close_folder(folder, passes=self._others, shared=self._shared)
             if self._others:
                 check_way(self.root)
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -305,7 +310,7 @@ class Runner:
         piece.alone_ms = launch.alone_ms
         try:
             folder.mkdir(exist_ok=True)
-            folder.chmod(0o711 if launch.launcher else 0o700)
+            close_folder(folder, passes=bool(launch.launcher), shared=self._shared)
             write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
         except (ValueError, TypeError, OverflowError) as error:
             right = "texts must be Unicode, and the arguments of a callable what JSON can say"
@@ -364,7 +369,8 @@ class Runner:
         if piece is None:
             piece = self._pieces[key] = KnownPiece(key, folder)
             with contextlib.suppress(OSError):
-                folder.mkdir(mode=0o700)
+                folder.mkdir()
+                close_folder(folder, shared=self._shared)
             self._conclude(piece, "cancelled", " ".join(reason.split()) or "cancelled")
         if piece.ended:
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pwd
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from gridweave.site.machine.cgroups import open_cgroups
 from gridweave.site.machine.folders import piece_folder
 from gridweave.site.machine.runner import Runner
 from gridweave.site.machine.starter import ask_launcher
+from unix_users import have_users
 
 PATIENCE_S = 120.0
 UNIX = {"alice": "gw-test-alice", "bob": "gw-test-bob"}
@@ -152,25 +152,6 @@ class Place:
 
 
 UnixUsers = Callable[..., contextlib.AbstractContextManager[None]]
-
-
-@contextlib.contextmanager
-def have_users(*names: str) -> Iterator[None]:
-    """Have Unix users on this machine for a while, or skip."""
-    if os.getuid() != 0:
-        pytest.skip("attacks by jobs are skipped: only root can run jobs as other users")
-    made = []
-    try:
-        for name in names:
-            with contextlib.suppress(KeyError):
-                pwd.getpwnam(name)
-                continue
-            subprocess.run(["useradd", "--no-create-home", "--home-dir", "/", name], check=True)
-            made.append(name)
-        yield
-    finally:
-        for name in made:
-            subprocess.run(["userdel", name], check=False, capture_output=True)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import os
 import pwd
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from gridweave.grid.service.state import STATE, LocalGridState
 from gridweave.site.job import JobRecord
 from gridweave.site.launch import Call
 from gridweave.site.machine.cgroups import open_cgroups
+from unix_users import ROOT, reachable
 
 if TYPE_CHECKING:
     from conftest import UnixUsers
@@ -42,7 +42,6 @@ PATIENCE_S = 300.0
 GROUP = "gridweave-test-grid"
 SERVICE = "gw-test-service"
 USERS = {"alice": "gw-test-alice", "bob": "gw-test-bob"}
-ROOT = Path(__file__).parent.parent.parent
 PYTHON = "/usr/bin/python3"
 
 GRID = """
@@ -154,26 +153,6 @@ class OthersGrid:
             self.launcher.wait()
             open_cgroups(GROUP).parent.remove()
             shutil.rmtree(self.temp, ignore_errors=True)
-
-
-def reachable(command: list[str]) -> list[str]:
-    """Return a command that sees this Python and these sources, though they may be in a folder closed to others."""
-    lines = ["set -e", "mount --make-rprivate /", "spare=$(mktemp -d)"]
-    wanted = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
-    closed: dict[Path, list[Path]] = {}
-    for path in sorted(wanted):
-        for parent in reversed(path.parents):
-            if not parent.stat().st_mode & stat.S_IXOTH:
-                closed.setdefault(parent, []).append(path)
-                break
-    for parent, paths in closed.items():
-        for number, path in enumerate(paths):
-            lines.append(f"mkdir $spare/{number}; mount --bind {shlex.quote(str(path))} $spare/{number}")
-        lines.append(f"mount -t tmpfs -o mode=755 none {shlex.quote(str(parent))}")
-        for number, path in enumerate(paths):
-            place = shlex.quote(str(path))
-            lines.append(f"mkdir -p {place}; mount --move $spare/{number} {place}; rmdir $spare/{number}")
-    return ["unshare", "--mount", "sh", "-c", "; ".join([*lines, "rmdir $spare", 'exec "$@"']), "sh", *command]
 
 
 def _until(holds: object) -> None:

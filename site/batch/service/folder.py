@@ -1,22 +1,30 @@
-"""The folder that a site shares with the nodes of its batch system: what lies where in it."""
+"""The folder that a site shares with the nodes of its batch system: what lies where in it, and whose that is."""
 
 from __future__ import annotations
 
+import contextlib
+import hmac
+import os
+import pwd
 import secrets
 import shutil
+import stat
 from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.site.batch.service.owned import OwnedPiece
 from gridweave.site.disciplines.protocol import PILOT
-from gridweave.site.launch import MachineRules
-from gridweave.site.machine.folders import Key, piece_folder, write_whole
+from gridweave.site.machine.accounts import DeniedError, ordinary_account
+from gridweave.site.machine.folders import Key, check_way, piece_folder, write_whole
 from gridweave.site.service.calls import SECRET_BYTES
 
 KEEP_NODES = 1_000
-"""The folders of so many nodes that were given back, with their output, are kept."""
+"""The folders of so many nodes of an account that were given back, with their output, are kept."""
+
+_NODES, _USERS, _OWNERS, _ADDRESS = "nodes", "users", "owners", "address"
 
 
 class SiteAddress(msgspec.Struct, frozen=True):
@@ -26,8 +34,37 @@ class SiteAddress(msgspec.Struct, frozen=True):
     port: int
 
 
+class Owner(msgspec.Struct, frozen=True):
+    """For whose job an allocation is, and as which account it was asked for; empty: as that of the site."""
+
+    user: str = ""
+    runs_as: str = ""
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """What an allocation is given, and nobody else sees.
+
+    Attributes
+    ----------
+    base : str
+        The folder below which its nodes work.
+    door, key : bytes
+        By the one the site hears a process at all, by the other it knows the allocation.
+    runs_as : str
+        As which account it is to run; empty: that of the site.
+    """
+
+    base: str
+    door: bytes
+    key: bytes
+    runs_as: str = ""
+
+
 class SharedFolder:
-    """A folder that every node sees under the same path, and that nobody but the account of the site can read.
+    """A folder that every node sees under the same path, and in which the account of the site alone can write.
+
+    Nobody else can read what is in it but the address; users whose jobs run as themselves have folders of their own
+    below it, which an operator makes, and which the group of the site may read.
 
     Parameters
     ----------
@@ -35,6 +72,8 @@ class SharedFolder:
     token : str
         By which the site knows its own allocations; another for each journal, as one that is begun anew counts its jobs
         from the start. Left out by who needs none of them.
+    others : bool
+        Whether jobs run as their users.
 
     Raises
     ------
@@ -42,54 +81,161 @@ class SharedFolder:
         If it cannot be made or written.
     """
 
-    def __init__(self, path: Path, token: str = "") -> None:
+    def __init__(self, path: Path, token: str = "", *, others: bool = False) -> None:
         self.path, self.prefix = path, f"gw-{token}-"
+        self._known: dict[str, Owner] = {}
         try:
-            (path / "nodes").mkdir(parents=True, exist_ok=True)
-            path.chmod(0o700)
+            for name, mode in ((_NODES, 0o700), (_OWNERS, 0o700), (_USERS, 0o711)):
+                (path / name).mkdir(parents=True, exist_ok=True)
+                (path / name).chmod(mode)
+            path.chmod(0o711 if others else 0o700)
+            if others:
+                check_way(path)
         except OSError as error:
             right = "name a folder that you can write to, and that every node of the cluster sees"
             raise InputError(f"{path}: {error.strerror}; {right}") from error
 
+    # -- secrets ------------------------------------------------------------------------------------------------------
+
     def secret(self) -> bytes:
-        """Return the secret by which the site and its nodes know each other; it is made the first time."""
+        """Return the secret of the site, of which those of its allocations are made; it is made the first time."""
         place = self.path / "secret"
         if not place.exists():
             write_whole(place, secrets.token_bytes(SECRET_BYTES))
         return place.read_bytes()
 
+    @property
+    def door(self) -> bytes:
+        """What a process on a node has to know to be heard at all."""
+        return hmac.digest(self.secret(), b"door", "sha256")
+
+    def key(self, name: str) -> bytes:
+        """Return by what the site knows an allocation, as the account for which it was asked for."""
+        return hmac.digest(self.secret(), f"key {name} {self.owner(name).runs_as}".encode(), "sha256")
+
+    def ticket(self, name: str) -> Ticket:
+        """Return what an allocation is given."""
+        runs_as = self.owner(name).runs_as
+        return Ticket(str(self.base(runs_as)), self.door, self.key(name), runs_as)
+
+    # -- whose is what ------------------------------------------------------------------------------------------------
+
+    def note(self, name: str, owner: Owner) -> None:
+        """Write down whose an allocation is that is asked for now."""
+        write_whole(self.path / _OWNERS / name, msgspec.json.encode(owner))
+        self._known[name] = owner
+
+    def owner(self, name: str) -> Owner:
+        """Return whose an allocation is; the site's own, if nothing else was written down."""
+        if name not in self._known:
+            found = Owner()
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                found = msgspec.json.decode((self.path / _OWNERS / name).read_bytes(), type=Owner)
+            self._known[name] = found
+        return self._known[name]
+
+    def job_of(self, name: str) -> int:
+        """Return for which job an allocation is: its name ends with that, or 0 for a pilot, and a number of its own."""
+        return int(name.removeprefix(self.prefix).partition("-")[0])
+
+    def base(self, runs_as: str) -> Path:
+        """Return the folder of an account, below which its nodes work."""
+        return self.path / _USERS / runs_as if runs_as else self.path
+
+    def problem_of(self, runs_as: str) -> str | None:
+        """Return why no job can run as an account, in one line, or None; root makes the folder of one that has none."""
+        try:
+            account = ordinary_account(runs_as, f"runs_as {runs_as}", os.geteuid())
+        except DeniedError as error:
+            return str(error)
+        if account.pw_name != runs_as:
+            return f"runs_as {runs_as}: is another name of {account.pw_name}; write that"
+        base, group = self.base(runs_as), os.getegid()
+        if group in os.getgrouplist(runs_as, account.pw_gid):
+            right = "have the site run with a group that is nobody else's"
+            return f"runs_as {runs_as}: is in group {group} of the site, and could read the jobs of others; {right}"
+        right = f"as root: install -d -o {runs_as} -g {group} -m 2750 {base}"
+        if os.geteuid() == 0 and not base.exists():
+            base.mkdir()
+            os.chown(base, account.pw_uid, group)
+            base.chmod(0o2750)
+        try:
+            found = base.lstat()
+        except OSError as error:
+            return f"runs_as {runs_as}: {base}: {error.strerror}; {right}"
+        mode = stat.S_IMODE(found.st_mode) & 0o7777
+        whose = (stat.S_ISDIR(found.st_mode), found.st_uid, found.st_gid)
+        if whose != (True, account.pw_uid, group) or mode & 0o2057 != 0o2050 or mode & 0o700 != 0o700:
+            return f"runs_as {runs_as}: {base} must be a folder of theirs that the group of the site reads; {right}"
+        return None
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
     def set_address(self, address: SiteAddress) -> None:
         """Tell the nodes where the site hears them now."""
-        write_whole(self.path / "address", msgspec.json.encode(address))
-
-    def address(self) -> SiteAddress:
-        """Return where the site hears its nodes; OSError if it was never there."""
-        return msgspec.json.decode((self.path / "address").read_bytes(), type=SiteAddress)
-
-    def set_rules(self, rules: MachineRules) -> None:
-        """Tell the nodes whose jobs they start, and within which limits."""
-        write_whole(self.path / "rules", msgspec.json.encode(rules))
-
-    def rules(self) -> MachineRules:
-        """Return whose jobs the nodes start; OSError if nobody has said it."""
-        return msgspec.json.decode((self.path / "rules").read_bytes(), type=MachineRules)
+        write_whole(self.path / _ADDRESS, msgspec.json.encode(address), mode=0o644)
 
     def node(self, name: str, number: int) -> Path:
         """Return the folder of a node of an allocation, for what it runs."""
-        return self.path / "nodes" / f"{name}.{number}"
+        return node_folder(self.base(self.owner(name).runs_as), name, number)
 
-    def nodes_with(self, key: Key) -> list[Path]:
-        """Return the folders of nodes that have, or had, a part of an attempt of a job."""
-        # The name of an allocation ends with the job, or 0 for a pilot, and the number under which it was asked for.
-        nodes = self.path / "nodes"
-        found = [*nodes.glob(f"{self.prefix}{key[0]}-*"), *nodes.glob(f"{self.prefix}{PILOT}-*")]
-        return sorted(folder for folder in found if piece_folder(folder, key).exists())
+    def piece(self, name: str, number: int, key: Key) -> OwnedPiece:
+        """Return what a node of an allocation has of an attempt of a job."""
+        runs_as = self.owner(name).runs_as
+        base = self.base(runs_as)
+        way = piece_folder(node_folder(base, name, number), key).relative_to(base).parts
+        return OwnedPiece(base, way, _uid(runs_as))
+
+    def pieces_of(self, key: Key) -> list[OwnedPiece]:
+        """Return what nodes have, or had, of an attempt of a job."""
+        found = [*self._nodes_of(self.path, key[0]), *self._nodes_of(self.path, PILOT)]
+        owned = (self.path / _OWNERS).glob(f"{self.prefix}{key[0]}-*")
+        for account in sorted({self.owner(each.name).runs_as for each in owned}):
+            found += self._nodes_of(self.base(account), key[0])
+        pieces = [self.piece(name, int(number), key) for name, _, number in (each.rpartition(".") for each in found)]
+        return [piece for piece in pieces if piece.folder.exists()]
+
+    def _nodes_of(self, base: Path, job_id: int) -> list[str]:
+        """Return the names of the folders of a job's nodes in that of an account, as it is; a user may leave others."""
+        there = sorted(each.name for each in (base / _NODES).glob(f"{self.prefix}{job_id}-*.*"))
+        return [each for each in there if each.rpartition(".")[2].isdecimal()]
 
     def tidy(self, kept: Collection[str], keep: int = KEEP_NODES) -> None:
-        """Remove the oldest folders of nodes, with their output, but for so many; those of these allocations stay."""
-        others = [folder for folder in (self.path / "nodes").iterdir() if folder.name.rpartition(".")[0] not in kept]
-        # What is removed by somebody else meanwhile counts as the oldest.
-        others.sort(key=lambda folder: folder.stat().st_mtime if folder.exists() else 0.0)
-        for folder in others[: max(0, len(others) - keep)]:
-            shutil.rmtree(folder, ignore_errors=True)
-            (self.path / f"{folder.name.rpartition('.')[0]}.log").unlink(missing_ok=True)
+        """Remove the oldest of the site's own folders of nodes, and what is noted of allocations that are long over."""
+        tidy_nodes(self.path, kept, keep)
+        notes = [each for each in (self.path / _OWNERS).iterdir() if each.name not in kept]
+        notes.sort(key=lambda each: each.stat().st_mtime)
+        for each in notes[: max(0, len(notes) - 10 * keep)]:
+            each.unlink(missing_ok=True)
+            self._known.pop(each.name, None)
+
+
+def node_folder(base: Path, name: str, number: int) -> Path:
+    """Return the folder of a node of an allocation in that of its account."""
+    return base / _NODES / f"{name}.{number}"
+
+
+def read_address(path: Path) -> SiteAddress:
+    """Return where the site of a folder hears its nodes; OSError if it was never there."""
+    return msgspec.json.decode((path / _ADDRESS).read_bytes(), type=SiteAddress)
+
+
+def tidy_nodes(base: Path, kept: Collection[str], keep: int = KEEP_NODES) -> None:
+    """Remove the oldest folders of an account's nodes, with their output, but for so many; some allocations' stay."""
+    try:
+        others = [folder for folder in (base / _NODES).iterdir() if folder.name.rpartition(".")[0] not in kept]
+    except FileNotFoundError:
+        return
+    # What is removed by somebody else meanwhile counts as the oldest.
+    others.sort(key=lambda folder: folder.stat().st_mtime if folder.exists() else 0.0)
+    for folder in others[: max(0, len(others) - keep)]:
+        shutil.rmtree(folder, ignore_errors=True)
+        (base / f"{folder.name.rpartition('.')[0]}.log").unlink(missing_ok=True)
+
+
+def _uid(runs_as: str) -> int:
+    """Return the number of an account, -1 if there is none of that name any more."""
+    try:
+        return pwd.getpwnam(runs_as).pw_uid if runs_as else os.geteuid()
+    except KeyError:
+        return -1

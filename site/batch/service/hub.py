@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from gridweave.errors import UnavailableError
+from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import SharedFolder, SiteAddress
-from gridweave.site.messages import ENCODER, ORDERS, LookForRoom, Order, StartRun
+from gridweave.site.disciplines.protocol import PILOT
+from gridweave.site.launch import MachineRules
+from gridweave.site.messages import (
+    ENCODER,
+    ORDERS,
+    REPORTS,
+    LookForRoom,
+    MachineJoined,
+    MachineReady,
+    MachineTakes,
+    Order,
+    Report,
+    StartRun,
+)
 from gridweave.site.service.calls import NearDoor
 
 WAIT_S = 20.0
@@ -31,6 +45,13 @@ class Orders(msgspec.Struct, frozen=True):
     leaves: bool = False
 
 
+class Welcome(msgspec.Struct, frozen=True):
+    """What a node hears that may stay: whose jobs it starts, and which allocations of its account are still wanted."""
+
+    rules: MachineRules
+    kept: tuple[str, ...] = ()
+
+
 class NodeOfSite:
     """A node of an allocation, as the site knows it."""
 
@@ -46,11 +67,14 @@ class Hub:
 
     A machine of such a site is no host: it is the place of one node, which a node of an allocation takes when it is
     given the first part of a job, until the allocation ends; a node of a pilot has its place from the beginning.
-    ``report`` takes in what a machine tells.
+    ``report`` takes in what a machine tells; ``rules`` say whose jobs machines start.
+
+    A node may run as a user whom nobody trusts. By its key it is heard as its own allocation alone, is told nothing but
+    what that is to do, and tells of nothing but that job.
     """
 
-    def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]]) -> None:
-        self._folder, self._report = folder, report
+    def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]], rules: MachineRules) -> None:
+        self._folder, self._report, self._rules = folder, report, rules
         self._nodes: dict[Place, NodeOfSite] = {}
         self._machines: dict[str, Place] = {}
         # The allocation in the batch system that has a name; another that has the same name is a mistake.
@@ -64,7 +88,7 @@ class Hub:
 
     async def open(self, host: str) -> None:
         """Listen, and tell the nodes where."""
-        self._door = NearDoor(self, ("hello", "ask", "report"), "", host="0.0.0.0", secret=self._folder.secret())
+        self._door = NearDoor(self, ("hello", "ask", "report"), "", host="0.0.0.0", secret=self._folder.door)
         address = await self._door.address()
         self._folder.set_address(SiteAddress(host, address.port))
 
@@ -140,22 +164,41 @@ class Hub:
 
     # -- what nodes call ----------------------------------------------------------------------------------------------
 
-    async def hello(self, name: str, number: int, allocation: str, host: str, machine: str) -> bool:
-        """Take note that a node is there, which may be a machine already; return whether it may stay."""
+    def _knows(self, key: bytes, name: str) -> bool:
+        """Return whether an allocation is wanted, and this is its key; InputError if it is another's."""
         if self._wanted is None:
             raise UnavailableError("the site is starting")
-        if name not in self._kept or self._numbers.setdefault(name, allocation) != allocation:
+        if name not in self._kept:
             return False
+        if not hmac.compare_digest(key, self._folder.key(name)):
+            raise InputError("this is not the key of that allocation")
+        return True
+
+    async def hello(
+        self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str
+    ) -> Welcome | None:
+        """Take note that a node is there, which may be a machine already; None: it may not stay."""
+        if not self._knows(key, name) or self._numbers.setdefault(name, allocation) != allocation:
+            return None
         place = name, number
         node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host)
         if machine and self._machines.setdefault(machine, place) == place:
             node.machine = machine
         self.news.set()
-        return True
+        return self._welcome(name)
 
-    async def ask(self, name: str, number: int) -> Orders:
+    def _welcome(self, name: str) -> Welcome:
+        """Return what a node hears; that of a user is told of no others."""
+        owner, rules = self._folder.owner(name), self._rules
+        if not owner.runs_as:
+            return Welcome(rules)
+        mapped = tuple(user for user in rules.mapped or () if user == owner.user)
+        kept = tuple(each for each in self._kept if self._folder.owner(each).runs_as == owner.runs_as)
+        return Welcome(msgspec.structs.replace(rules, mapped=mapped), kept)
+
+    async def ask(self, key: bytes, name: str, number: int) -> Orders:
         """Return what a node is to do, as soon as there is anything."""
-        node = self._nodes.get((name, number))
+        node = self._nodes.get((name, number)) if self._knows(key, name) else None
         if node is None:
             return Orders(leaves=name in self._leaving)
         node.heard_s = time.monotonic()
@@ -169,6 +212,18 @@ class Hub:
         orders, node.orders = tuple(node.orders), []
         return Orders(node.machine, orders, leaves=name in self._leaving)
 
-    async def report(self, data: bytes) -> None:
-        """Take in what a machine tells; return when it is durable."""
-        await self._report(data)
+    async def report(self, key: bytes, name: str, data: bytes) -> None:
+        """Take in what a machine tells; return when it is durable. Of an allocation that is over nothing counts."""
+        if self._knows(key, name):
+            job_id = self._folder.job_of(name)
+            await self._report(ENCODER.encode([self._checked(each, job_id) for each in REPORTS.decode(data)]))
+
+    def _checked(self, report: Report, job_id: int) -> Report:
+        """Return what a node tells, if it may; whose jobs are taken says the site."""
+        if isinstance(report, MachineJoined):
+            return msgspec.structs.replace(report, users=self._rules.users)
+        if isinstance(report, MachineTakes):
+            raise InputError("a node does not say whose jobs are taken")
+        if not isinstance(report, MachineReady) and job_id not in (PILOT, report.job_id):
+            raise InputError(f"a node of job {job_id} tells of job {report.job_id}")
+        return report

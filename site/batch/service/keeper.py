@@ -19,9 +19,9 @@ import msgspec
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.outlook import Steps, free_steps
 from gridweave.site.batch.service.ended import end_of
-from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.service.folder import Owner, SharedFolder
 from gridweave.site.batch.service.hub import Hub
-from gridweave.site.batch.system import Allocation, AllocationRequest, BatchSystem, BatchView
+from gridweave.site.batch.system import Allocation, AllocationRequest, BatchSystem, BatchUser, BatchView
 from gridweave.site.disciplines.protocol import PILOT, NodesAsked
 from gridweave.site.machine.folders import Key
 from gridweave.site.messages import AskSeen, BatchSeen, MachineJoined, Report
@@ -54,7 +54,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 600.0
     margin_ms: int = 120_000  # nodes are asked for so much longer than a job may take
     python: str = ""  # the Python that has gridweave, on every node; empty: that of this process
-    accounts: dict[str, str] = {}  # to whose account of the batch system a user's jobs are counted
+    users: dict[str, BatchUser] = {}  # as what the jobs of a user are submitted
 
 
 class BatchKeeper:
@@ -152,6 +152,9 @@ class BatchKeeper:
         """Look at the batch system once, and tell the site what has changed."""
         before, self._asked = self._asked, {}
         view = await self._system.view(self._prefix)
+        # Anybody may give a job any name: ours are those of the account by which they were asked for.
+        ours = tuple(one for one in view.allocations if one.runs_as == self._folder.owner(one.name).runs_as)
+        view = msgspec.structs.replace(view, allocations=ours)
         there = {allocation.name for allocation in view.allocations}
         # What was asked for before this look began, and is not there, never came or has been forgotten.
         lost = [
@@ -189,7 +192,7 @@ class BatchKeeper:
             is_pilot = each.job.job_id == PILOT
             told = ("lost" if is_pilot else allocation.end), allocation.reason
             for machine, key, number in self._unfinished(each):
-                reports.append(end_of(self._folder.node(name, number), machine, key, *told))
+                reports.append(end_of(self._folder.piece(name, number, key), machine, key, *told))
         return reports
 
     def _unfinished(self, asked: NodesAsked) -> list[tuple[str, Key, int]]:
@@ -246,6 +249,8 @@ class BatchKeeper:
         if name in self._refused:
             return AskSeen(job.job_id, asked.ask, "refused", None, self._refused[name])
         allocation = found.get(name)
+        if allocation is not None and allocation.runs_as != self._submitted_as(asked).runs_as:
+            return AskSeen(job.job_id, asked.ask, "over", None, "it was asked for as another account")
         if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
             return AskSeen(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
         if allocation is None:
@@ -282,19 +287,30 @@ class BatchKeeper:
         now_s = time.monotonic()
         self._unwanted = {one.number: self._unwanted.get(one.number, now_s) for one in gone}
         gone = [one for one in gone if one.state == "waiting" or now_s - self._unwanted[one.number] > LEAVE_S]
-        numbers = tuple(one.number for one in (*mistakes, *gone))
-        if numbers:
-            await self._give_back(numbers)
+        accounts = {"", *(each.runs_as for each in self._settings.users.values())}
+        given_back = [one for one in (*mistakes, *gone) if one.runs_as in accounts]
+        if given_back:
+            await self._give_back(given_back)
         for name, each in wanted.items():
             known = name in counts or name in self._asked or name in self._unsure or name in self._refused
-            # What does not answer one does not answer the next: it is asked again after the next look.
-            if not each.has_started and not known and not self._unsure:
+            # What does not answer one does not answer the next of that account: it is asked again after the next look.
+            if not each.has_started and not known and not self._is_stuck(self._submitted_as(each).runs_as):
                 await self._ask(name, each)
         self._refused = {name: why for name, why in self._refused.items() if name in wanted}
 
-    async def _give_back(self, numbers: tuple[str, ...]) -> None:
+    def _is_stuck(self, runs_as: str) -> bool:
+        """Return whether something was asked for by this account of which it is not known whether it was heard."""
+        return any(self._folder.owner(name).runs_as == runs_as for name in self._unsure)
+
+    def _submitted_as(self, asked: NodesAsked) -> BatchUser:
+        """Return as what the job of nodes that are asked for is submitted."""
+        wish = self._driver.site.request_of(asked.job.job_id)
+        return self._settings.users.get("" if wish is None else wish.user, _OF_SITE)
+
+    async def _give_back(self, allocations: Sequence[Allocation]) -> None:
+        numbers = [one.number for one in allocations]
         try:
-            await self._system.cancel(numbers)
+            await self._system.cancel(allocations)
         except UnavailableError as error:
             logger.warning("%s cannot be given back yet: %s", ", ".join(numbers), error)
             return
@@ -312,16 +328,27 @@ class BatchKeeper:
             # Its operator has taken the user out of the table since the job came.
             self._refused[name] = refusal
             return
+        as_whom = self._submitted_as(asked)
+        if as_whom.runs_as:
+            # What is wrong with the account or its folder is wrong for this user alone.
+            problem = self._folder.problem_of(as_whom.runs_as)
+            if problem is not None:
+                self._refused[name] = problem
+                return
+            self._folder.note(name, Owner(user, as_whom.runs_as))
         length_ms, longest_ms = job.estimate_ms + self._settings.margin_ms, self._view.longest_ms
         module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
         command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
+        ticket = msgspec.json.encode(self._folder.ticket(name)).decode()
         request = AllocationRequest(
             name=name,
             nodes=job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
-            script=self._system.script(command),
+            script=self._system.script(command, ticket),
+            folder=str(self._folder.base(as_whom.runs_as)),
             comment=self._comment(job.job_id, user),
-            account=self._settings.accounts.get(user, ""),
+            account=as_whom.account,
+            runs_as=as_whom.runs_as,
             options=() if wish is None else wish.batch_options,
         )
         try:
@@ -348,5 +375,7 @@ def _gone(name: str) -> Allocation:
     """Return what is known of an allocation that the batch system does not know."""
     return Allocation(name=name, number="", state="ended", reason=GONE, end="lost")
 
+
+_OF_SITE = BatchUser()
 
 _RANK = {"running": 0, "waiting": 1, "ended": 2}

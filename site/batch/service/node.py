@@ -1,6 +1,7 @@
 """What runs on each node of an allocation: the agent of a machine, which connects to its site by itself.
 
-``python -m gridweave.site.batch.service.node FOLDER NAME LEASE_S``, by the script of the allocation.
+``python -m gridweave.site.batch.service.node FOLDER NAME LEASE_S``, by the script of the allocation, with its ticket on
+the standard input.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import pwd
 import signal
 import socket
 import sys
@@ -17,9 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.site.batch.service.folder import SharedFolder
-from gridweave.site.batch.service.hub import WAIT_S, Orders
+from gridweave.errors import UnavailableError
+from gridweave.site.batch.service.folder import Ticket, node_folder, read_address, tidy_nodes
+from gridweave.site.batch.service.hub import WAIT_S, Orders, Welcome
+from gridweave.site.launch import ANY_JOBS
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.service.calls import CALL_S, NearAddress, NearLine
 
@@ -42,8 +45,9 @@ class Node:
     the batch system, and how far it came from the folder.
     """
 
-    def __init__(self, folder: SharedFolder, name: str, number: int, allocation: str, lease_s: float) -> None:
+    def __init__(self, folder: Path, ticket: Ticket, name: str, number: int, allocation: str, lease_s: float) -> None:
         self._folder, self._name, self._number, self._allocation = folder, name, number, allocation
+        self._ticket, self._welcome = ticket, Welcome(ANY_JOBS)
         self._lease_s, self._heard_s = lease_s, time.monotonic()
         self._host = socket.gethostname()
         self._agent: AgentDriver | None = None
@@ -101,16 +105,19 @@ class Node:
 
     async def _follow(self) -> bool:
         """Reach the site, and do what it says as long as the connection lasts; return False when the node goes back."""
-        address = await asyncio.to_thread(self._folder.address)
-        near = NearAddress("", address.port, self._folder.secret())
+        address = await asyncio.to_thread(read_address, self._folder)
+        near = NearAddress("", address.port, self._ticket.door)
         async with asyncio.timeout(CALL_S):
             self._line = line = await NearLine.open(near, address.host)
             machine = "" if self._agent is None else self._agent.name
-            stays = await line.call("hello", self._name, self._number, self._allocation, self._host, machine)
+            called = (self._ticket.key, self._name)
+            said = await line.call("hello", *called, self._number, self._allocation, self._host, machine)
         try:
-            while stays:
+            if said is not None:
+                await self._enter(msgspec.convert(said, Welcome))
+            while said is not None:
                 async with asyncio.timeout(WAIT_S + CALL_S):
-                    told = msgspec.convert(await line.call("ask", self._name, self._number), Orders)
+                    told = msgspec.convert(await line.call("ask", *called, self._number), Orders)
                 self._heard_s = time.monotonic()
                 if told.leaves:
                     return False
@@ -119,10 +126,17 @@ class Node:
             line.end()
         return False
 
+    async def _enter(self, welcome: Welcome) -> None:
+        """Take note of what the site has said; what a user has left on old nodes nobody else can remove."""
+        self._welcome = welcome
+        if self._ticket.runs_as and self._number == 0:
+            await asyncio.to_thread(tidy_nodes, Path(self._ticket.base), welcome.kept)
+
     async def _do(self, told: Orders) -> None:
         if told.orders and self._agent is None:
-            root = self._folder.node(self._name, self._number)
-            self._agent = AgentDriver(told.machine, root, self._report, host=self._host, rules=self._folder.rules())
+            root = node_folder(Path(self._ticket.base), self._name, self._number)
+            rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
+            self._agent = AgentDriver(told.machine, root, self._report, host=self._host, rules=rules, shared=shared)
             await self._agent.open()
             self._works = asyncio.ensure_future(self._agent.run())
         for data in told.orders:
@@ -133,7 +147,7 @@ class Node:
         if self._taken.is_set() or self._line is None:
             raise UnavailableError(TAKEN)
         async with asyncio.timeout(CALL_S):
-            await self._line.call("report", data)
+            await self._line.call("report", self._ticket.key, self._name, data)
 
 
 def main(arguments: list[str]) -> None:
@@ -142,11 +156,15 @@ def main(arguments: list[str]) -> None:
     try:
         folder, name, lease_s = arguments
         number, allocation = int(os.environ["GRIDWEAVE_NODE"]), os.environ["GRIDWEAVE_ALLOCATION"]
-        node = Node(SharedFolder(Path(folder)), name, number, allocation, float(lease_s))
-    except (KeyError, ValueError) as error:
+        ticket = msgspec.json.decode(sys.stdin.buffer.readline(), type=Ticket)
+        node = Node(Path(folder), ticket, name, number, allocation, float(lease_s))
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
         sys.exit(f"this is started by the script of an allocation alone: {error!r}")
-    except GridweaveError as error:
-        sys.exit(str(error))
+    if ticket.runs_as:
+        own = pwd.getpwuid(os.geteuid()).pw_name
+        if own != ticket.runs_as:
+            sys.exit(f"this is for {ticket.runs_as}, and runs as {own}: see submit in docs/slurm.md")
+        os.umask(0o027)
     asyncio.run(node.run())
 
 

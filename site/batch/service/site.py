@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gridweave.errors import InputError
 from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
@@ -30,17 +31,32 @@ class BatchSiteDriver(SiteDriver):
 
 def shared_folder(driver: SiteDriver, plan: BatchPlan) -> SharedFolder:
     """Return the folder that a site shares with its nodes; what was asked for by another journal is not its own."""
-    return SharedFolder(Path(plan.folder), driver.journal.journal_id[:8])
+    return _folder_of(plan, driver.journal.journal_id[:8])
+
+
+def _folder_of(plan: BatchPlan, token: str = "") -> SharedFolder:
+    return SharedFolder(Path(plan.folder), token, others=any(user.runs_as for user in plan.users.values()))
+
+
+async def check_plan(plan: BatchPlan) -> None:
+    """Raise InputError, in one line, if the batch system can never give nodes, or not to each of the users.
+
+    UnavailableError if it does not answer.
+    """
+    accounts = sorted({user.runs_as for user in plan.users.values()} - {""})
+    for problem in map(_folder_of(plan).problem_of, accounts) if accounts else ():
+        if problem is not None:
+            raise InputError(problem)
+    await Slurm(plan.slurm).check(plan.users.values())
 
 
 def make_keeper(
     driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
 ) -> tuple[Hub, BatchKeeper]:
     """Return what hears the nodes of a site, and what keeps its batch system asked: Slurm, if no other is given."""
-    folder.set_rules(plan.rules)
     if driver.site.runs.users != plan.rules.users:
         for machine in driver.settings.machines:
             driver.tell(MachineTakes(machine.name, plan.rules.users))
-    driver.hub = hub = Hub(folder, driver.report)
-    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python, accounts=plan.accounts)
-    return hub, BatchKeeper(driver, system or Slurm(plan.slurm, folder.path), hub, folder, settings)
+    driver.hub = hub = Hub(folder, driver.report, plan.rules)
+    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python, users=plan.users)
+    return hub, BatchKeeper(driver, system or Slurm(plan.slurm), hub, folder, settings)

@@ -171,14 +171,17 @@ def read_squeue(text: str) -> list[QueuedInSlurm]:
     return found
 
 
-def view_of(partition: Partition, queue: list[QueuedInSlurm], prefix: str) -> BatchView:
-    """Return what is seen of the cluster, with the allocations whose names begin with ``prefix``."""
+def view_of(partition: Partition, queue: list[QueuedInSlurm], prefix: str, own: str = "") -> BatchView:
+    """Return what is seen of the cluster, with the allocations whose names begin with ``prefix``.
+
+    Those of the account ``own`` are the site's own.
+    """
     busy = [
         (job.start_ms, job.end_ms, job.nodes)
         for job in queue
         if job.start_ms is not None and job.end_ms is not None and (job.is_running or job.is_waiting)
     ]
-    ours = [_allocation(job) for job in queue if job.name.startswith(prefix)]
+    ours = [_allocation(job, own) for job in queue if job.name.startswith(prefix)]
     return BatchView(
         nodes=partition.nodes,
         idle=partition.idle,
@@ -188,8 +191,9 @@ def view_of(partition: Partition, queue: list[QueuedInSlurm], prefix: str) -> Ba
     )
 
 
-def _allocation(job: QueuedInSlurm) -> Allocation:
-    known = Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms)
+def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
+    runs_as = "" if job.user == own else job.user
+    known = Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms, runs_as=runs_as)
     ended = how_ended(job.state)
     if ended is not None:
         reason = _with_word(ended[1], job.state)

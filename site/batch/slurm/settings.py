@@ -34,6 +34,14 @@ OF_USERS = tuple(name for name in ALLOWED if name not in ("account", "clusters",
 """Those of them that an operator may let users give with a job; the others say where a site is, and who pays."""
 
 
+SUBMITS = ("self", "sudo", "uid", "rest")
+"""Who submits jobs: the account of the site; the account of each user, by ``sudo``; root, by ``sbatch --uid``; the
+account of each user, by its token at slurmrestd."""
+
+OVER_REST = {"constraint": "constraints"} | {name: name for name in ("licenses", "nice", "qos", "reservation", "wckey")}
+"""Options of ``sbatch`` that can be passed on over slurmrestd, by what they are called there."""
+
+
 def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = ALLOWED) -> None:
     """Raise OptionError if an option of a file is none of those that may be passed on."""
     for option in options:
@@ -59,11 +67,20 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
         Folder of Slurm's commands; empty: they are on the path.
     options : tuple of str
         Further options of ``sbatch`` for every job, each as ``name=value``; of `ALLOWED` alone.
+    submit : str
+        Of `SUBMITS`.
+    rest : str
+        Under ``rest``: where slurmrestd listens, ``unix:/path``, ``https://host:port`` or ``http://`` with a name of
+        this machine.
+    tokens : str
+        Under ``rest``: the folder of the users' tokens, each in a file ``ACCOUNT.jwt``.
+    token_command : tuple of str
+        In place of ``tokens``: what prints a token, with ``{account}`` for whose.
 
     Raises
     ------
     OptionError
-        If an option is none that may be passed on.
+        If an option is none that may be passed on, or it is not clear who submits, and how.
 
     Examples
     --------
@@ -77,8 +94,28 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
     conf: str = ""
     bin: str = ""
     options: tuple[str, ...] = ()
+    submit: str = "self"
+    rest: str = ""
+    tokens: str = ""
+    token_command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.partition):
             raise OptionError("partition", f"{self.partition!r} is the name of none; letters, digits, hyphens")
-        check_options("options", self.options)
+        if self.submit not in SUBMITS:
+            raise OptionError("submit", f"is {self.submit!r}; one of {', '.join(SUBMITS)}")
+        check_options("options", self.options, tuple(OVER_REST) if self.submit == "rest" else ALLOWED)
+        if self.submit == "rest":
+            self._check_rest()
+        elif self.rest or self.tokens or self.token_command:
+            name = "rest" if self.rest else "tokens" if self.tokens else "token_command"
+            raise OptionError(name, "is for submit = 'rest'; give that, or leave it out")
+
+    def _check_rest(self) -> None:
+        if not re.fullmatch(
+            r"unix:/\S+|https://[\w.:\[\]-]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", self.rest
+        ):
+            right = "unix:/PATH, https://HOST:PORT or, on this machine alone, http://127.0.0.1:PORT"
+            raise OptionError("rest", f"is {self.rest!r}; where slurmrestd listens: {right}")
+        if bool(self.tokens) == bool(self.token_command):
+            raise OptionError("tokens", "or token_command must say where the users' tokens come from, one of the two")

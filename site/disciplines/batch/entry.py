@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.errors import OptionError
-from gridweave.site.batch.slurm.settings import OF_USERS, SlurmSettings, check_options
+from gridweave.site.batch.slurm.settings import OF_USERS, OVER_REST, SlurmSettings, check_options
+from gridweave.site.batch.system import BatchUser
 from gridweave.site.disciplines.batch.discipline import BatchDiscipline
 from gridweave.site.disciplines.batch.pilots import PilotDiscipline
 from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy, PilotRules
@@ -36,6 +37,21 @@ class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keep: Annotated[int, Meta(description="So many nodes are kept though nothing waits.")] = 0
 
 
+class UserTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """As what a user's jobs are submitted: an entry of ``users`` of the table ``slurm``.
+
+    Attributes
+    ----------
+    account : str
+        The account of Slurm that pays.
+    runs_as : str
+        The Unix account that submits them, and as which they run.
+    """
+
+    account: Annotated[str, Meta(description="The account of Slurm that pays.")] = ""
+    runs_as: Annotated[str, Meta(description="The Unix account as which the user's jobs run.")] = ""
+
+
 class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which Slurm cluster a site is, and how it is asked: ``slurm`` of one of ``[[sites]]``.
 
@@ -46,9 +62,11 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
     user_options : list of str
         The names of the options of ``sbatch`` that users may give with a job; of `OF_USERS` alone.
-    users : dict of str to str
-        Whose jobs are taken, and the account of Slurm to which each user's are counted (empty: `account`). If it is
-        empty, the table ``launcher`` says whose jobs are taken.
+    users : dict of str to UserTable
+        Whose jobs are taken, and as what they are submitted; a text is the account of Slurm to which they are counted
+        (empty: `account`). If it is empty, the table ``launcher`` says whose jobs are taken.
+    submit, rest, tokens, token_command
+        As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
     folder : str
         Where allocations work, and jobs and their output are kept; every node of the cluster sees it under this path.
     host : str
@@ -74,8 +92,12 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     options: list[str] = []
     user_options: Annotated[list[str], Meta(description="Options of sbatch that users may give with a job.")] = []
     users: Annotated[
-        dict[str, str], Meta(description="Whose jobs are taken, and to which account of Slurm they count.")
+        dict[str, str | UserTable], Meta(description="Whose jobs are taken, and as what they are submitted.")
     ] = {}
+    submit: Annotated[str, Meta(description="Who submits: the site, or each user's own account.")] = "self"
+    rest: Annotated[str, Meta(description="Where slurmrestd listens.")] = ""
+    tokens: Annotated[str, Meta(description="The folder of the users' tokens for slurmrestd.")] = ""
+    token_command: Annotated[list[str], Meta(description="What prints a user's token for slurmrestd.")] = []
     host: str = ""
     python: str = ""
     most_asked: Annotated[int, Meta(description="Nodes are asked for on behalf of so many waiting jobs.")] = 100
@@ -86,8 +108,15 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def settings(self) -> SlurmSettings:
         """Which cluster it is, and as what jobs are submitted there."""
-        names = ("partition", "account", "qos", "conf", "bin")
-        return SlurmSettings(options=tuple(self.options), **{name: getattr(self, name) for name in names})
+        names = ("partition", "account", "qos", "conf", "bin", "submit", "rest", "tokens")
+        named = {name: getattr(self, name) for name in names}
+        return SlurmSettings(options=tuple(self.options), token_command=tuple(self.token_command), **named)
+
+    @property
+    def batch_users(self) -> dict[str, BatchUser]:
+        """As what each user's jobs are submitted."""
+        tables = {user: UserTable(account=to) if isinstance(to, str) else to for user, to in self.users.items()}
+        return {user: BatchUser(account=to.account, runs_as=to.runs_as) for user, to in tables.items()}
 
     def rules(self, others: MachineRules) -> MachineRules:
         """Return whose jobs the nodes start, where it is not said here as ``others`` say."""
@@ -110,11 +139,20 @@ def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
 def check_table(table: SlurmTable) -> None:
     """Raise OptionError for what is wrong with the table of a site, whatever its nodes."""
     _ = table.settings
-    check_options("user_options", table.user_options, OF_USERS)
-    for user, account in table.users.items():
-        if not (user and user.isprintable() and re.fullmatch(r"[\w.-]*", account)):
-            raise OptionError("users", f"{user!r} = {account!r}: write USER = 'ACCOUNT', with '' for that of the site")
-    if table.pilots is not None and (table.user_options or any(table.users.values())):
+    check_options("user_options", table.user_options, tuple(OVER_REST) if table.submit == "rest" else OF_USERS)
+    users = table.batch_users
+    for user, to in users.items():
+        if not (user and user.isprintable() and re.fullmatch(r"[\w.-]*", to.account)):
+            said = f"{user!r} = {to.account!r}: write USER = 'ACCOUNT', with '' for that of the site"
+            raise OptionError("users", said)
+        _check_runs_as(user, to.runs_as, table.submit)
+    if table.submit != "self" and not users:
+        right = "name them in a table users, as anna = { runs_as = 'anna' }"
+        raise OptionError("users", f"are missing, whose own accounts submit under submit = {table.submit!r}; {right}")
+    if table.submit != "self" and table.pilots is not None:
+        right = "leave out one of the two"
+        raise OptionError("pilots", f"run as one account, and under submit = {table.submit!r} jobs do not; {right}")
+    if table.pilots is not None and (table.user_options or any(each.account for each in users.values())):
         name = "user_options" if table.user_options else "users"
         right = "leave them out" if table.user_options else "write '' for the account of the site"
         raise OptionError(name, f"cannot be told Slurm with a pilot, which is asked for ahead of its jobs; {right}")
@@ -123,6 +161,18 @@ def check_table(table: SlurmTable) -> None:
     for name, least in (("poll_s", 0.1), ("lease_s", 10.0)):
         if not least <= getattr(table, name) <= 86_400:
             raise OptionError(name, f"is {getattr(table, name):g}; from {least:g} to 86400 seconds")
+
+
+def _check_runs_as(user: str, runs_as: str, submit: str) -> None:
+    """Raise OptionError if a user's jobs cannot run as it is said, whatever the machine."""
+    if submit == "self" and runs_as:
+        said = f"{user!r} has runs_as = {runs_as!r}, and jobs run as the account of the site; give submit = 'sudo'"
+        raise OptionError("users", f"{said}, 'uid' or 'rest', or leave it out")
+    if submit != "self" and not re.fullmatch(r"[A-Za-z_][\w.-]*", runs_as, re.ASCII):
+        said = f"{user!r} has runs_as = {runs_as!r}: under submit = {submit!r} it must name a Unix account"
+        raise OptionError("users", said)
+    if runs_as == "root":
+        raise OptionError("users", f"{user!r} has runs_as = 'root': nothing runs as root; name an ordinary account")
 
 
 def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -> PilotRules:

@@ -12,6 +12,7 @@ from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.reading import grid_of_text
 from gridweave.grid.service.cluster import plan_of
 from gridweave.site.batch.service.actor import BatchSiteActor
+from gridweave.site.batch.system import BatchUser
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.policy import SitePolicy
 from gridweave.site.service.host import packed
@@ -52,7 +53,7 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     taken = batch.rules.users
     assert [taken.refusal(user, ["nice=3", "gres=gpu:1"]) for user in ("anna", "bert")] == [None, None]
     assert taken.refusal("carl") == "it maps 'carl' to no account; have its operator add one"
-    assert batch.accounts == {"anna": "chemistry", "bert": ""}
+    assert batch.users == {"anna": BatchUser(account="chemistry"), "bert": BatchUser()}
     machines = plan.site_settings(0).machines
     assert [(each.name, each.nodes, each.ports) for each in machines[:2]] == [
         ("n0", 1, (21_000, 21_004)),
@@ -60,6 +61,32 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     ]
     assert machines[50].ports == machines[0].ports
     assert pickle.loads(packed(BatchSiteActor, (), {"batch": batch}))[2]["batch"] == batch
+
+
+OWN = (
+    PLAIN
+    + """\
+submit = "sudo"
+[sites.slurm.users]
+anna = { account = "chemistry", runs_as = "anna1" }
+bert = { runs_as = "bert" }
+"""
+)
+REST = OWN.replace('"sudo"', '"rest"\nrest = "unix:/run/slurmrestd"\ntokens = "/etc/tokens"')
+
+
+def test_jobs_that_run_as_their_users() -> None:
+    """By a table of the users, and who submits for them."""
+    for text, submit in ((OWN, "sudo"), (REST, "rest"), (OWN.replace("sudo", "uid"), "uid")):
+        read = grid_of_text(text + LIMITED, "GRID.toml", "")
+        (site,) = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s").sites
+        assert site.batch is not None
+        assert site.batch.slurm.submit == submit
+        assert site.batch.users == {
+            "anna": BatchUser(account="chemistry", runs_as="anna1"),
+            "bert": BatchUser(runs_as="bert"),
+        }
+        assert site.batch.rules.users.names == ("anna", "bert")
 
 
 PILOTS = PLAIN.replace("[sites.slurm]", 'order = "sjf"\n[sites.slurm]\npilots = { hours = 2, job_hours = 0.5 }')
@@ -98,6 +125,18 @@ def test_with_pilots_a_grid_has_full_control() -> None:
     (PILOTS.replace('"sjf"', '"best"'), "order: 'best' is not known"),
     (PILOTS.replace('order = "sjf"', 'backfill = "best"'), "backfill of a queue site: 'best' is not known"),
     (SITE + "[sites.launcher]\nkind = 'user'\nsocket = '/s'\n" + LIMITED, "give 'self'"),
+    (OWN.replace('"anna1"', '"root"') + LIMITED, "users: 'anna' has runs_as = 'root': nothing runs as root; name an"),
+    (OWN.replace('"anna1"', '"-u root"') + LIMITED, "has runs_as = '-u root': under submit = 'sudo' it must name"),
+    (OWN.replace('"anna1"', '"#0"') + LIMITED, "has runs_as = '#0': under submit = 'sudo' it must name a Unix account"),
+    (OWN.replace(', runs_as = "anna1"', "") + LIMITED, "'anna' has runs_as = '': under submit = 'sudo' it must name a"),
+    (OWN.replace('submit = "sudo"', "") + LIMITED, "and jobs run as the account of the site; give submit = 'sudo'"),
+    (OWN.partition("[sites.slurm.users]")[0] + LIMITED, "users: are missing, whose own accounts submit under submit ="),
+    (OWN.replace('submit', 'pilots = {}\nsubmit') + LIMITED, "pilots: run as one account, and under submit"),
+    (OWN.replace('"sudo"', '"su"') + LIMITED, "submit: is 'su'; one of self, sudo, uid, rest"),
+    (REST.replace("unix:/run", "http://far") + LIMITED, "rest: is 'http://far/slurmrestd'; where slurmrestd"),
+    (REST.replace('tokens =', '# tokens =') + LIMITED, "tokens: or token_command must say where the users' tokens"),
+    (REST.replace('constraint=', 'nodelist=') + LIMITED, "options: 'nodelist' is not an option of sbatch"),
+    (OWN.replace('submit', 'rest = "unix:/x"\nsubmit') + LIMITED, "rest: is for submit = 'rest'; give that, or"),
     (SITE.replace('"slurm"', '"queue"') + LIMITED, "slurm: is for the discipline slurm, and this site has 'queue'"),
 ])  # fmt: skip
 def test_what_is_wrong_is_told_in_one_line(text: str, said: str) -> None:

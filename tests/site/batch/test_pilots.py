@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from batch_site import NODES, BatchSite, GridOfClusters
+from batch_site import NODES, BatchSite, DeafSlurm, GridOfClusters
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.job import OVER
 from slurm_cluster import SlurmCluster, running_cluster
@@ -96,7 +96,9 @@ async def test_pilots_in_a_reservation_that_the_operator_grants(site: BatchSite,
     """They start at once, though the cluster's own users wait for more nodes than the others are."""
     nodes = f"Nodes={cluster.name}[1-2]"
     cluster.run("scontrol", "create", "ReservationName=grid", "StartTime=now", "Duration=30", "Users=root", nodes)
-    site.slurm.settings = msgspec.structs.replace(site.slurm.settings, options=("reservation=grid",))
+    await site.kill()
+    site.slurm = DeafSlurm(msgspec.structs.replace(site.plan.slurm, options=("reservation=grid",)))
+    await site.start()
     asked = ("sbatch", "--parsable", "-N2", "--exclusive", "-t", "20", "--wrap", "sleep 600")
     own = [cluster.run(*asked).strip() for _ in range(2)]
     job = await site.submit("true", nodes=2)

@@ -12,7 +12,7 @@ from gridweave.site.batch.service.ended import end_of, output_of
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.system import AllocationEnd
 from gridweave.site.launch import Launch, PieceState, Rank
-from gridweave.site.machine.folders import LAUNCH, piece_folder, write_state, write_whole
+from gridweave.site.machine.folders import LAUNCH, write_state, write_whole
 from gridweave.site.messages import ENCODER
 
 
@@ -38,20 +38,20 @@ def test_the_oldest_nodes_are_removed_and_those_in_use_stay(tmp_path: Path) -> N
 def test_how_a_part_counts_whose_node_was_taken(tmp_path: Path, end: AllocationEnd, outcome: str) -> None:
     """By how its allocation ended, unless it had ended by itself; what never began has not run."""
     shared = SharedFolder(tmp_path, "x")
-    root, key = shared.node("gw-x-7-1", 0), (7, 1)
-    told = end_of(root, "n0", key, end, "why")
+    piece, key = shared.piece("gw-x-7-1", 0, (7, 1)), (7, 1)
+    told = end_of(piece, "n0", key, end, "why")
     assert (told.outcome, told.reason, told.has_run) == (outcome, "why", False)
-    folder = piece_folder(root, key)
+    folder = piece.folder
     folder.mkdir(parents=True)
     launch = Launch(job_id=7, attempt=1, ranks=(Rank(0),), argv=("true",))
     write_whole(folder / LAUNCH, ENCODER.encode(launch))
     state = PieceState(job_id=7, attempt=1, phase="running", boot_id="", started_ms=5)
     write_state(folder, state)
-    told = end_of(root, "n0", key, end, "why")
+    told = end_of(piece, "n0", key, end, "why")
     assert (told.outcome, told.has_run) == (outcome, True)
     ended = PieceState(job_id=7, attempt=1, phase="ended", boot_id="", started_ms=5, outcome="finished")
     write_state(folder, ended)
-    assert end_of(root, "n0", key, end, "why").outcome == "finished"
+    assert end_of(piece, "n0", key, end, "why").outcome == "finished"
     assert output_of(shared, 7, 1, 0, "out", 0, 10).is_here
     assert not output_of(shared, 7, 1, 1, "out", 0, 10).is_here
     assert not output_of(SharedFolder(tmp_path, "y"), 7, 1, 0, "out", 0, 10).is_here, "of another journal"

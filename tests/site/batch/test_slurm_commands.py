@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
-from gridweave.site.batch.system import Allocation, AllocationRequest, BatchView
+from gridweave.site.batch.system import Allocation, AllocationRequest, BatchUser, BatchView
 from slurm_cluster import SlurmCluster, running_cluster
 
 
@@ -25,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 def slurm_of(cluster: SlurmCluster, **settings: object) -> Slurm:
     """Return the plug for a cluster."""
     values = {"partition": "main", "conf": str(cluster.conf)} | settings
-    return Slurm(SlurmSettings(**values), cluster.folder)  # type: ignore[arg-type]
+    return Slurm(SlurmSettings(**values))  # type: ignore[arg-type]
 
 
 async def seen(slurm: Slurm, name: str, state: str) -> Allocation:
@@ -40,7 +41,7 @@ async def seen(slurm: Slurm, name: str, state: str) -> Allocation:
 
 def asked(name: str, script: str, nodes: int = 1, **options: object) -> AllocationRequest:
     """Return a request for nodes for a minute."""
-    values: dict[str, object] = {"length_ms": 60_000} | options
+    values: dict[str, object] = {"length_ms": 60_000, "folder": "/tmp"} | options
     return AllocationRequest(name=name, nodes=nodes, script=f"#!/bin/sh\n{script}\n", **values)  # type: ignore[arg-type]
 
 
@@ -63,7 +64,7 @@ async def test_allocations_from_the_request_to_the_end(cluster: SlurmCluster) ->
     assert waits.reason == "Slurm has no nodes free for it now (Resources)"
     assert view.busy[0] == (running.start_ms, running.start_ms + 60_000, 2)
     assert "anna" in cluster.run("squeue", "-h", "-o", "%k")
-    await slurm.cancel((first, "999999"))
+    await slurm.cancel((running, msgspec.structs.replace(running, number="999999")))
     assert (await seen(slurm, "gw-1", "ended")).reason == "it was cancelled in Slurm (CANCELLED)"
     assert (await seen(slurm, "gw-2", "ended")).reason == "its nodes were given back (COMPLETED)"
     await slurm.submit(asked("gw-3", "exit 3"))
@@ -117,11 +118,11 @@ async def test_accounts_and_limits_under_slurmdbd(tmp_path: Path) -> None:
     (tmp_path / "sbatch").write_text(ACCOUNTING)
     for path in tmp_path.iterdir():
         path.chmod(0o755)
-    slurm = Slurm(SlurmSettings(partition="main", bin=f"{tmp_path}:/bin"), tmp_path)
-    await slurm.check(["physics"])
+    slurm = Slurm(SlurmSettings(partition="main", bin=f"{tmp_path}:/bin"))
+    await slurm.check([BatchUser(account="physics")])
     said = "account closed: Slurm refuses the job: Invalid account or account/partition combination specified; sacctmgr"
     with pytest.raises(InputError, match=f"^{said} show associations tells which may submit$"):
-        await slurm.check(["physics", "closed"])
+        await slurm.check([BatchUser(account="physics"), BatchUser(account="closed")])
     with pytest.raises(UnavailableError, match=r"^Slurm takes no job now: AssocMaxSubmitJobLimit; Batch job"):
         await slurm.submit(asked("gw-1", "true", account="physics"))
 
@@ -140,7 +141,7 @@ async def test_a_controller_that_is_down_and_comes_back(cluster: SlurmCluster) -
         await impatient.submit(asked("gw-5", "true"))
     cluster.start_controller()
     assert (await seen(slurm, "gw-4", "running")).number == number
-    await slurm.cancel((number,))
+    await slurm.cancel((await seen(slurm, "gw-4", "running"),))
 
 
 def _impatient(cluster: SlurmCluster) -> Path:

@@ -10,6 +10,7 @@ import pytest
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.batch.slurm.parse import read_sinfo, read_span_ms, read_squeue, read_version, view_of
 from gridweave.site.batch.slurm.reasons import ENDED, WAITING, why_waiting
+from gridweave.site.batch.slurm.rest import job_of
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest, check_request
 
@@ -159,3 +160,29 @@ def test_what_is_not_understood_is_said_in_one_line(read: object, kind: type[Gri
     with pytest.raises(kind, match=re.escape(said)) as caught:
         read()
     assert "\n" not in str(caught.value)
+
+
+def test_whose_allocations_are() -> None:
+    """Those of the account of the site are its own; others are told by their accounts."""
+    view = view_of(read_sinfo(SINFO_22_05, "main"), read_squeue(SQUEUE_22_05), "gw-x-", "root")
+    assert {each.runs_as for each in view.allocations} == {""}
+    view = view_of(read_sinfo(SINFO_22_05, "main"), read_squeue(SQUEUE_22_05), "gw-x-", "site")
+    assert {each.runs_as for each in view.allocations} == {"root"}
+
+
+def test_the_shapes_of_a_job_over_slurmrestd() -> None:
+    """Plain values up to v0.0.38; from v0.0.39 on numbers that may be unset, and a list of variables."""
+    settings = SlurmSettings(
+        partition="main", qos="low", submit="rest", rest="unix:/x", tokens="/t", options=("nice=5",)
+    )
+    request = AllocationRequest(
+        name="gw-1", nodes=3, length_ms=90_000, script="x", folder="/f", comment="c", options=("constraint=fast",)
+    )
+    old, new = (job_of(request, settings, version, {"A": "b"}) for version in ("v0.0.38", "v0.0.40"))
+    both = {"name": "gw-1", "partition": "main", "tasks_per_node": 1, "requeue": False, "comment": "c", "qos": "low"}
+    both |= {"current_working_directory": "/f", "standard_output": "/f/gw-1.log", "nice": 5, "constraints": "fast"}
+    plain = {"nodes": 3, "exclusive": "exclusive", "time_limit": 2, "environment": {"A": "b"}}
+    assert old == {"script": "x", "job": both | plain}
+    limit = {"set": True, "infinite": False, "number": 2}
+    kept = {"minimum_nodes": 3, "maximum_nodes": 3, "shared": ["none"], "time_limit": limit, "environment": ["A=b"]}
+    assert new == {"script": "x", "job": both | kept}

@@ -14,7 +14,7 @@ from batch_site import NODES, BatchSite
 from gridweave.errors import UnavailableError
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.slurm.commands import Slurm
-from gridweave.site.batch.system import AllocationRequest
+from gridweave.site.batch.system import AllocationRequest, BatchUser
 from gridweave.site.desk_messages import SiteInfo
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, Program
@@ -94,7 +94,9 @@ async def test_who_pays_and_with_which_options(site: BatchSite, cluster: SlurmCl
     """As the operator's table and list say; who is in the table no more runs nothing, though nodes are given."""
     await site.kill()
     rules = MachineRules(mapped=("anna", "bert"), options=("nice",))
-    site.plan = msgspec.structs.replace(site.plan, rules=rules, accounts={"anna": "physics", "bert": ""})
+    site.plan = msgspec.structs.replace(
+        site.plan, rules=rules, users={"anna": BatchUser(account="physics"), "bert": BatchUser()}
+    )
     await site.start()
     await site.until(lambda: site.driver.site.runs.users == rules.users, "the table of users")
     cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
@@ -108,7 +110,7 @@ async def test_who_pays_and_with_which_options(site: BatchSite, cluster: SlurmCl
     (declined,) = await site.driver.submit([("c", msgspec.structs.replace(request, user="carl"))])
     assert declined == Declined("c", "it maps 'carl' to no account; have its operator add one")
     await site.kill()
-    site.plan = msgspec.structs.replace(site.plan, rules=MachineRules(mapped=("bert",)), accounts={"bert": ""})
+    site.plan = msgspec.structs.replace(site.plan, rules=MachineRules(mapped=("bert",)), users={"bert": BatchUser()})
     await site.start()
     cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
     record = await site.over(taken.job_id)

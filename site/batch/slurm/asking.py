@@ -1,0 +1,151 @@
+"""Commands of Slurm, run by this process, and what they have said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import re
+import shutil
+from asyncio import StreamReader
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.slurm.settings import SlurmSettings
+
+COMMAND_S = 30.0
+"""So long a command of Slurm may take; afterwards it is not known what it has done."""
+
+_AWAY = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "zero bytes",
+    "connection refused",
+    "connection reset",
+    "communication",
+    "temporarily",
+    "protocol authentication error",
+    "slurm backup controller",
+    "munge",
+)
+"""What a command says that did not reach the controller, or has heard no answer, in small letters."""
+
+_LIMIT = ("violates accounting/qos policy", "job submit limit", "queue is full", "maxsubmit")
+"""What ``sbatch`` says of a limit that others' ends may lift."""
+
+_OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
+
+_PATH_OF_JOBS = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Commands:
+    """Runs the commands of a Slurm cluster.
+
+    Parameters
+    ----------
+    settings : SlurmSettings
+    environment : mapping from str to str, optional
+        Of the commands, and so of what they submit; None: that of this process. What Slurm has put into it, as this may
+        itself run in a job, is left out.
+    """
+
+    def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
+        given = os.environ if environment is None else environment
+        self.environment = {name: value for name, value in given.items() if not _OTHERS.match(name)}
+        self.environment |= {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+        if settings.conf:
+            self.environment["SLURM_CONF"] = settings.conf
+        self._path = settings.bin or self.environment.get("PATH", os.defpath)
+
+    def find(self, command: str) -> str | None:
+        """Return where a command is, None if it is nowhere."""
+        return shutil.which(command, path=self._path)
+
+    async def run(self, command: str, *arguments: str) -> str:
+        """Return what a command of Slurm prints; UnavailableError if it fails."""
+        program = self.find(command)
+        if program is None:
+            raise UnavailableError(f"there is no {command} on the path")
+        status, out, err = await self.ask((program, *arguments))
+        if status != 0:
+            raise UnavailableError(f"{command} fails: {what_was_said(err)}")
+        return out
+
+    async def ask(
+        self, command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None
+    ) -> tuple[int, str, str]:
+        """Run a command; return its exit code and what it has printed."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment if environment is None else environment,
+            cwd="/",
+        )
+        try:
+            async with asyncio.timeout(COMMAND_S):
+                out, err = await _read(process, given.encode())
+        except TimeoutError:
+            raise UnavailableError(f"{os.path.basename(command[0])} has not answered for {COMMAND_S:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def refusal(said: str, words: str | None = None) -> InputError | UnavailableError:
+    """Return what it means that Slurm takes no job: it never will, or not now, as it has said."""
+    why = what_was_said(said) if words is None else words
+    if any(word in said.lower() for word in (*_AWAY, *_LIMIT)):
+        return UnavailableError(f"Slurm takes no job now: {why}")
+    return InputError(f"Slurm refuses the job: {why}")
+
+
+def what_was_said(err: str) -> str:
+    """Return what a command of Slurm has said, in one line."""
+    lines = [re.sub(r"^(\w+: (error: )?|allocation failure: )", "", line).strip() for line in err.splitlines()]
+    lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]
+    return "; ".join(lines) or "it says nothing"
+
+
+async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
+    """Return what a command prints; one that says that it will ask Slurm again and again is ended at once."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    async def errors(stream: StreamReader) -> bytes:
+        lines = []
+        async for line in stream:
+            lines.append(line)
+            if b"retrying" in line and process.returncode is None:
+                process.kill()
+        return b"".join(lines)
+
+    # One that has ended before it has read all says why.
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(given)
+        await process.stdin.drain()
+    process.stdin.close()
+    out, err = await asyncio.gather(process.stdout.read(), errors(process.stderr))
+    await process.wait()
+    return out, err
+
+
+def account_named(runs_as: str) -> pwd.struct_passwd:
+    """Return a Unix account of this machine."""
+    try:
+        return pwd.getpwnam(runs_as)
+    except KeyError:
+        raise InputError(f"this machine has no Unix user {runs_as!r}; make it, or name another (runs_as)") from None
+
+
+def environment_of(account: pwd.struct_passwd, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of an account's jobs; of that of the site nothing but the language and where Slurm is."""
+    kept = {name: own[name] for name in ("LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_TIME_FORMAT") if name in own}
+    named = {"USER": account.pw_name, "LOGNAME": account.pw_name, "HOME": account.pw_dir, "SHELL": account.pw_shell}
+    return {"PATH": _PATH_OF_JOBS, **kept, **named}

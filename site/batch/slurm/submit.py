@@ -1,0 +1,116 @@
+"""Who submits jobs to a Slurm cluster, and cancels them: the site for all, or each user's own account.
+
+A variant is an option of `SlurmSettings`; each of them is asked the same three things.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.slurm.asking import Commands, account_named, environment_of, refusal, what_was_said
+from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.system import AllocationRequest, BatchUser
+
+
+class Submitter(Protocol):
+    """Submits jobs as somebody, and cancels what was submitted as the same."""
+
+    async def check(self, user: BatchUser) -> None:
+        """Raise InputError, in one line, if nothing can ever be submitted as this user."""
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Submit a job; return its number."""
+
+    async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
+        """Cancel jobs of one account."""
+
+
+class ByCommands:
+    """``sbatch`` and ``scancel``: of the site itself, by ``sudo`` of an account, or of root with ``--uid``."""
+
+    def __init__(self, settings: SlurmSettings, commands: Commands) -> None:
+        self._settings, self._commands = settings, commands
+
+    async def check(self, user: BatchUser) -> None:
+        """See `Submitter`: whether Slurm would take a job, which it is not given."""
+        settings = self._settings
+        whose = f"account {user.account}: " if user.account else ""
+        if settings.submit == "uid" and os.geteuid() != 0:
+            raise InputError(
+                "submit: is 'uid', and sbatch takes --uid from root alone; run the site as root, or 'sudo'"
+            )
+        if settings.submit == "sudo" and self._commands.find("sudo") is None:
+            raise InputError("submit: is 'sudo', and there is no sudo on the path; install it (docs/slurm.md)")
+        if user.runs_as:
+            whose = f"runs_as {user.runs_as}: {whose}"
+        options = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", *self._common(user.account))
+        try:
+            await self._submit(options, "#!/bin/sh\ntrue\n", user.runs_as)
+        except InputError as error:
+            right = "; sacctmgr show associations tells which may submit" if "account" in str(error) else ""
+            raise InputError(f"{whose}{error}{right}") from None
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """See `Submitter`."""
+        said = await self._submit(
+            (
+                "--parsable",
+                f"--job-name={request.name}",
+                f"--nodes={request.nodes}",
+                "--ntasks-per-node=1",
+                "--exclusive",
+                "--no-requeue",
+                f"--time={-(-request.length_ms // 60_000)}",
+                f"--chdir={request.folder}",
+                f"--output={request.folder}/{request.name}.log",
+                *([f"--comment={request.comment}"] if request.comment else []),
+                *self._common(request.account),
+                *(f"--{option.removeprefix('--')}" for option in request.options),
+            ),
+            request.script,
+            request.runs_as,
+        )
+        return said.strip().partition(";")[0]
+
+    async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
+        """See `Submitter`."""
+        status, _, err = await self._as("scancel", ("--quiet", *numbers), runs_as)
+        if status != 0:
+            raise UnavailableError(f"scancel fails: {what_was_said(err)}")
+
+    def _common(self, account: str = "") -> list[str]:
+        settings = self._settings
+        named = {"partition": settings.partition, "account": account or settings.account, "qos": settings.qos}
+        own = [f"--{name}={value}" for name, value in named.items() if value]
+        return [*own, *(f"--{option.removeprefix('--')}" for option in settings.options)]
+
+    async def _submit(self, options: tuple[str, ...], script: str, runs_as: str) -> str:
+        status, out, err = await self._as("sbatch", options, runs_as, script)
+        if status != 0 and err.startswith("sudo: "):
+            right = "the line of docs/slurm.md in /etc/sudoers.d allows it"
+            raise InputError(f"sudo does not let the site run sbatch as {runs_as}: {what_was_said(err)}; {right}")
+        if status != 0:
+            raise refusal(err)
+        return out
+
+    async def _as(
+        self, command: str, arguments: tuple[str, ...], runs_as: str, given: str = ""
+    ) -> tuple[int, str, str]:
+        """Run a command as an account; return its exit code and what it has printed."""
+        program = self._commands.find(command)
+        if program is None:
+            raise UnavailableError(f"there is no {command} on the path")
+        if not runs_as:
+            return await self._commands.ask((program, *arguments), given)
+        if self._settings.submit == "sudo":
+            sudo = self._commands.find("sudo") or "sudo"
+            return await self._commands.ask((sudo, "-n", "-u", runs_as, "--", program, *arguments), given)
+        account = account_named(runs_as)
+        if command == "sbatch":
+            # Without its group a job would have root's.
+            arguments = (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}", *arguments)
+        return await self._commands.ask(
+            (program, *arguments), given, environment_of(account, self._commands.environment)
+        )
