@@ -48,6 +48,7 @@ from gridweave.site.messages import (
     RenewLeases,
     Request,
     RequestQuote,
+    RequeueJob,
     ReservationCancelled,
     ReservationRequested,
     Reserved,
@@ -376,7 +377,7 @@ class ContractCore:
                 return self._asked_by_own_user(event)
             case BatchSeen() | ExperienceEdited():
                 return (event,)
-            case RequestQuote(width=width) if self.site.asks is not None and width > self.nodes:
+            case RequestQuote(width=width) if self.site.asks and self.site.takes_parts and width > self.nodes:
                 self.site.asks.wished(self._now_ms, width)
             case SiteRestarted():
                 return self._restarted()
@@ -633,7 +634,7 @@ class ContractCore:
                 elif isinstance(command, RefuseJob):
                     self._own_jobs.pop(command.job_id, None)
                 self._out.append(command)
-            elif isinstance(command, MoveJob):
+            elif isinstance(command, (MoveJob, RequeueJob)):
                 if part.state == RUNNING:
                     self._out.append(command)
             elif isinstance(command, ChangeRate):

@@ -16,7 +16,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import NodePool, bits_of, intervals_of
-from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dictionary import deciding, entry_of
 from gridweave.site.disciplines.protocol import (
     AsksBatchSystem,
     ChangesRates,
@@ -56,6 +56,7 @@ from gridweave.site.messages import (
     OpenReservation,
     RefuseJob,
     RefuseReservation,
+    RequeueJob,
     ReservationCancelled,
     ReservationRequested,
     StartJob,
@@ -110,11 +111,11 @@ class SiteCore:
 
     def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
         self._pool = NodePool(nodes)
-        entry = entry_of(policy)
-        may_pause = entry.may_pause(policy)
+        decides, entry = deciding(policy)
+        may_pause = entry.may_pause(decides)
         self.slices_time, self.shares_nodes = entry.slices_time or may_pause, entry.shares_nodes or may_pause
         self.gives_fractions, self.has_forms = entry.gives_fractions, entry.has_forms
-        self._use(entry.make(nodes, policy, week_offset_ms))
+        self._use(entry_of(policy).make(nodes, policy, week_offset_ms))
         # Whether nodes are here to be held; a batch system gives them to each job when it likes.
         self.starts_jobs = self._asks is None or self._places is not None
         # A job that is slow, or stands still, on one of its sites has the others wait, and is ended there at its limit.
@@ -129,12 +130,13 @@ class SiteCore:
 
     def _use(self, discipline: Discipline) -> None:
         self._discipline = discipline
+        self._asks = discipline if isinstance(discipline, AsksBatchSystem) else None
+        self._decides = decides = discipline if self._asks is None else self._asks.inside
         # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
         self._places = discipline if isinstance(discipline, ChoosesNodes) else None
-        self._rates = discipline if isinstance(discipline, ChangesRates) else None
-        self._moves = discipline if isinstance(discipline, MovesJobs) else None
-        self._evicts = discipline if isinstance(discipline, EvictsJobs) else None
-        self._asks = discipline if isinstance(discipline, AsksBatchSystem) else None
+        self._rates = decides if isinstance(decides, ChangesRates) else None
+        self._moves = decides if isinstance(decides, MovesJobs) else None
+        self._evicts = decides if isinstance(decides, EvictsJobs) else None
 
     @property
     def nodes(self) -> int:
@@ -149,26 +151,26 @@ class SiteCore:
     @property
     def figures(self) -> KeepsFigures | None:
         """The discipline, where it tells more of its jobs than when they ran."""
-        return self._discipline if isinstance(self._discipline, KeepsFigures) else None
+        return self._decides if isinstance(self._decides, KeepsFigures) else None
 
     @property
     def switches(self) -> TellsSwitches | None:
         """The discipline, where it switches from one of its policies to another."""
-        return self._discipline if isinstance(self._discipline, TellsSwitches) else None
+        return self._decides if isinstance(self._decides, TellsSwitches) else None
 
     @property
     def own_at_end(self) -> object:
         """What the discipline tells of a run that is over; None if nothing."""
-        return self._discipline.own_at_end() if isinstance(self._discipline, TellsAtEnd) else None
+        return self._decides.own_at_end() if isinstance(self._decides, TellsAtEnd) else None
 
     def form_of(self, job_id: int) -> JobForm | None:
         """Return in which of its forms a job runs, where it has forms of its own."""
-        return self._discipline.form_of(job_id) if isinstance(self._discipline, ChoosesForms) else None
+        return self._decides.form_of(job_id) if isinstance(self._decides, ChoosesForms) else None
 
     @property
     def learns(self) -> LearnsTimes | None:
         """The discipline, where it learns how long jobs take."""
-        return self._discipline if isinstance(self._discipline, LearnsTimes) else None
+        return self._decides if isinstance(self._decides, LearnsTimes) else None
 
     @property
     def asks(self) -> AsksBatchSystem | None:
@@ -236,6 +238,8 @@ class SiteCore:
             commands += [self._moved(job_id) for job_id in self._moves.take_moves()]
         if self._rates is not None:
             commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
+        if self._asks is not None:
+            commands += self._leave_overdue(self._asks.overdue(now_ms))
         return commands
 
     def _asked(self, event: Event) -> list[Command]:
@@ -369,9 +373,7 @@ class SiteCore:
 
     def _with_rule(self, reason: str) -> str:
         """Return a reason, with the rule by which the start may move if the discipline has one."""
-        return (
-            f"{reason}; {self._discipline.why_starts_move()}" if isinstance(self._discipline, MovesStarts) else reason
-        )
+        return f"{reason}; {self._decides.why_starts_move()}" if isinstance(self._decides, MovesStarts) else reason
 
     def quote(self, now_ms: int, job: Job) -> SiteReason:
         """Return when a job that is not here would start as the last in the queue, and why not sooner."""
@@ -491,10 +493,9 @@ class SiteCore:
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
         """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""
-        discipline = self._discipline
-        if isinstance(discipline, CountsWork):
-            for running in discipline.running():
-                yield running.job.job_id, *discipline.progress_of(now_ms, running.job.job_id)
+        if isinstance(self._decides, CountsWork):
+            for running in self._discipline.running():
+                yield running.job.job_id, *self._decides.progress_of(now_ms, running.job.job_id)
 
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that are not over, by start and id."""
@@ -590,6 +591,12 @@ class SiteCore:
                 overdue.append(running.job.job_id)
         self._killed.update(overdue)
         return [KillJob(job_id, "reached its limit") for job_id in overdue]
+
+    def _leave_overdue(self, job_ids: Sequence[int]) -> list[Command]:
+        """Command jobs to leave nodes that a batch system is about to take; they run again."""
+        leaving = [job_id for job_id in job_ids if job_id not in self._killed]
+        self._killed.update(leaving)
+        return [RequeueJob(job_id, "the time of its pilot is up") for job_id in leaving]
 
     def _reserve(self, request: ReservationRequested) -> list[Command]:
         if request.reservation_id in self._reservations:

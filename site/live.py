@@ -15,6 +15,7 @@ import msgspec
 from gridweave.site.allocation import NO_PORT, Port
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
+from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.elements import of_attempt
 from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
@@ -56,6 +57,7 @@ from gridweave.site.messages import (
     Report,
     RequestQuote,
     RequeueFragment,
+    RequeueJob,
     Reserved,
     ReserveNodes,
     SignalFragment,
@@ -127,7 +129,7 @@ class LiveSite:
         )
         # Where jobs get parts of nodes, they are bound to none of a machine.
         self._gives_parts = self.core.site.gives_fractions
-        moves = bool(getattr(settings.policy, "moves_jobs", False))
+        moves = bool(getattr(deciding(settings.policy)[0], "moves_jobs", False))
         self._moves_jobs = moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
         self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"))
@@ -362,6 +364,10 @@ class LiveSite:
                     self._evict(command)
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
                     self.runs.kill(job_id, reason, at_once=at_once)
+                case RequeueJob(job_id=job_id, reason=reason):
+                    record = self.book.records.get(job_id)
+                    attempt = self.core.attempt_of(job_id) if record is None else record.attempt
+                    self.runs.requeue(job_id, attempt, f"{reason} at {self.settings.name}")
                 case OpenFragment(job_id=job_id):
                     self.runs.open(job_id)
                 case RefuseJob(job_id=job_id, reason=reason):

@@ -169,6 +169,13 @@ class EvictJob(msgspec.Struct, frozen=True, tag="EvictJob", gc=False):
     reason: str  # why, in one line
 
 
+class RequeueJob(msgspec.Struct, frozen=True, tag="RequeueJob", gc=False):
+    """Have a running job save what it has done and end; when that is reported it is lost, and runs again."""
+
+    job_id: int
+    reason: str
+
+
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_defaults=True):
     """End a running job; its nodes are free when it is reported as finished."""
 
@@ -219,7 +226,9 @@ class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=F
 
 JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob | OpenFragment
 
-Command = JobCommand | EvictJob | AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
+ReservationCommand = AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
+
+Command = JobCommand | EvictJob | RequeueJob | ReservationCommand
 
 
 class OfAttempt(msgspec.Struct, frozen=True, gc=False):

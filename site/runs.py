@@ -14,7 +14,7 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.allocation import NO_PORT, Port, Ports, nodes_of_groups
 from gridweave.site.book import JobBook
-from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName, part_of_nodes, task_groups
@@ -370,8 +370,9 @@ class Runs:
         self.over: dict[int, Run] = {}
         self.begun: list[Run] = []
         self._book = book
-        self._n_machines, self._has_forms = len(settings.machines), entry_of(settings.policy).has_forms
-        self._pauses = bool(getattr(settings.policy, "pauses_jobs", False))
+        policy, entry = deciding(settings.policy)
+        self._n_machines, self._has_forms = len(settings.machines), entry.has_forms
+        self._pauses = bool(getattr(policy, "pauses_jobs", False))
         self._runs: dict[int, Run] = {}
         # Machines that cannot start anything, and why; and whom each that has said so takes.
         self._full: dict[str, str] = {}

@@ -20,7 +20,7 @@ from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest
 from gridweave.site.disciplines.batch.policy import BatchPolicy
-from gridweave.site.job import OVER, Accepted, JobRecord, JobRequest, Program
+from gridweave.site.job import OVER, Accepted, JobRecord, JobRequest, Program, Resources
 from gridweave.site.messages import Machine
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock
@@ -92,10 +92,18 @@ class BatchSite:
         await self.hub.close()
         await self.driver.close()
 
-    async def submit(self, *argv: str, nodes: int = 1, limit_ms: int = 60_000, key: str = "", **program: object) -> int:
+    async def submit(
+        self,
+        *argv: str,
+        nodes: int = 1,
+        limit_ms: int = 60_000,
+        key: str = "",
+        resources: Resources | None = None,
+        **program: object,
+    ) -> int:
         """Hand in a job of an own user, and return its number."""
         made = Program(argv=argv, **program)  # type: ignore[arg-type]
-        request = JobRequest(program=made, nodes=nodes, limit_ms=limit_ms, user="anna")
+        request = JobRequest(program=made, nodes=nodes, limit_ms=limit_ms, user="anna", resources=resources)
         (answer,) = await self.driver.submit([(key or f"{argv}{nodes}{self.driver.clock.now_ms()}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id

@@ -35,7 +35,7 @@ from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.batch.entry import SlurmTable
-from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
@@ -506,7 +506,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         policy=policy,
         owner=owner_policy(site),
         journal=site.journal,
-        rules=machine_rules(site.launcher, gives_parts=entry_of(policy).gives_fractions),
+        rules=machine_rules(site.launcher, gives_parts=deciding(policy)[1].gives_fractions),
         batch=batch_plan(site),
     )
 

@@ -79,6 +79,12 @@ def entry_of(policy: Policy) -> Entry:
     return entry_named(policy.discipline)
 
 
+def deciding(policy: Policy) -> tuple[Policy, Entry]:
+    """Return by which policy of which discipline jobs are given nodes: at a site with pilots, that of these."""
+    decides = entry_of(policy).decides(policy)
+    return decides, entry_of(decides)
+
+
 def may_share_nodes(policy: Policy) -> bool:
     """Return whether several jobs may be on a node, be it that one of them stands still."""
     entry = entry_of(policy)
@@ -112,7 +118,10 @@ def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mappi
     'sjf none'
     """
     entry = entry_named(name)
-    tables = {key for key, value in given.items() if value is not None} - {entry.table_key, *_OF_MANY}
+    own = {entry.table_key, *_OF_MANY}
+    if entry.inside is not None:
+        own.add(entry_named(entry.inside(given.get(entry.table_key))).table_key)
+    tables = {key for key, value in given.items() if value is not None} - own
     for other in DISCIPLINES.values() if tables else ():
         if other.table is not None and other.table_key in tables:
             raise OptionError(other.table_key, f"is for the discipline {other.name}, and this site has {name!r}")

@@ -5,7 +5,7 @@ It is stepped as a queue is (queue.py), with kernels of its own (`gridweave.site
 
 from __future__ import annotations
 
-from gridweave.site.disciplines.protocol import Entry
+from gridweave.site.disciplines.protocol import Entry, until_its_limit
 from gridweave.site.disciplines.queue import COMPILED, ArrayDiscipline, read_policy
 from gridweave.site.policy import BACKFILLS
 
@@ -15,6 +15,7 @@ ENTRY = Entry(
     make=ArrayDiscipline,
     read=lambda nodes, given, usual: read_policy("planning", given, usual),
     backfills=BACKFILLS["planning"],
+    longest_stay_ms=until_its_limit,
     keeps_reservations=True,
     compiled=COMPILED,
 )

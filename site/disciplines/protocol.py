@@ -110,6 +110,21 @@ class ChoosesNodes(Protocol):
 
 
 @runtime_checkable
+class ServesNodes(Discipline, ChoosesNodes, Protocol):
+    """What a site with pilots asks besides of a discipline that `ChoosesNodes`: it stands that nodes come and go."""
+
+    @property
+    def in_use(self) -> int:
+        """Nodes on which a job is, or is to begin, as the bits of a number."""
+
+    def serve(self, now_ms: int, nodes: int) -> None:
+        """Have these nodes in service, the bits of a number, and no others.
+
+        No job is put on others; those that are there stay until they end. Nodes that come have no job on them.
+        """
+
+
+@runtime_checkable
 class ChangesRates(Protocol):
     """What `SiteCore` asks besides of a discipline under which a job may run slower, pause and go on."""
 
@@ -164,6 +179,13 @@ class AsksBatchSystem(Protocol):
     The batch system is asked for nodes for each job, and when they are there the job starts on them; or for pilots,
     nodes ahead of any job, in which the site decides what starts.
     """
+
+    @property
+    def inside(self) -> Discipline:
+        """What decides on the nodes that are there, and may change rates, move or evict jobs: this or another."""
+
+    def overdue(self, now_ms: int) -> list[int]:
+        """Return the jobs that run on nodes whose time is up, by number."""
 
     @property
     def absent(self) -> int:
@@ -370,6 +392,15 @@ class Entry:
         nodes than it is wide.
     live_only : bool
         Whether only a live site can have it, and no simulation.
+    decides : callable
+        Takes a policy; returns that by which jobs are given nodes: of a site with pilots that of these, else the same.
+    inside : callable, optional
+        Takes the table of a site, if it has one; returns the discipline whose options the site may have, too: that of
+        its pilots.
+    longest_stay_ms : callable, optional
+        Takes a policy and an estimate in ms; returns how long a job may have its nodes by that, as a rule. None: no
+        such time can be told, or which nodes there are must be known, so its jobs cannot run in pilots. Its discipline
+        is one that `ServesNodes`, or is stepped by `gridweave.site.disciplines.queue.ArrayDiscipline`.
     is_in_control : callable
         Takes the table of a site, if it has one; returns whether the site itself decides what starts when, so that a
         grid may have full control.
@@ -413,6 +444,9 @@ class Entry:
     gives_fractions: bool = False
     has_forms: bool = False
     live_only: bool = False
+    decides: Callable[[Any], Policy] = lambda policy: policy
+    inside: Callable[[Any], str] | None = None
+    longest_stay_ms: Callable[[Any, int], int] | None = None
     is_in_control: Callable[[Any], bool] = lambda _table: True
     shares_time: bool = False
     uses_resources: bool = False
@@ -425,6 +459,11 @@ class Entry:
     metrics: Callable[[Played], Mapping[str, float]] | None = None
     compiled: Compiled | None = None
     variants: Mapping[str, Any] = field(default_factory=dict)
+
+
+def until_its_limit(_policy: Policy, estimate_ms: int) -> int:
+    """Return how long a job has its nodes that runs at full speed: as ``longest_stay_ms`` of an `Entry`."""
+    return estimate_ms
 
 
 def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:

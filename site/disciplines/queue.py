@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gridweave.jit import prepared
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
-from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown, until_its_limit
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
@@ -168,6 +168,9 @@ class ArrayDiscipline:
         counters["free"] += by
         self._rules.resized(by)
         counters["stale"], counters["n_blocks"] = REPLAN, 0
+
+    def spare(self, job_id: int) -> None:
+        """Never evict a running job from now on: nobody can have all of its nodes. Here nobody is evicted at all."""
 
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
         """Put an accepted reservation into the list, in order, and into the plan, in which it is known to fit."""
@@ -461,5 +464,6 @@ ENTRY = Entry(
     make=ArrayDiscipline,
     read=lambda nodes, given, usual: read_policy("queue", given, usual),
     backfills=BACKFILLS["queue"],
+    longest_stay_ms=until_its_limit,
     compiled=COMPILED,
 )

@@ -23,7 +23,7 @@ from gridweave.errors import UnavailableError
 from gridweave.site.batch.service.folder import Ticket, node_folder, read_address, tidy_nodes
 from gridweave.site.batch.service.hub import WAIT_S, Orders, Welcome
 from gridweave.site.launch import ANY_JOBS
-from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.machine.agent import AgentDriver, node_threads
 from gridweave.site.service.calls import CALL_S, NearAddress, NearLine
 
 logger = logging.getLogger("gridweave.live")
@@ -136,7 +136,15 @@ class Node:
         if told.orders and self._agent is None:
             root = node_folder(Path(self._ticket.base), self._name, self._number)
             rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
-            self._agent = AgentDriver(told.machine, root, self._report, host=self._host, rules=rules, shared=shared)
+            self._agent = AgentDriver(
+                told.machine,
+                root,
+                self._report,
+                host=self._host,
+                threads=node_threads(1),
+                rules=rules,
+                shared=shared,
+            )
             await self._agent.open()
             self._works = asyncio.ensure_future(self._agent.run())
         for data in told.orders:

@@ -86,7 +86,8 @@ class Slurm:
         on_node = 'GRIDWEAVE_NODE=$SLURM_PROCID GRIDWEAVE_ALLOCATION=$SLURM_JOB_ID exec "$@"'
         # Slurm may run it again though it was told not to: over slurmrestd it does not hear that.
         once = 'test -z "$SLURM_RESTART_COUNT" || exit 1'
-        run = f"exec srun --kill-on-bad-exit=0 sh -c '{on_node}' node {shlex.join(command)}"
+        # Ranks are pinned by the agent, to any of the hardware threads of a node that is all its own.
+        run = f"exec srun --kill-on-bad-exit=0 --cpu-bind=none sh -c '{on_node}' node {shlex.join(command)}"
         return f"#!/bin/sh\n{once}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:

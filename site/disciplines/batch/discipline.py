@@ -119,6 +119,15 @@ class BatchDiscipline:
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @property
+    def inside(self) -> Self:
+        """Return itself: no other decides on nodes that are there."""
+        return self
+
+    def overdue(self, now_ms: int) -> list[int]:
+        """Return none: the nodes of a job are given for as long as it may take."""
+        return []
+
+    @property
     def absent(self) -> int:
         """Return 0: a node of the site is the place of one that a job has been given."""
         return 0

@@ -13,9 +13,8 @@ from gridweave.site.batch.slurm.settings import OF_USERS, OVER_REST, SlurmSettin
 from gridweave.site.batch.system import BatchUser
 from gridweave.site.disciplines.batch.discipline import BatchDiscipline
 from gridweave.site.disciplines.batch.pilots import PilotDiscipline
-from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy, PilotRules
+from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy, PilotRules, check_discipline
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
-from gridweave.site.disciplines.queue import read_policy as read_queue
 from gridweave.site.launch import MachineRules
 from gridweave.site.policy import BACKFILLS
 
@@ -25,11 +24,14 @@ class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes
     ----------
+    discipline : str
+        What decides in pilots; its options are those of the site, and of its own table beside this.
     size, keep : int
     hours, job_hours, idle_s : float
         As in `PilotRules`, in the units that their names say.
     """
 
+    discipline: Annotated[str, Meta(description="Which jobs get the nodes that are there, and how.")] = "queue"
     size: Annotated[int, Meta(description="The nodes of a pilot at most.")] = 1
     hours: Annotated[float, Meta(description="The longest time for which a pilot is asked for.")] = 4.0
     job_hours: Annotated[float, Meta(description="The longest that a job in a pilot may take.")] = 1.0
@@ -176,13 +178,14 @@ def _check_runs_as(user: str, runs_as: str, submit: str) -> None:
 
 
 def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -> PilotRules:
-    """Return how a site has pilots; what starts in them goes by the options of a queue."""
+    """Return how a site has pilots; what starts in them goes by the options of the site for that discipline."""
     for name, hours in (("hours", table.hours), ("job_hours", table.job_hours), ("idle_s", table.idle_s / 3600)):
         if not 0 <= hours <= 744:
             raise OptionError(name, f"is {getattr(table, name):g}; from 0 to 31 days")
     if table.keep > nodes:
         raise OptionError("keep", f"is {table.keep}; the site has {nodes} nodes at most")
-    policy = read_queue("queue", {name: value for name, value in given.items() if name != NAME}, usual)
+    entry = check_discipline(table.discipline)
+    policy = entry.read(nodes, {key: given[key] for key in given if key != NAME}, usual)
     return PilotRules(
         policy=policy,
         size=table.size,
@@ -199,6 +202,11 @@ def make_discipline(nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) ->
     return made(nodes, policy, week_offset_ms)
 
 
+def inside(table: SlurmTable | None) -> str:
+    """Return the discipline that decides in the pilots of a site; its own, if it has none."""
+    return NAME if table is None or table.pilots is None else table.pilots.discipline
+
+
 def is_in_control(table: SlurmTable | None) -> bool:
     """Return whether the site can start what a grid wants started, when it wants that."""
     return table is not None and table.pilots is not None
@@ -213,5 +221,7 @@ ENTRY = Entry(
     table=SlurmTable,
     table_key=NAME,
     live_only=True,
+    decides=lambda policy: policy.decides,
+    inside=inside,
     is_in_control=is_in_control,
 )

@@ -1,22 +1,26 @@
 """A site that asks its batch system for nodes ahead of work, and runs its jobs in them (docs/slurm.md, "Pilots").
 
 A pilot is some nodes that a batch system gives for a time. The nodes of the site are places: each is out of service
-until a node of a pilot takes it, and again when the pilot takes no more jobs. On those in service the site's own queue
-decides, as on nodes of its own.
+until a node of a pilot takes it, and again when the pilot takes no more jobs. On those in service a discipline decides
+as on nodes of a site of our own; to it a pilot that ends is as nodes that are drained.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from collections.abc import Iterator
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from gridweave.site.allocation import NodePool, bits_of, intervals_of
+from gridweave.site.allocation import bits_of, intervals_of
 from gridweave.site.batch.outlook import earliest_start
+from gridweave.site.disciplines.batch.places import CountedPlaces
 from gridweave.site.disciplines.batch.policy import BatchPolicy
-from gridweave.site.disciplines.protocol import PILOT, NodesAsked
+from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.protocol import PILOT, Discipline, NodesAsked, ServesNodes
 from gridweave.site.disciplines.queue import ArrayDiscipline
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running
@@ -56,7 +60,10 @@ class Pilot(msgspec.Struct):
 
 
 class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag="PilotDiscipline 1"):
-    """The pilots, which places are in service, which nodes each job has, and the state of the queue."""
+    """The pilots, which places are in service, and the state of the discipline inside.
+
+    ``nodes_of`` has the nodes of each job, where the discipline inside does not choose them.
+    """
 
     queue: D
     pilots: list[Pilot]
@@ -88,13 +95,11 @@ class PilotDiscipline:
     def __init__(self, nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> None:
         assert policy.pilots is not None, "a site without pilots"
         self._nodes, self._rules, self._margin_ms = nodes, policy.pilots, policy.margin_ms
-        self._queue = ArrayDiscipline(nodes, policy.pilots.policy, week_offset_ms)
-        self._queue.resize(-nodes)
-        self._pool = NodePool(nodes)
-        self._pool.take(nodes)
-        # Places as the bits of a number (allocation.py): those in service, and those of each job.
-        self._in_service = 0
-        self._nodes_of: dict[int, int] = {}
+        self.inside: Discipline = entry_of(policy.pilots.policy).make(nodes, policy.pilots.policy, week_offset_ms)
+        self._places = self._places_for(self.inside)
+        # The places whose pilots take jobs, as the bits of a number (allocation.py).
+        self._open = 0
+        self._places.serve(0, 0)
         self._free_since_ms: dict[int, int] = {}
         self._pilots: dict[int, Pilot] = {}
         self._asks = self._lost = self._not_before_ms = 0
@@ -106,8 +111,20 @@ class PilotDiscipline:
     def aside(self) -> Self:
         """Return what can be asked anything; asking changes nothing here."""
         twin = copy.copy(self)
-        twin._queue = self._queue.aside()
+        twin.inside = self.inside.aside()
+        if isinstance(self._places, CountedPlaces):
+            assert isinstance(twin.inside, ArrayDiscipline), "it counts no nodes"
+            twin._places = self._places.aside(twin.inside)
+        else:
+            twin._places = twin._places_for(twin.inside)
         return twin
+
+    def _places_for(self, inside: Discipline) -> CountedPlaces | ServesNodes:
+        """Return what gives jobs their nodes: the discipline itself, if it chooses them."""
+        if isinstance(inside, ArrayDiscipline):
+            return CountedPlaces(self._nodes, inside)
+        assert isinstance(inside, ServesNodes), "a discipline for which nodes cannot come and go"
+        return inside
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -117,7 +134,7 @@ class PilotDiscipline:
         if job.estimate_ms > self._job_ms + self._margin_ms // 2:
             longest, asked = rough_span_text(self._job_ms), rough_span_text(job.estimate_ms)
             return f"its pilots take jobs of up to {longest}, and the job may take {asked}; give it a lower limit"
-        return self._queue.why_never(job)
+        return self.inside.why_never(job)
 
     @property
     def _longest_ms(self) -> int:
@@ -129,27 +146,30 @@ class PilotDiscipline:
 
     @property
     def _job_ms(self) -> int:
-        """The longest that a job may take; half of what the partition gives, if that is less."""
-        return min(self._rules.job_ms, self._longest_ms // 2)
+        """The longest that a job may take; what half of the time that the partition gives is enough for, if less."""
+        stay_ms, most_ms = self._rules.stay_ms, self._longest_ms // 2
+        return self._rules.job_ms if stay_ms <= most_ms else self._rules.job_ms * most_ms // stay_ms
+
+    @property
+    def _stay_ms(self) -> int:
+        """So long a job may have its nodes."""
+        return min(self._rules.stay_ms, self._longest_ms // 2)
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
-        self._queue.submit(now_ms, job)
+        self.inside.submit(now_ms, job)
 
     def ended(self, now_ms: int, job_id: int) -> None:
         """Take out a running job."""
-        self._queue.ended(now_ms, job_id)
-        bits = self._nodes_of.pop(job_id)
-        self._pool.give_back(bits)
-        self._free_since_ms.update(dict.fromkeys(_places(bits), now_ms))
+        self._places.ended(now_ms, job_id)
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
         """Expect a running job to end at another instant."""
-        self._queue.expect_end(now_ms, job_id, end_ms)
+        self.inside.expect_end(now_ms, job_id, end_ms)
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
-        self._queue.withdraw(now_ms, job_id)
+        self.inside.withdraw(now_ms, job_id)
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nothing: no pilot is sure to be there then."""
@@ -165,6 +185,20 @@ class PilotDiscipline:
         """Places that are out of service."""
         return self._nodes - self._in_service.bit_count()
 
+    @property
+    def _in_service(self) -> int:
+        """The places that take jobs or have some, as bits."""
+        return self._open | self._places.in_use
+
+    def overdue(self, now_ms: int) -> list[int]:
+        """Return the jobs that run in pilots whose time is up: they took longer there than they do as a rule."""
+        over = sum(pilot.bits for pilot in self._pilots.values() if self._is_up(pilot, now_ms))
+        return [job_id for job_id in self._running_ids() if self._bits_of(job_id) & over] if over else []
+
+    def _is_up(self, pilot: Pilot, now_ms: int) -> bool:
+        """Return whether what still runs in a pilot has to save what it has done: half of the margin is for that."""
+        return pilot.until_ms is not None and now_ms >= pilot.until_ms + self._margin_ms // 2
+
     def wished(self, now_ms: int, width: int) -> None:
         """Have nodes for a part of a job that only several sites together are wide enough for."""
         self._wished = min(width, self._nodes), now_ms + self._rules.idle_ms
@@ -178,7 +212,7 @@ class PilotDiscipline:
         if not awaited or self._seen is None or self._seen.problem or length_ms > self._job_ms:
             return 0, None
         nodes = sum(len(pilot.places) for pilot in awaited)
-        needed = sum(job.width for job, _ in self._queue.waiting())
+        needed = sum(job.width for job, _ in self.inside.waiting())
         spare = nodes + len(self._free_since_ms) - needed
         expected = [pilot.start_ms for pilot in awaited if pilot.start_ms is not None]
         unknown = sum(len(pilot.places) for pilot in awaited if pilot.start_ms is None)
@@ -228,7 +262,7 @@ class PilotDiscipline:
             elif pilot.until_ms is None:
                 began_ms = now_ms if ask.start_ms is None else min(ask.start_ms, now_ms)
                 pilot.start_ms, pilot.until_ms = began_ms, began_ms + pilot.length_ms
-                pilot.last_start_ms = max(now_ms, pilot.until_ms - self._job_ms)
+                pilot.last_start_ms = max(now_ms, pilot.until_ms - self._stay_ms)
         if nothing:
             self._put_off(now_ms, nothing)
         return []
@@ -244,52 +278,43 @@ class PilotDiscipline:
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start what may start in the pilots that are there, and settle which of them there should be."""
         self._now_ms = now_ms
+        self._give_back(now_ms)
         self._serve(now_ms)
-        started = self._queue.run_pass(now_ms)
-        for job in started:
-            _, bits = self._pool.take(job.width)
-            self._nodes_of[job.job_id] = bits
-            for place in _places(bits):
-                del self._free_since_ms[place]
-        if self._give_back(now_ms):
-            self._serve(now_ms)
+        started = self._places.run_pass(now_ms)
+        self._note_free(now_ms)
         self._ask(now_ms)
         return started
 
     def _serve(self, now_ms: int) -> None:
         """Have the places in service whose pilots take jobs; of the others those in use leave when they are free."""
         wanted = self._wanted(now_ms)
-        leaving = self._free_places & ~wanted
-        coming = wanted & ~self._in_service
-        if not coming and not leaving:
-            return
-        self._pool.hold(leaving)
-        self._pool.give_back(coming)
-        self._in_service = (self._in_service & ~leaving) | coming
-        self._queue.resize(coming.bit_count() - leaving.bit_count())
-        for place in _places(leaving):
-            del self._free_since_ms[place]
-        self._free_since_ms.update(dict.fromkeys(_places(coming), now_ms))
+        if wanted != self._open:
+            self._open = wanted
+            self._places.serve(now_ms, wanted)
+
+    def _note_free(self, now_ms: int) -> None:
+        """Note since when places in service have been free."""
+        free = _places(self._open & ~self._places.in_use)
+        self._free_since_ms = {place: self._free_since_ms.get(place, now_ms) for place in free}
 
     def _wanted(self, now_ms: int) -> int:
         """Return the places whose pilots take jobs, as bits."""
         return sum(pilot.bits for pilot in self._pilots.values() if pilot.takes_jobs(now_ms))
 
-    @property
-    def _free_places(self) -> int:
-        """The places in service that no job has, as bits."""
-        busy = 0
-        for bits in self._nodes_of.values():
-            busy |= bits
-        return self._in_service & ~busy
+    def _running_ids(self) -> list[int]:
+        return [running.job.job_id for running in self.inside.running()]
 
-    def _give_back(self, now_ms: int) -> bool:
+    def _bits_of(self, job_id: int) -> int:
+        """Return the places of a running job as bits."""
+        return bits_of(self._places.place_of(job_id)[0])
+
+    def _give_back(self, now_ms: int) -> None:
         """Let go of pilots that take no more jobs and run none, and of idle ones that nothing waits for."""
         spare = self._wanted(now_ms).bit_count() - self._needed(now_ms)
         given_back = []
         for pilot in self._pilots.values():
             if not pilot.takes_jobs(now_ms):
-                is_over = pilot.until_ms is not None and not pilot.bits & self._in_service
+                is_over = pilot.until_ms is not None and not pilot.bits & self._places.in_use
             else:
                 idle_ms = self._idle_at(pilot)
                 is_over = idle_ms is not None and idle_ms <= now_ms and len(pilot.places) <= spare
@@ -299,7 +324,6 @@ class PilotDiscipline:
                 self._lost = 0
         for number in given_back:
             del self._pilots[number]
-        return bool(given_back)
 
     def _idle_at(self, pilot: Pilot) -> int | None:
         """Return when a pilot has been idle for as long as it may; None if a job is in it, or its nodes are not there.
@@ -310,11 +334,12 @@ class PilotDiscipline:
         return None if None in since_ms else max(each or 0 for each in since_ms) + self._rules.idle_ms
 
     def _needed(self, now_ms: int) -> int:
-        """Return how many nodes there should be: those in use, and one for each that a waiting job needs."""
-        waiting = sum(job.width for job, _ in self._queue.waiting())
+        """Return how many nodes there should be: as many as jobs that run or wait would have, each for itself."""
+        waiting = sum(job.width for job, _ in self.inside.waiting())
         wished, until_ms = self._wished
-        in_use = (self._wanted(now_ms) & self._in_service & ~self._free_places).bit_count()
-        return min(self._nodes, max(in_use + waiting, self._rules.keep, wished if now_ms < until_ms else 0))
+        wanted = self._wanted(now_ms)
+        running = sum((self._bits_of(job_id) & wanted).bit_count() for job_id in self._running_ids())
+        return min(self._nodes, max(running + waiting, self._rules.keep, wished if now_ms < until_ms else 0))
 
     def _ask(self, now_ms: int) -> None:
         """Ask for as many pilots as are missing, or ask no more for those that are not needed."""
@@ -336,42 +361,43 @@ class PilotDiscipline:
 
     def _length_ms(self) -> int:
         """Return for how long a pilot is asked: the work that waits over all nodes, and the longest job behind it."""
-        work_ms = sum(job.width * job.estimate_ms for job, _ in self._queue.waiting()) // self._nodes
-        return min(self._longest_ms, self._job_ms + max(work_ms, self._job_ms))
+        work_ms = sum(job.width * job.estimate_ms for job, _ in self.inside.waiting()) // self._nodes
+        return min(self._longest_ms, self._stay_ms + max(work_ms, self._stay_ms))
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     @property
     def threads_per_node(self) -> int:
-        """Return 1: nodes are given out whole."""
-        return 1
+        """Hardware threads of the largest node that are given out one by one; 1 where nodes are given out whole."""
+        return self._places.threads_per_node
 
     @property
     def free(self) -> int:
-        """Nodes that are there, and that no job has."""
-        return self._pool.free
+        """Nodes that are there, and that no running job has."""
+        held = functools.reduce(operator.or_, map(self._bits_of, self._running_ids()), 0)
+        return (self._in_service & ~held).bit_count()
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes of a running job."""
-        return intervals_of(self._nodes_of[job_id]), ()
+        """Return the nodes and the hardware threads of a running job."""
+        return self._places.place_of(job_id)
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
-        """Return None: no node is shared."""
-        return None
+        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
+        return None if job.estimate_ms > self._job_ms else self._places.slowdown_offered(now_ms, job)
 
     # -- what is asked of it ------------------------------------------------------------------------------------------
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length could have at once."""
-        return 0 if length_ms > self._job_ms else self._queue.startable(now_ms, length_ms)
+        return 0 if length_ms > self._job_ms else self.inside.startable(now_ms, length_ms)
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, as far as can be seen; None: never, or nothing is seen."""
         if width > self._nodes or length_ms > self._job_ms:
             return None
         there = self._in_service.bit_count()
-        if width <= there and all(job.width <= there for job, _ in self._queue.waiting()):
-            return self._queue.earliest_start_ms(now_ms, width, length_ms)
+        if width <= there and all(job.width <= there for job, _ in self.inside.waiting()):
+            return self.inside.earliest_start_ms(now_ms, width, length_ms)
         if self._seen is None:
             return None
         coming = [pilot.start_ms for pilot in self._pilots.values() if pilot.until_ms is None and pilot.start_ms]
@@ -380,30 +406,31 @@ class PilotDiscipline:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when a pilot takes no more jobs, has been idle for too long, or may be asked for again."""
-        found = [self._queue.next_wakeup_ms(), self._wished[1], self._not_before_ms]
+        found = [self.inside.next_wakeup_ms(), self._wished[1], self._not_before_ms]
         for pilot in self._pilots.values():
             found += [self._idle_at(pilot), pilot.last_start_ms + 1]
+            found.append(None if pilot.until_ms is None else pilot.until_ms + self._margin_ms // 2)
         # What was due at the last pass was seen to then.
         return min((instant for instant in found if instant is not None and instant > self._now_ms), default=None)
 
     def next_end_ms(self) -> int | None:
         """Return the first end by estimate of a running job."""
-        return self._queue.next_end_ms()
+        return self.inside.next_end_ms()
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
-        return self._queue.running()
+        return self.inside.running()
 
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order of the queue, the first with its shadow time if its nodes are there."""
-        for job, start_ms in self._queue.waiting():
+        for job, start_ms in self.inside.waiting():
             yield job, None if start_ms == NEVER_MS else start_ms
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier: for the others, or for pilots that are to come."""
         # What is promised holds for the nodes that are there, of which pilots may take some with them.
-        said = msgspec.structs.replace(self._queue.explain(now_ms, job_id), is_bound=False)
-        width = next(job.width for job, _ in self._queue.waiting() if job.job_id == job_id)
+        said = msgspec.structs.replace(self.inside.explain(now_ms, job_id), is_bound=False)
+        width = next(job.width for job, _ in self.inside.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()
         if lacks:
             said = SiteReason(ahead=said.ahead, reason=f"it needs {nodes_text(width)} in pilots")
@@ -428,16 +455,16 @@ class PilotDiscipline:
 
     @property
     def state_type(self) -> Any:
-        """The type of the state, which has that of the queue."""
-        return with_parts(PilotDisciplineState, self._queue)
+        """The type of the state, which has that of the discipline inside."""
+        return with_parts(PilotDisciplineState, self.inside)
 
     def state(self) -> PilotDisciplineState[Any]:
         """Return what is known of the jobs, the pilots and the batch system."""
         return PilotDisciplineState(
-            queue=self._queue.state(),
+            queue=self.inside.state(),
             pilots=list(self._pilots.values()),
             in_service=intervals_of(self._in_service),
-            nodes_of={job_id: intervals_of(bits) for job_id, bits in self._nodes_of.items()},
+            nodes_of=self._places.nodes_of() if isinstance(self._places, CountedPlaces) else {},
             free_since_ms=self._free_since_ms,
             asks=self._asks,
             lost=self._lost,
@@ -450,22 +477,24 @@ class PilotDiscipline:
 
     def restore(self, state: PilotDisciplineState[Any]) -> None:
         """Take in what was known."""
-        self._queue.restore(state.queue)
+        self.inside.restore(state.queue)
         self._pilots = {pilot.number: pilot for pilot in state.pilots}
-        self._in_service = bits_of(state.in_service)
-        self._nodes_of = {job_id: bits_of(nodes) for job_id, nodes in state.nodes_of.items()}
         self._free_since_ms, self._seen = state.free_since_ms, state.seen
         self._asks, self._lost, self._not_before_ms = state.asks, state.lost, state.not_before_ms
         self._why_lost, self._wished, self._now_ms = state.why_lost, state.wished, state.now_ms
-        self._pool.give_back(self._free_places)
+        self._open = self._wanted(self._now_ms)
+        if isinstance(self._places, CountedPlaces):
+            self._places.restore(self._open, state.nodes_of)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
-        self._queue.check_invariants()
-        self._pool.check_invariants()
-        free = set(_places(self._free_places))
-        assert self._pool.free == len(free), "free nodes and places in service do not add up"
+        self.inside.check_invariants()
+        if isinstance(self._places, CountedPlaces):
+            self._places.check_invariants()
+        free = set(_places(self._open & ~self._places.in_use))
         assert free == set(self._free_since_ms), "it is not known since when a node is free"
+        held = functools.reduce(operator.or_, map(self._bits_of, self._running_ids()), 0)
+        assert not held & ~self._places.in_use, "a job runs on a node that is not in use"
         places = [place for pilot in self._pilots.values() for place in pilot.places]
         assert len(places) == len(set(places)) <= self._nodes, "two pilots have one place"
 

@@ -7,10 +7,21 @@ from typing import ClassVar
 import msgspec
 
 from gridweave.errors import OptionError
+from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_named, entry_of
+from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.policy import SitePolicy
 
 NAME = "slurm"
 """Of the discipline."""
+
+
+def check_discipline(name: str) -> Entry:
+    """Return the discipline of this name; OptionError if it cannot be that of pilots."""
+    entry = entry_named(name)
+    if entry.longest_stay_ms is None:
+        known = ", ".join(name for name, entry in DISCIPLINES.items() if entry.longest_stay_ms is not None)
+        raise OptionError("discipline", f"{name!r} cannot be that of pilots; one of {known}")
+    return entry
 
 
 class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,14 +29,15 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    policy : SitePolicy
-        How jobs are queued for the nodes that are there; promised starts are made anew when nodes come and go.
+    policy : Policy
+        Which jobs get the nodes that are there, of a discipline that stands that these come and go; promised starts are
+        made anew then.
     size : int
         The nodes of a pilot at most; >= 1.
     length_ms : int
-        The longest time for which a pilot is asked for; at least twice ``job_ms``.
+        The longest time for which a pilot is asked for; at least twice `stay_ms`.
     job_ms : int
-        The longest that a job in a pilot may take; >= 1.
+        The longest that a job in a pilot may take by its limit; >= 1.
     idle_ms : int
         A pilot that has run nothing for so long is given back, if nothing waits; >= 0.
     keep : int
@@ -37,7 +49,7 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
         If a number is out of its range.
     """
 
-    policy: SitePolicy = SitePolicy()
+    policy: Policy = SitePolicy()
     size: int = 1
     length_ms: int = 14_400_000
     job_ms: int = 3_600_000
@@ -45,17 +57,26 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 0
 
     def __post_init__(self) -> None:
-        if self.policy.discipline != "queue":
-            raise OptionError("discipline", "of what starts in pilots is a queue: no node is sure to be there later")
+        check_discipline(self.policy.discipline)
         if self.size < 1:
             raise OptionError("size", f"is {self.size}; at least 1 node")
         if self.job_ms < 1:
             raise OptionError("job_hours", "is 0 or less; more than 0")
-        if self.length_ms < 2 * self.job_ms:
-            raise OptionError("hours", "is too little; at least twice job_hours, so that pilots take jobs for a while")
+        if self.length_ms < 2 * self.stay_ms:
+            least = "twice job_hours"
+            if self.stay_ms > self.job_ms:
+                least = f"{2 * self.stay_ms / 3_600_000:.4g}, as jobs of {self.policy.label!r} may take longer"
+            raise OptionError("hours", f"is too little; at least {least}, so that pilots take jobs for a while")
         for name, value in (("idle_s", self.idle_ms), ("keep", self.keep)):
             if value < 0:
                 raise OptionError(name, "is below 0; 0 or more")
+
+    @property
+    def stay_ms(self) -> int:
+        """How long a job may have its nodes, as a rule: others may slow it, or have its nodes in between."""
+        stay = entry_of(self.policy).longest_stay_ms
+        assert stay is not None, "refused when it was made"
+        return stay(self.policy, self.job_ms)
 
 
 class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +113,11 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("most_asked", f"is {self.most_asked}; at least 1")
         if self.margin_ms < 0:
             raise OptionError("margin_ms", f"is {self.margin_ms}; at least 0")
+
+    @property
+    def decides(self) -> Policy:
+        """By what jobs get nodes: in pilots, or as the batch system gives them."""
+        return self if self.pilots is None else self.pilots.policy
 
     @property
     def label(self) -> str:

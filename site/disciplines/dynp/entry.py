@@ -21,7 +21,7 @@ from gridweave.site.disciplines.dynp.policy import (
     CalendarEntry,
     DynPPolicy,
 )
-from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown, until_its_limit
 
 
 def _one_of(names: tuple[str, ...], description: str) -> Meta:
@@ -79,6 +79,7 @@ ENTRY = Entry(
     backfills=("easy",),
     table=DynPTable,
     table_key="dynp",
+    longest_stay_ms=until_its_limit,
     keeps_reservations=True,
     columns=COLUMNS,
     metrics=metrics_of,

@@ -7,6 +7,7 @@ until its first slice: for the site it starts then.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Self
@@ -22,6 +23,7 @@ from gridweave.site.disciplines.gang.kernels.state import (
     NO_ROW,
     GangCodes,
     GangSite,
+    close_columns,
     cycle_of,
     empty_matrix,
     gang_job_ended,
@@ -105,10 +107,21 @@ class GangDiscipline:
             taken |= self._bits_of(job_id)
         return self._nodes - taken.bit_count()
 
+    @property
+    def in_use(self) -> int:
+        """Nodes that placed jobs have in any slice, as the bits of a number."""
+        columns = (self._state.columns[bits] for bits in self._state.jobs["bits"][self._placed()])
+        return _number(functools.reduce(np.bitwise_or, columns, np.zeros_like(self._state.closed)))
+
+    def serve(self, now_ms: int, nodes: int) -> None:
+        """Have these nodes in service, and no others: what is on those that leave stays in its rows."""
+        closed, words = (1 << self._nodes) - 1 & ~nodes, range(len(self._state.closed))
+        columns = np.array([closed >> number * WORD_BITS & (1 << WORD_BITS) - 1 for number in words])
+        close_columns(self._state, self._codes, columns, np.int64(now_ms))
+
     def _bits_of(self, job_id: int) -> int:
         """Return the nodes of a placed job as the bits of a number."""
-        words = self._state.columns[self._state.jobs["bits"][self._slots.of[job_id]]].tolist()
-        return sum(word << (number * WORD_BITS) for number, word in enumerate(words))
+        return _number(self._state.columns[self._state.jobs["bits"][self._slots.of[job_id]]])
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes of a running job; while it works it has all their hardware threads."""
@@ -230,11 +243,16 @@ class GangDiscipline:
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length, submitted now, could have at once."""
-        free: list[int] = (self._nodes - self._state.used).tolist()
+        free: list[int] = self._free_in_rows().tolist()
         for width in sorted(set(free) - {0}, reverse=True):
             if self._start_ms(now_ms, width, length_ms, self._codes) == now_ms:
                 return width
         return 0
+
+    def _free_in_rows(self) -> npt.NDArray[np.int64]:
+        """Return how many nodes in service are free in each row."""
+        free: npt.NDArray[np.int64] = self._state.counters["nodes"][0] - self._state.used + self._state.shut
+        return free
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
@@ -268,8 +286,8 @@ class GangDiscipline:
         queue = self._state.waiting[: self._state.counters["n_waiting"][0]].tolist()
         place = queue.index(self._slots.of[job_id])
         promised_ms = int(row["promised_ms"])
-        start_ms = None if promised_ms == UNPLACED_MS else max(promised_ms, now_ms)
-        free = self._nodes - int(self._state.used.min())
+        start_ms = None if promised_ms in (UNPLACED_MS, _NEVER) else max(promised_ms, now_ms)
+        free = int(self._free_in_rows().max())
         reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; at most {free} are free in one"
         if row["memory"] and row["width"] <= free:
             room = int((self._state.memory + row["memory"] <= UNIT).sum())
@@ -331,3 +349,8 @@ class GangDiscipline:
         assert set(self._rate) <= set(placed), "a job runs that is not in the matrix"
         waiting = [job.job_id for job, _ in self.waiting()]
         assert sorted([*self._rate, *waiting]) == sorted(self._slots.of), "a job is lost or doubled"
+
+
+def _number(columns: npt.NDArray[np.int64]) -> int:
+    """Return columns as the bits of one number."""
+    return sum(word << (number * WORD_BITS) for number, word in enumerate(columns.tolist()))

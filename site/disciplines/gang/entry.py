@@ -111,6 +111,7 @@ ENTRY = Entry(
     backfills=tuple(BACKFILLS),
     table=GangTable,
     table_key="gang",
+    longest_stay_ms=GangPolicy.longest_stay_ms,
     shares_nodes=True,
     slices_time=True,
     remarks=gang_remarks,

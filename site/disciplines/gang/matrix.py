@@ -57,7 +57,7 @@ def matrix_of(state: GangSite) -> list[list[int | None]]:
     list of list of int or None, shape (rows, nodes)
         None where nobody has a node in a row.
     """
-    rows, nodes = int(state.counters["rows"][0]), int(state.counters["nodes"][0])
+    rows, nodes = int(state.counters["rows"][0]), len(state.memory)
     matrix: list[list[int | None]] = [[None] * nodes for _ in range(rows)]
     for slot in placed_slots(state):
         for row in range(rows):
@@ -72,13 +72,16 @@ def check_matrix(state: GangSite) -> None:
     """Raise AssertionError if the state contradicts itself; it is as after the decisions of an instant."""
     matrix = matrix_of(state)
     counters = state.counters[0]
+    closed = {node for node in range(len(state.memory)) if int(state.closed[node // WORD_BITS]) >> node % WORD_BITS & 1}
+    assert len(state.memory) - len(closed) == counters["nodes"], "the nodes in service are miscounted"
     for row, nodes in enumerate(matrix):
         taken = [column for column, job_id in enumerate(nodes) if job_id is not None]
         assert len(taken) == state.used[row], "the nodes in use in a row are miscounted"
+        assert len(closed.intersection(taken)) == state.shut[row], "those of them out of service are miscounted"
         bits = sum(int(word) << (number * WORD_BITS) for number, word in enumerate(state.taken[row].tolist()))
-        assert bits & ((1 << counters["nodes"]) - 1) == sum(1 << column for column in taken), "taken nodes differ"
+        assert bits & ((1 << len(state.memory)) - 1) == sum(1 << column for column in taken), "taken nodes differ"
     slots = placed_slots(state)
-    memory = [0] * int(counters["nodes"])
+    memory = [0] * len(state.memory)
     for slot in slots:
         for column in columns_of(state, slot):
             memory[column] += int(state.jobs["memory"][slot])

@@ -120,6 +120,11 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Whether running jobs are moved to other nodes: on a live site they must be able to."""
         return self.migration != "none"
 
+    def longest_stay_ms(self, estimate_ms: int) -> int:
+        """Return how long a job of this estimate may have its nodes: in one row of a full matrix, not moved."""
+        turns = -(-estimate_ms // (self.slice_ms - self.switch_ms))
+        return turns * self.slice_ms * self.mpl
+
     def codes(self) -> GangCodes:
         """Return the policy as compiled code reads it."""
         return GangCodes(

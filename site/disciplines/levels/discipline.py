@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gridweave.site.disciplines.levels.kernels.levels import LevelRules, LevelTable
+from gridweave.site.disciplines.levels.kernels.levels import STAYS, LevelRules, LevelTable
 from gridweave.site.disciplines.levels.policy import WAYS, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction
@@ -75,6 +75,10 @@ class Levels(ArrayDiscipline):
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         """Reserve nodes as a planning site does, where nobody is evicted: else there is no reservation."""
         return None if self._by.evicts else super().reserve(now_ms, reservation_id, start_ms, length_ms, width)
+
+    def spare(self, job_id: int) -> None:
+        """Never evict a running job from now on: nobody can have all of its nodes."""
+        self.table.way[self._slots.of[job_id]] = STAYS
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Evict whose nodes the jobs at the head may take, and return the jobs that start."""

@@ -15,7 +15,7 @@ from gridweave.site.disciplines.levels.discipline import Levels
 from gridweave.site.disciplines.levels.figures import COLUMNS, metrics_of
 from gridweave.site.disciplines.levels.policy import NAME, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import EVICTED, Level
-from gridweave.site.disciplines.protocol import Entry, Options
+from gridweave.site.disciplines.protocol import Entry, Options, until_its_limit
 from gridweave.site.policy import BACKFILLS
 
 
@@ -59,6 +59,7 @@ ENTRY = Entry(
     backfills=BACKFILLS["queue"],
     table=LevelsTable,
     table_key=NAME,
+    longest_stay_ms=until_its_limit,
     columns=COLUMNS,
     metrics=metrics_of,
     compiled=Compiled(site=compiled_site, piece=20_000),

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from gridweave.ranges import ranges_of
+from gridweave.site.disciplines.sharing.kernels.nodes import close_nodes
 from gridweave.site.disciplines.sharing.kernels.quote import idle_to_spare, slowdown_offered, start_behind_queue
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve, sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
@@ -82,6 +83,15 @@ class SharedDiscipline:
     def free(self) -> int:
         """Nodes on which no job is."""
         return int(self._state.counters["idle"][0])
+
+    @property
+    def in_use(self) -> int:
+        """Nodes on which jobs are, as the bits of a number."""
+        return sum(1 << node for node in np.flatnonzero(self._state.used).tolist())
+
+    def serve(self, now_ms: int, nodes: int) -> None:
+        """Have these nodes in service, and no others: who is on those that leave stays, and nobody joins them."""
+        close_nodes(self._state, np.array([nodes >> node & 1 ^ 1 for node in range(len(self._state.used))]))
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
@@ -230,8 +240,8 @@ class SharedDiscipline:
         job = self._slots.job(job_id)
         reserve(state, np.int64(queue[0]), np.int64(now_ms))
         limit_ms = int(state.counters["limit_ms"][0])
-        start_ms = max(limit_ms, now_ms) if place == 0 else None
-        head_due = when_text(max(limit_ms, now_ms), now_ms)
+        start_ms = max(limit_ms, now_ms) if place == 0 and limit_ms != NEVER_MS else None
+        head_due = when_text(max(limit_ms, now_ms), now_ms) if limit_ms != NEVER_MS else "when more nodes are there"
         if place == 0:
             reason = (
                 f"it is first in the queue; it needs {nodes_text(job.width)} without jobs, which are there {head_due}"
@@ -279,7 +289,9 @@ class SharedDiscipline:
                 held[slot] += 1
         for slot, nodes in held.items():
             assert nodes == state.jobs["width"][slot], "a job does not have its nodes"
-        assert self.free == sum(all(slot < 0 for slot in row) for row in state.occupant.tolist()), "idle nodes differ"
+        rows = zip(state.occupant.tolist(), state.closed.tolist(), strict=True)
+        idle = sum(all(slot < 0 for slot in row) for row, is_closed in rows if not is_closed)
+        assert self.free == idle, "idle nodes differ"
         assert set(self._rate) == {int(state.jobs["job_id"][slot]) for slot in running}, "a rate is lost"
 
 

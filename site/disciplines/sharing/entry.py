@@ -67,6 +67,7 @@ ENTRY = Entry(
     backfills=tuple(BACKFILLS),
     table=SharingTable,
     table_key="sharing",
+    longest_stay_ms=SharedNodes.longest_stay_ms,
     shares_nodes=True,
     uses_resources=True,
     compiled=Compiled(site=compiled_site, inputs=("model", "cores", "rows")),

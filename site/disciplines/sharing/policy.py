@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -36,6 +37,9 @@ HEURISTICS = {"u1": U1, "u2": U2, "response": RESPONSE, "first": FIRST}
 COSCHEDULING = {"none": ALONE, "lomarc": MATCHING, "always": ALWAYS, "adjacent": ADJACENT}
 BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
 CPUS = ("hyperthreaded", "standard")
+
+TURNS = 2.0
+"""How many times as long two jobs take that need the same at any time: so much is reckoned with where any may meet."""
 
 MAX_LANES = 64
 """Hardware threads of a node."""
@@ -217,6 +221,11 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
         if count != nodes:
             raise OptionError("kinds", f"have {count} nodes together, but the site has {nodes}")
         return kinds
+
+    def longest_stay_ms(self, estimate_ms: int) -> int:
+        """Return how long a job of this estimate may have its nodes; where any two share them, they take turns."""
+        slowest = {"none": 1.0, "always": max(TURNS, self.sharing.max_slowdown)}
+        return math.ceil(estimate_ms * slowest.get(self.sharing.coscheduling, self.sharing.max_slowdown))
 
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:
         """Return how many nodes there are, and how a site with them schedules; a number is of its own kinds."""

@@ -14,6 +14,8 @@ from gridweave.grid.service.cluster import plan_of
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.system import BatchUser
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.disciplines.dictionary import deciding, entry_named
+from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.service.host import packed
 from shared_jobs import random_workload
@@ -105,7 +107,23 @@ def test_with_pilots_a_grid_has_full_control() -> None:
     assert site.policy.label == "slurm pilots, fcfs conservative"
 
 
+def test_another_discipline_decides_in_pilots() -> None:
+    """It has the options of the site, and those of its own table."""
+    text = PILOTS.replace('order = "sjf"', 'order = "sjf"\ngang = { mpl = 2, slice_ms = 60_000 }')
+    read = grid_of_text(text.replace("{ hours", '{ discipline = "gang", hours'), "GRID.toml", "")
+    (site,) = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s").sites
+    policy = GangPolicy(mpl=2, slice_ms=60_000, order="sjf")
+    assert site.policy == BatchPolicy(pilots=PilotRules(policy=policy, length_ms=7_200_000, job_ms=1_800_000))
+    assert deciding(site.policy) == (policy, entry_named("gang"))
+    assert site.policy.label == f"slurm pilots, {policy.label}"
+
+
 @pytest.mark.parametrize(("text", "said"), [
+    (PILOTS.replace("{ hours", '{ discipline = "optimal", hours'), "discipline: 'optimal' cannot be that of pilots"),
+    (PILOTS.replace("{ hours", '{ discipline = "slurm", hours'), "discipline: 'slurm' cannot be that of pilots; one"),
+    (PILOTS.replace("{ hours", '{ discipline = "gan", hours'), "discipline: 'gan' is not known; one of queue,"),
+    (PILOTS.replace("{ hours", '{ discipline = "gang", hours'), "hours: is too little; at least 5, as jobs of"),
+    (PILOTS.replace("[sites.slurm]", "gang = { mpl = 2 }\n[sites.slurm]"), "gang: is for the discipline gang, and"),
     (SITE, "which decides what starts when; give control = 'limited' or 'none' in [grid]"),
     (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is the name of none"),
     (SITE.replace('"/shared', '"shared') + LIMITED, "folder: 'shared/gridweave' must be an absolute path"),

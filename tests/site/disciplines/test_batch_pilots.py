@@ -10,11 +10,14 @@ from gridweave.errors import OptionError
 from gridweave.site.contract import ContractCore
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.disciplines.optimal.policy import OptimalPolicy
 from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AskSeen,
     BatchSeen,
+    ChangeRate,
     CommitNodes,
     Event,
     JobCancelled,
@@ -25,6 +28,7 @@ from gridweave.site.messages import (
     RefuseJob,
     ReleaseNodes,
     RequestQuote,
+    RequeueJob,
     Reserved,
     ReserveNodes,
     SiteChanged,
@@ -108,6 +112,37 @@ def test_a_pilot_takes_no_job_that_could_outlive_it() -> None:
     (refused,) = core.handle(last_ms + 6, job(4, estimate_ms=12 * MINUTE))
     assert isinstance(refused, RefuseJob)
     assert refused.reason == "its pilots take jobs of up to 10m, and the job may take 12m; give it a lower limit"
+
+
+def test_what_still_runs_when_the_time_of_a_pilot_is_up_runs_again() -> None:
+    """The site saw its nodes late, so a job could not end in time: it is told once to save what it has done."""
+    core = site()
+    core.handle(0, job(1, estimate_ms=10 * MINUTE))
+    late = msgspec.structs.replace(seen(), asks=(AskSeen(PILOT, 1, "ready", -15 * MINUTE),))
+    assert core.handle(0, late) == [StartJob(1, ((0, 1),))]
+    # It was asked for 20 minutes, and Slurm gives two more, of which one is left then.
+    assert core.next_wakeup_ms() == 1
+    assert core.handle(1) == []
+    assert core.next_wakeup_ms() == 6 * MINUTE
+    assert core.handle(6 * MINUTE) == [RequeueJob(1, "the time of its pilot is up")]
+    assert core.handle(6 * MINUTE + 1) == []
+    assert core.handle(6 * MINUTE + 2, JobFinished(1), job(1)) == []
+    assert asked(core) == [(2, 1, False)]
+
+
+def test_jobs_that_take_turns_have_pilots_for_longer() -> None:
+    """A job that may work in every third slice alone needs its nodes for three times its limit, in whole slices."""
+    policy = GangPolicy(mpl=3, slice_ms=7 * MINUTE)
+    rules = msgspec.structs.replace(RULES, policy=policy, length_ms=84 * MINUTE)
+    assert rules.stay_ms == 42 * MINUTE
+    core = SiteCore(4, BatchPolicy(pilots=rules))
+    core.handle(0, job(1, 4, 10 * MINUTE), job(2, 4, 10 * MINUTE))
+    said = core.handle(0, seen(1, 2, 3, 4))
+    assert said == [StartJob(1, ((0, 4),))]
+    assert [each.job.estimate_ms for each in core.asks.nodes_asked(0)] == [84 * MINUTE] * 4 if core.asks else []
+    assert core.handle(7 * MINUTE) == [StartJob(2, ((0, 4),)), ChangeRate(1, 0)]
+    with pytest.raises(OptionError, match=r"hours: is too little; at least 1\.4, as jobs of 'BGS-3"):
+        msgspec.structs.replace(rules, length_ms=83 * MINUTE)
 
 
 def test_how_long_a_pilot_is_asked_for() -> None:
@@ -294,7 +329,7 @@ def test_nothing_is_lost_whatever_comes(seed: int, backfill: str) -> None:
 @pytest.mark.parametrize(("wrong", "said"), [
     ({"size": 0}, "size: is 0; at least 1 node"),
     ({"length_ms": 15 * MINUTE}, "hours: is too little; at least twice job_hours"),
-    ({"policy": SitePolicy(discipline="planning")}, "discipline: of what starts in pilots is a queue"),
+    ({"policy": OptimalPolicy()}, "discipline: 'optimal' cannot be that of pilots; one of queue, planning"),
     ({"keep": -1}, "keep: is below 0"),
 ])  # fmt: skip
 def test_rules_that_make_no_sense(wrong: dict[str, object], said: str) -> None:

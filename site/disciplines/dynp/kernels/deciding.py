@@ -19,7 +19,7 @@ from gridweave.site.disciplines.dynp.kernels.state import (
     TuningMemory,
 )
 from gridweave.site.kernels.limits import WEEK_MS
-from gridweave.site.kernels.state import SiteState
+from gridweave.site.kernels.state import NEVER_MS, SiteState
 
 CASES = ("1", "2", "3", "4a", "4b", "4c", "5", "6a", "6b", "6c", "7", "8a", "8b", "8c", "9", "10a", "10b", "10c")
 """The cases of Table 4.3. 5, 7 and 9 are special cases of 4b, 2 and 3, which come first, so they are never met."""
@@ -61,7 +61,8 @@ def worth(
     last_ms = now_ms
     for i in range(min(memory.now[0].n_waiting, codes.first_jobs)):
         job = candidates.jobs[c, memory.arrived[i]]
-        if job.promised_ms - now_ms > codes.within_ms:
+        # What is wider than the nodes in service has no place in any plan.
+        if job.promised_ms == NEVER_MS or job.promised_ms - now_ms > codes.within_ms:
             continue
         end_ms = job.promised_ms + job.estimate_ms
         last_ms = max(last_ms, end_ms)

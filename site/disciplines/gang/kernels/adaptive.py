@@ -48,7 +48,7 @@ def adapt(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
     """
     counters = state.counters[0]
     span_ms = now_ms - counters.measured_ms
-    if span_ms > 0:
+    if span_ms > 0 and counters.nodes > 0:
         capacity = 1.0 * counters.nodes * span_ms
         useful = capacity - (counters.lost_any - counters.lost_measured)
         switched = counters.switched - counters.switched_measured

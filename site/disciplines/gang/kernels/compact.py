@@ -23,10 +23,12 @@ from gridweave.site.disciplines.gang.kernels.state import (
     NO_BACKFILL,
     GangCodes,
     GangSite,
+    free_in,
     has_room,
     is_ahead,
     join_row,
     leave_row,
+    open_width,
 )
 
 
@@ -57,11 +59,11 @@ def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> b
         row = state.order[least]
         for most in range(counters.rows - 1, least, -1):
             target = state.order[most]
-            if state.used[row] == 0 or state.used[target] == counters.nodes:
+            if state.used[row] == 0 or free_in(state, target) == 0:
                 continue
             for i in range(counters.n_placed):
                 job = state.jobs[state.by_width[i]]
-                if job.width > counters.nodes - state.used[target]:
+                if job.width > free_in(state, target):
                     break
                 if job.home == row and _move(state, codes, job, target, now_ms, migrates):
                     moved_any = True
@@ -92,8 +94,8 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
         leave_row(state, job, home)
         join_row(state, job, target)
         if codes.backfill != NO_BACKFILL:
-            hold_row(state, home, now_ms, longest_ms(state, job), -job.width)
-            hold_row(state, target, now_ms, longest_ms(state, job), job.width)
+            hold_row(state, home, now_ms, longest_ms(state, job), -open_width(state, job))
+            hold_row(state, target, now_ms, longest_ms(state, job), open_width(state, job))
     elif not _migrate(state, codes, job, target, now_ms):
         return False
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gridweave.jit import Record, kernel, kernel_part
 from gridweave.site.disciplines.gang.kernels.columns import overlap
 from gridweave.site.disciplines.gang.kernels.migration import find_overlapping, move_others, tasks_in_the_way
-from gridweave.site.disciplines.gang.kernels.state import GangCodes, GangSite, join_row, leave_row
+from gridweave.site.disciplines.gang.kernels.state import GangCodes, GangSite, free_in, join_row, leave_row, open_width
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
@@ -57,25 +57,23 @@ def _has_holes(state: GangSite) -> bool:
     holes = 0
     for row in range(state.counters[0].rows):
         if state.used[row] > 0:
-            holes += state.counters[0].nodes - state.used[row]
+            holes += free_in(state, row)
     return holes > 0
 
 
 @kernel_part
 def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrates: bool) -> bool:
     """Put a job into one more row if that may be; return whether it was done."""
-    counters = state.counters[0]
-    used = state.used[row]
-    if used == 0 or job.width > counters.nodes - used or (job.rows >> row) & 1:
+    if state.used[row] == 0 or open_width(state, job) > free_in(state, row) or (job.rows >> row) & 1:
         return False
     if not overlap(state.columns[job.bits], state.taken[row]):
         join_row(state, job, row)
         return True
-    if not migrates:
+    if not migrates or job.width > free_in(state, row):
         return False
     found = find_overlapping(state, job, row)
     tasks = tasks_in_the_way(state, row, found)
-    if tasks < 0 or tasks > counters.tasks_left:
+    if tasks < 0 or tasks > state.counters[0].tasks_left:
         return False
     move_others(state, codes, job, row, found)
     return True

@@ -7,7 +7,7 @@ from gridweave.site.disciplines.gang.kernels.adaptive import adapt
 from gridweave.site.disciplines.gang.kernels.compact import compact
 from gridweave.site.disciplines.gang.kernels.fill import clean, fill
 from gridweave.site.disciplines.gang.kernels.schedule import schedule
-from gridweave.site.disciplines.gang.kernels.state import GangCodes, GangSite, count_loss, cycle_of
+from gridweave.site.disciplines.gang.kernels.state import GangCodes, GangSite, count_loss, cycle_of, free_in
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.turns import Cycle, done_in_turns_ms, turn_at, walk_turns
 
@@ -86,7 +86,7 @@ def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
         row = (counters.last_row + 1 + step) % counters.rows
         if state.used[row] > 0:
             state.turn_row[turns] = row
-            state.empty[turns] = counters.nodes - state.used[row]
+            state.empty[turns] = free_in(state, row)
             state.first_switched[turns] = state.switched[turns] = 0
             turns += 1
     counters.n_turns = turns

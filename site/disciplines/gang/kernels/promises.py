@@ -7,9 +7,9 @@ rows (Zhang, section 6.2): what is left of its estimate, from now on.
 from __future__ import annotations
 
 from gridweave.jit import Int, Record, kernel, kernel_part
-from gridweave.site.disciplines.gang.kernels.state import GangSite
+from gridweave.site.disciplines.gang.kernels.state import GangSite, open_width
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
-from gridweave.site.kernels.state import UNPLACED_MS
+from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
@@ -37,11 +37,11 @@ def fill_profiles(state: GangSite, now_ms: Int, what: Int) -> None:
         job = state.jobs[state.placed[i]]
         for row in range(counters.rows):
             if (job.rows >> row) & 1:
-                hold_row(state, row, now_ms, longest_ms(state, job), job.width)
+                hold_row(state, row, now_ms, longest_ms(state, job), open_width(state, job))
     if what == PROMISED:
         for place in range(counters.n_waiting):
             job = state.jobs[state.waiting[place]]
-            if job.promised_ms != UNPLACED_MS:
+            if job.promised_ms not in (UNPLACED_MS, NEVER_MS):
                 hold_row(state, job.promised_row, max(now_ms, job.promised_ms), longest_ms(state, job), job.width)
     counters.has_profiles = what
 

@@ -17,6 +17,7 @@ from gridweave.site.disciplines.gang.kernels.state import (
     NO_ROW,
     GangCodes,
     GangSite,
+    free_in,
     has_room,
     place_job,
     turns_until,
@@ -86,7 +87,7 @@ def _most_free(state: GangSite) -> Int:
     most = 0
     for row in range(counters.rows):
         if _is_open(state, row):
-            most = max(most, counters.nodes - state.used[row])
+            most = max(most, free_in(state, row))
     return most
 
 
@@ -102,11 +103,11 @@ def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int
     counters = state.counters[0]
     best = none = NO_ROW
     for row in range(counters.rows):
-        free = counters.nodes - state.used[row]
+        free = free_in(state, row)
         if not _is_open(state, row) or job.width > free:
             continue
         if best != NO_ROW and (free, turns_until(state, row)) >= (
-            counters.nodes - state.used[best],
+            free_in(state, best),
             turns_until(state, best),
         ):
             continue
@@ -130,7 +131,8 @@ def _promise(state: GangSite, job: Record, now_ms: Int) -> None:
             if start_ms < job.promised_ms:
                 job.promised_ms = start_ms
                 job.promised_row = row
-    hold_row(state, job.promised_row, job.promised_ms, length_ms, job.width)
+    if job.promised_ms != NEVER_MS:
+        hold_row(state, job.promised_row, job.promised_ms, length_ms, job.width)
 
 
 @kernel_part

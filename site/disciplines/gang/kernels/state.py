@@ -93,6 +93,10 @@ class GangSite(NamedTuple):
         The columns that are taken in each row of the matrix; what lies beyond the nodes is always taken.
     used : numpy.ndarray of int64, shape (rows,)
         Nodes in use in each row.
+    closed : numpy.ndarray of int64, shape (words,)
+        The columns that are out of service: jobs stay on them, and none is put there.
+    shut : numpy.ndarray of int64, shape (rows,)
+        How many of the nodes in use in each row are out of service.
     memory : numpy.ndarray of int64, shape (nodes,)
         How much of each node's the placed jobs there need, in whatever rows: they stay in core.
     turn_row : numpy.ndarray of int64, shape (rows,)
@@ -115,6 +119,8 @@ class GangSite(NamedTuple):
     vacant: npt.NDArray[np.int64]
     taken: npt.NDArray[np.int64]
     used: npt.NDArray[np.int64]
+    closed: npt.NDArray[np.int64]
+    shut: npt.NDArray[np.int64]
     memory: npt.NDArray[np.int64]
     turn_row: npt.NDArray[np.int64]
     empty: npt.NDArray[np.int64]
@@ -190,6 +196,8 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
         vacant=np.arange(room - 1, -1, -1),
         taken=np.zeros((rows, words), np.int64),
         used=np.zeros(rows, np.int64),
+        closed=np.zeros(words, np.int64),
+        shut=np.zeros(rows, np.int64),
         memory=np.zeros(nodes, np.int64),
         turn_row=np.zeros(rows, np.int64),
         empty=np.zeros(rows, np.int64),
@@ -322,6 +330,7 @@ def place_job(state: GangSite, slot: Int, row: Int) -> None:
     for word in range(len(columns)):
         columns[word] = 0
     copy(state.scratch, state.taken[row])
+    add(state.scratch, state.closed)
     add_crowded(state, job, state.scratch)
     take_lowest(state.scratch, job.width, columns)
     hold_memory(state, job, job.memory)
@@ -342,10 +351,57 @@ def _is_wider(state: GangSite, slot: Int, job: Record) -> bool:
 
 
 @kernel_part
+def free_in(state: GangSite, row: Int) -> Int:
+    """Return how many nodes in service are free in a row."""
+    return state.counters[0].nodes - state.used[row] + state.shut[row]
+
+
+@kernel_part
+def open_width(state: GangSite, job: Record) -> Int:
+    """Return how many nodes of a placed job are in service."""
+    width = job.width
+    if state.counters[0].nodes < len(state.memory):
+        columns = state.columns[job.bits]
+        for word in range(len(columns)):
+            bits = columns[word] & state.closed[word]
+            while bits:
+                bits &= bits - 1
+                width -= 1
+    return width
+
+
+@kernel
+def close_columns(state: GangSite, codes: GangCodes, closed: Ints, now_ms: Int) -> None:
+    """Have these columns out of service, and all others in it; what is on them stays until it ends.
+
+    Parameters
+    ----------
+    state : GangSite
+    codes : GangCodes
+    closed : numpy.ndarray of int64, shape (words,)
+        None beyond the nodes.
+    now_ms : int
+    """
+    counters = state.counters[0]
+    count_loss(state, codes, now_ms)
+    copy(state.closed, closed)
+    counters.nodes = len(state.memory) - count(closed)
+    for row in range(counters.rows):
+        state.shut[row] = 0
+    for i in range(counters.n_placed):
+        job = state.jobs[state.placed[i]]
+        for row in range(counters.rows):
+            if (job.rows >> row) & 1:
+                state.shut[row] += job.width - open_width(state, job)
+    stir(state, codes, now_ms)
+
+
+@kernel_part
 def join_row(state: GangSite, job: Record, row: Int) -> None:
     """Put a job into a row of the matrix, in its columns, which are free there."""
     add(state.taken[row], state.columns[job.bits])
     state.used[row] += job.width
+    state.shut[row] += job.width - open_width(state, job)
     job.rows |= 1 << row
 
 
@@ -354,6 +410,7 @@ def leave_row(state: GangSite, job: Record, row: Int) -> None:
     """Take a job out of a row of the matrix."""
     remove(state.taken[row], state.columns[job.bits])
     state.used[row] -= job.width
+    state.shut[row] -= job.width - open_width(state, job)
     job.rows &= ~(1 << row)
 
 
@@ -402,6 +459,7 @@ def has_room(state: GangSite, job: Record, row: Int) -> bool:
     if job.home != NO_ROW:
         hold_memory(state, job, -job.memory)
     copy(scratch, state.taken[row])
+    add(scratch, state.closed)
     add_crowded(state, job, scratch)
     if job.home != NO_ROW:
         hold_memory(state, job, job.memory)
@@ -419,6 +477,7 @@ def give_columns(state: GangSite, job: Record, row: Int) -> None:
     copy(scratch, state.taken[row])
     remove(columns, scratch)
     add(scratch, columns)
+    add(scratch, state.closed)
     add_crowded(state, job, scratch)
     take_lowest(scratch, job.width - count(columns), columns)
     hold_memory(state, job, job.memory)

@@ -23,7 +23,7 @@ from gridweave.site.disciplines.sharing.kernels.pairing import (
 )
 from gridweave.site.disciplines.sharing.kernels.promises import keeps_promises, nodes_late
 from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays
-from gridweave.site.disciplines.sharing.kernels.state import SharedSite
+from gridweave.site.disciplines.sharing.kernels.state import LEAVING, SharedSite
 from gridweave.site.kernels.state import GONE, NO_PLACE
 
 # Typed, because a kernel called with a plain literal is compiled once more for that literal.
@@ -147,7 +147,7 @@ def _list_open_hosts(state: SharedSite, codes: SharingCodes) -> None:
     count, newest = 0, np.int64(0)
     for i in range(counters.n_running):
         host = state.jobs[state.running[i]]
-        if host.n_partners < codes.partners and may_share(codes, host):
+        if host.n_partners < codes.partners and host.one_kind != LEAVING and may_share(codes, host):
             state.open_hosts[count] = state.running[i]
             newest = max(newest, host.version)
             count += 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridweave.jit import Int, Record, kernel, kernel_part
-from gridweave.site.disciplines.sharing.kernels.state import EMPTY, MIXED, NO_CELL, SharedSite
+from gridweave.jit import Int, Ints, Record, kernel, kernel_part
+from gridweave.site.disciplines.sharing.kernels.state import EMPTY, LEAVING, MIXED, NO_CELL, SharedSite
 
 MEMORY_SLACK = 1e-9
 """What sums of memory may be off by: they are sums of decimal fractions."""
@@ -16,6 +16,42 @@ def is_usable(state: SharedSite, node: Int, job: Record) -> bool:
     """Whether a node has the cores and the memory that a job needs, were it alone there."""
     kind = state.kinds[state.node_kind[node]]
     return job.cores <= kind.cores and job.memory <= kind.memory + MEMORY_SLACK
+
+
+@kernel_part
+def is_idle(state: SharedSite, node: Int) -> bool:
+    """Whether a node is in service, and no job is on it."""
+    return state.used[node] == 0 and state.closed[node] == 0
+
+
+@kernel
+def count_open(state: SharedSite) -> Int:
+    """Return the number of nodes in service."""
+    count = len(state.closed)
+    for node in range(len(state.closed)):
+        count -= state.closed[node]
+    return count
+
+
+@kernel
+def close_nodes(state: SharedSite, closed: Ints) -> None:
+    """Have these nodes out of service, 1 for each that is, and all others in it; what is on them stays until it ends.
+
+    Parameters
+    ----------
+    state : SharedSite
+    closed : numpy.ndarray of int64, shape (nodes,)
+    """
+    counters = state.counters[0]
+    # Who may get one more partner is listed anew.
+    counters.version += 1
+    for node in range(len(closed)):
+        counters.idle += (state.closed[node] - closed[node]) * (state.used[node] == 0)
+        state.closed[node] = closed[node]
+        if closed[node]:
+            for lane in range(counters.lanes):
+                if state.occupant[node, lane] >= 0:
+                    state.jobs[state.occupant[node, lane]].one_kind = LEAVING
 
 
 @kernel_part
@@ -106,7 +142,7 @@ def take_off(state: SharedSite, node: Int, slot: Int) -> None:
         if state.occupant[node, lane] == slot:
             state.occupant[node, lane] = EMPTY
             state.used[node] -= 1
-    if state.used[node] == 0:
+    if state.used[node] == 0 and state.closed[node] == 0:
         state.counters[0].idle += 1
 
 
@@ -137,7 +173,7 @@ def count_idle(state: SharedSite, job: Record) -> Int:
         return state.counters[0].idle if is_usable(state, 0, job) else 0
     count = 0
     for node in range(len(state.used)):
-        count += state.used[node] == 0 and is_usable(state, node, job)
+        count += is_idle(state, node) and is_usable(state, node, job)
     return count
 
 
@@ -147,7 +183,7 @@ def occupy_idle(state: SharedSite, slot: Int) -> None:
     job = state.jobs[slot]
     missing, last, node = job.width, NO_CELL, 0
     while missing > 0:
-        if state.used[node] == 0 and is_usable(state, node, job):
+        if is_idle(state, node) and is_usable(state, node, job):
             put(state, node, slot)
             last = chain(state, node, slot, last)
             missing -= 1

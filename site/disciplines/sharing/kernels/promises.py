@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from gridweave.jit import Int, Record, kernel, kernel_part
-from gridweave.site.disciplines.sharing.kernels.nodes import has_room, is_usable, skip_node
+from gridweave.site.disciplines.sharing.kernels.nodes import count_open, has_room, is_usable, skip_node
 from gridweave.site.disciplines.sharing.kernels.pairing import SharingCodes, counts_memory, is_alike
 from gridweave.site.disciplines.sharing.kernels.slowdown import forget_tried
 from gridweave.site.disciplines.sharing.kernels.state import NO_CELL, SharedSite
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
-from gridweave.site.kernels.state import GIVE_BACK, GONE, TAKE, UNPLACED_MS
+from gridweave.site.kernels.state import GIVE_BACK, GONE, NEVER_MS, TAKE, UNPLACED_MS
 from gridweave.site.kernels.work import rate_of, work_done_ms, work_left, work_of
 
 # Marks of nodes: a job would take it; it has been looked at.
@@ -90,7 +90,7 @@ def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
 def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> bool:
     """Whether a node was to be free for the head by the shadow time, and would be no more."""
     counters = state.counters[0]
-    if not is_usable(state, node, state.jobs[counters.head]):
+    if state.closed[node] or not is_usable(state, node, state.jobs[counters.head]):
         return False
     before_ms, after_ms = _free_times(state, node, job, taken)
     return before_ms <= counters.limit_ms < after_ms
@@ -113,11 +113,11 @@ def _free_times(state: SharedSite, node: Int, job: Record, taken: bool) -> tuple
 def plan_running(state: SharedSite, now_ms: Int) -> None:
     """Make the profile of what the running jobs leave; nothing that waits has a reservation yet."""
     counters = state.counters[0]
-    counters.n_steps = clear(state.step_ms, state.step_free, now_ms, len(state.used))
+    counters.n_steps = clear(state.step_ms, state.step_free, now_ms, count_open(state))
     run, run_ms = np.int64(0), now_ms
     for node in range(len(state.used)):
         free_ms = now_ms
-        if state.used[node] > 0:
+        if state.used[node] > 0 and state.closed[node] == 0:
             # One past its limit is taken to end at the next millisecond.
             free_ms = max(now_ms + 1, node_free_ms(state, node))
         if free_ms != run_ms:
@@ -157,10 +157,11 @@ def planned_start(state: SharedSite, slot: Int, now_ms: Int) -> Int:
 
 @kernel
 def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
-    """Reserve nodes for a waiting job."""
+    """Reserve nodes for a waiting job; there are too few in service for one that never starts."""
     job = state.jobs[slot]
     job.promised_ms = start_ms
-    _hold(state, start_ms, start_ms + job.estimate_ms, job.width)
+    if start_ms != NEVER_MS:
+        _hold(state, start_ms, start_ms + job.estimate_ms, job.width)
 
 
 @kernel
@@ -169,7 +170,8 @@ def take_back(state: SharedSite, slot: Int) -> bool:
     job = state.jobs[slot]
     if job.promised_ms == UNPLACED_MS:
         return False
-    _hold(state, job.promised_ms, job.promised_ms + job.estimate_ms, -job.width)
+    if job.promised_ms != NEVER_MS:
+        _hold(state, job.promised_ms, job.promised_ms + job.estimate_ms, -job.width)
     return True
 
 
@@ -189,7 +191,7 @@ def hold_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now
         cell = state.jobs[state.affected[i]].first_cell
         while cell != NO_CELL:
             node = cell // counters.lanes
-            if state.marked[node] < _SEEN:
+            if state.marked[node] < _SEEN and state.closed[node] == 0:
                 taken = state.marked[node] == _TAKEN
                 before_ms, after_ms = _free_times(state, node, state.jobs[slot], taken)
                 _hold(state, max(before_ms, now_ms + 1), max(after_ms, now_ms + 1), sign)

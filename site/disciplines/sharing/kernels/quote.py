@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from gridweave.jit import Int, Ints, kernel
 from gridweave.site.disciplines.sharing.kernels.matching import NO_HOST, match_running, may_join
+from gridweave.site.disciplines.sharing.kernels.nodes import count_open
 from gridweave.site.disciplines.sharing.kernels.pairing import EASY, NO_BACKFILL, SharingCodes, try_match
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve
 from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays
 from gridweave.site.disciplines.sharing.kernels.state import EMPTY, SharedSite, average_wait_ms, order_queue
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
-from gridweave.site.kernels.state import GONE
+from gridweave.site.kernels.state import GONE, NEVER_MS
 
 
 @kernel
@@ -94,10 +95,10 @@ def _order(state: SharedSite, codes: SharingCodes, now_ms: Int) -> None:
 def _plan_queue(state: SharedSite, step_ms: Ints, step_free: Ints, now_ms: Int) -> Int:
     """Make a profile of the nodes that are free of jobs: of the running ones, then of the waiting ones in turn."""
     counters = state.counters[0]
-    n_steps = clear(step_ms, step_free, now_ms, len(state.used))
+    n_steps = clear(step_ms, step_free, now_ms, count_open(state))
     for node in range(len(state.used)):
         free_ms = now_ms
-        for lane in range(counters.lanes):
+        for lane in range(counters.lanes if state.closed[node] == 0 else 0):
             if state.occupant[node, lane] > EMPTY:
                 free_ms = max(free_ms, state.jobs[state.occupant[node, lane]].end_ms)
         if free_ms > now_ms:
@@ -106,5 +107,6 @@ def _plan_queue(state: SharedSite, step_ms: Ints, step_free: Ints, now_ms: Int) 
         if state.queue[place] != GONE:
             job = state.jobs[state.queue[place]]
             start_ms = earliest_fit(step_ms, step_free, n_steps, now_ms, job.width, job.estimate_ms)
-            n_steps = occupy(step_ms, step_free, n_steps, start_ms, start_ms + job.estimate_ms, job.width)
+            if start_ms != NEVER_MS:
+                n_steps = occupy(step_ms, step_free, n_steps, start_ms, start_ms + job.estimate_ms, job.width)
     return n_steps

@@ -13,7 +13,7 @@ from gridweave.site.disciplines.sharing.kernels.matching import (
     newest_open,
     searches_running,
 )
-from gridweave.site.disciplines.sharing.kernels.nodes import count_idle, is_usable
+from gridweave.site.disciplines.sharing.kernels.nodes import count_idle, is_idle, is_usable
 from gridweave.site.disciplines.sharing.kernels.pairing import (
     ALWAYS,
     CONSERVATIVE,
@@ -35,7 +35,7 @@ from gridweave.site.disciplines.sharing.kernels.promises import (
 )
 from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays, join, start_idle
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, average_wait_ms, drop_gone, order_queue
-from gridweave.site.kernels.state import GONE, NO_PLACE, TAKE
+from gridweave.site.kernels.state import GONE, NEVER_MS, NO_PLACE, TAKE
 
 
 @kernel
@@ -174,7 +174,7 @@ def _late_alone(state: SharedSite, job: Record, now_ms: Int) -> Int:
         return job.width
     late, missing, node = 0, job.width, 0
     while missing > 0:
-        if state.used[node] == 0 and is_usable(state, node, job):
+        if is_idle(state, node) and is_usable(state, node, job):
             late += is_usable(state, node, head)
             missing -= 1
         node += 1
@@ -189,9 +189,13 @@ def reserve(state: SharedSite, slot: Int, now_ms: Int) -> None:
     head = state.jobs[slot]
     count = 0
     for node in range(len(state.used)):
-        if is_usable(state, node, head):
+        if state.closed[node] == 0 and is_usable(state, node, head):
             state.free_ms[count] = max(now_ms, node_free_ms(state, node))
             count += 1
+    if count < head.width:
+        # Too few are in service: nothing that starts delays it.
+        counters.limit_ms, counters.extra = NEVER_MS, 0
+        return
     counters.limit_ms = _smallest(state.free_ms, count, head.width - 1)
     counters.extra = -head.width
     for i in range(count):

@@ -33,8 +33,8 @@ BLOCKED = np.int64(-2)
 UNKNOWN_ROW = np.int64(-1)
 """The row of a job of whose needs nothing is known: it shares its nodes with none."""
 
-MIXED = np.int64(-1)
-"""The kind of a job's nodes where they are of several."""
+MIXED, LEAVING = np.int64(-1), np.int64(-2)
+"""In place of the kind of a job's nodes: they are of several, or some have left service, and nobody joins it."""
 
 SHARED_JOB = np.dtype(
     [
@@ -81,7 +81,7 @@ COUNTERS = np.dtype(
     ],
     align=True,
 )
-"""The numbers of a site: ``lanes`` cells a node, ``threads`` cells a core, ``idle`` nodes."""
+"""The numbers of a site: ``lanes`` cells a node, ``threads`` cells a core, ``idle`` nodes in service."""
 
 SEARCHES = np.dtype(
     [
@@ -122,8 +122,9 @@ class SharedSite(NamedTuple):
     affected, partners : numpy.ndarray of int64, shape (capacity,)
         Scratch: slots of the jobs that a match concerns, and of those that share nodes with one.
     kinds : numpy.ndarray of KIND, shape (k,)
-    node_kind, used, free_ms, marked : numpy.ndarray of int64, shape (nodes,)
-        The kind of each node and its cells in use; the rest is scratch.
+    node_kind, used, closed, free_ms, marked : numpy.ndarray of int64, shape (nodes,)
+        The kind of each node, its cells in use, and 1 if it is out of service: jobs stay on it, and none joins them.
+        The rest is scratch.
     occupant : numpy.ndarray of int64, shape (nodes, lanes)
         Who holds each cell: a slot, ``EMPTY`` or ``BLOCKED``.
     next_cell : numpy.ndarray of int64, shape (nodes * lanes,)
@@ -149,6 +150,7 @@ class SharedSite(NamedTuple):
     kinds: npt.NDArray[np.void]
     node_kind: npt.NDArray[np.int64]
     used: npt.NDArray[np.int64]
+    closed: npt.NDArray[np.int64]
     free_ms: npt.NDArray[np.int64]
     marked: npt.NDArray[np.int64]
     occupant: npt.NDArray[np.int64]
@@ -194,6 +196,7 @@ def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int
         kinds=kinds,
         node_kind=node_kind,
         used=np.zeros(nodes, np.int64),
+        closed=np.zeros(nodes, np.int64),
         free_ms=np.zeros(nodes, np.int64),
         marked=np.zeros(nodes, np.int64),
         occupant=np.where(lacks, BLOCKED, EMPTY),
