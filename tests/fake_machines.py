@@ -169,7 +169,8 @@ class Works:
 
     def _keep_pace(self, key: Key) -> None:
         """Let time go on for the parts of an attempt: each has a limit of its own, and they work together."""
-        here = [(machine, machine.folder[key]) for machine in self._here.get(key, ()) if key in machine.folder]
+        machines = sorted(self._here.get(key, ()), key=lambda machine: machine.number)
+        here = [(machine, machine.folder[key]) for machine in machines if key in machine.folder]
         stands = any(piece.stands for _, piece in here)
         for machine, piece in here:
             if piece.work is not None:
