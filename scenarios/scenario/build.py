@@ -38,7 +38,7 @@ from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
-from gridweave.scenarios.workload.run_times import with_run_times
+from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
@@ -255,7 +255,11 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     if workload is None:
         return None
     if report.is_clean(("workload", "run_times")):
-        workload = with_run_times(workload, table.run_times, rng_of(scenario, STREAM_RUN_TIMES))
+        rng = rng_of(scenario, STREAM_RUN_TIMES)
+        try:
+            workload = with_run_times(workload, table.run_times, rng, folder=draft.folder)
+        except OptionError as error:
+            report.add(("workload", "run_times"), error.problem)
     if report.is_clean(("workload", "estimates")):
         workload = with_estimates(workload, table.estimates, rng_of(scenario, STREAM_ESTIMATES))
     whole = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
@@ -315,8 +319,7 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             path = find_trace(beside(draft.folder, table.trace) or table.trace)
             if not report.is_clean(("workload", "nodes")):
                 return None
-            columns = columns_of(path) if table.needs else ("partition",) if table.home == "partition" else ()
-            workload, conversion = load_workload(path, nodes=table.nodes, columns=columns)
+            workload, conversion = load_workload(path, nodes=table.nodes, columns=_columns(draft, path))
             remarks.extend(conversion.lines())
             return workload
         if table.traces is not None:
@@ -330,6 +333,19 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
     return None
 
 
+def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
+    """Return the optional columns of a trace that are read; a million jobs have 8 MB of each.
+
+    Disciplines with options of their own may go by the class of a job, or by its user.
+    """
+    table = draft.scenario.workload
+    entries = [DISCIPLINES[site.discipline] for site in sites_of(draft.scenario) if site.discipline in DISCIPLINES]
+    by_class = table.run_times.startswith(f"{EXPERIENCE}:")
+    if table.needs or by_class or any(entry.table is not None for entry in entries):
+        return columns_of(path)
+    return ("partition",) if table.home == "partition" else ()
+
+
 def _of_each_site(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Workload | None:
     """Return the jobs of all sites, each of which has a trace of its own users."""
     found = []
@@ -337,7 +353,8 @@ def _of_each_site(draft: Draft, traces: dict[str, str], remarks: list[str]) -> W
         name = traces.get(site.name)
         if name is None or not draft.report.is_clean(("sites", number)):
             continue
-        jobs, conversion = load_workload(find_trace(beside(draft.folder, name) or name), nodes=site.nodes)
+        path = find_trace(beside(draft.folder, name) or name)
+        jobs, conversion = load_workload(path, nodes=site.nodes, columns=_columns(draft, path))
         remarks.extend(conversion.lines())
         found.append((number, jobs))
     if not found:

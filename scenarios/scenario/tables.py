@@ -156,7 +156,8 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     estimates : str
         ``keep``, ``perfect``, ``omega:X`` or ``phi:X``; applied before the transformations.
     run_times : str
-        ``keep`` or ``lognormal:X``: drawn around those of the trace, before the estimates.
+        ``keep``, ``lognormal:X``: drawn around those of the trace, or ``experience:FILE.toml``: for each class of
+        jobs as a file of experience has it. They are drawn before the estimates.
     transform : list of Transformation
         Applied in this order.
     home : str or dict from str to float
@@ -186,7 +187,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     load: Factor | None = None
     nodes: Nodes | None = None
     estimates: Annotated[str, Meta(extra_json_schema={"pattern": _ESTIMATES})] = "keep"
-    run_times: Annotated[str, Meta(extra_json_schema={"pattern": "^(keep|lognormal:.+)$"})] = "keep"
+    run_times: Annotated[str, Meta(extra_json_schema={"pattern": "^(keep|lognormal:.+|experience:.+)$"})] = "keep"
     transform: list[Annotated[Transformation, Meta(extra_json_schema={"minProperties": 1, "maxProperties": 1})]] = (
         msgspec.field(default_factory=list)
     )

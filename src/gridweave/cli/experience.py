@@ -291,33 +291,16 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
 
 def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
     """Show the tables of a file; it is written anew if they are edited."""
+    from gridweave.grid.config.known_times import read_known_times
     from gridweave.site.disciplines.known_times import in_order
 
-    known, others = _read(file)
+    known, others = read_known_times(Path(file))
     changes = edit.changes(known)
     if changes and others and edit.out is None:
         raise InputError(f"{file} has {', '.join(others)} as well; edit it as text, or write elsewhere with --out")
     by_key = {one.key: one for one in (*known, *changes)}
     known = in_order(one for one in by_key.values() if one.runs)
     _show_times(reach, known, edit, edit.out or (file if changes else None))
-
-
-def _read(file: str) -> tuple[list[KnownTimes], list[str]]:
-    """Return the times that stand in a file, and what else does."""
-    import msgspec
-
-    from gridweave.grid.config.toml import convert_table, parse_toml, text_of_file
-    from gridweave.site.disciplines.known_times import KnownTimes
-
-    kind = msgspec.defstruct("Tables", [("experience", list[KnownTimes], [])], forbid_unknown_fields=True)
-    raw, report = parse_toml(file, text_of_file(Path(file)))
-    table = convert_table({key: raw[key] for key in raw if key == "experience"}, kind, (), report)
-    report.raise_if_any()
-    for number, one in enumerate(table.experience):
-        if problem := one.problem():
-            report.add(("experience", number), problem)
-    report.raise_if_any()
-    return table.experience, [key for key in raw if key != "experience"]
 
 
 def _show_times(reach: Reach, known: Sequence[KnownTimes], edit: _Edit, out: str | None) -> None:

@@ -132,8 +132,9 @@ RunTimes = Annotated[
     str,
     typer.Option(
         metavar="MODEL",
-        help="Run times: keep (those of the trace), or lognormal:X (drawn around those, with a standard deviation of X "
-        "times the mean; estimates stay).",
+        help="Run times: keep (those of the trace), lognormal:X (drawn around those, with a standard deviation of X "
+        "times the mean), or experience:FILE.toml (drawn for each class of jobs as its [[experience]] says). Estimates "
+        "stay.",
     ),
 ]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
@@ -440,7 +441,8 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     from gridweave.scenarios.workload.run_times import with_run_times
 
     rng = np.random.default_rng(asked.seed)
-    columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None)
+    by_class = asked.run_times.startswith("experience:")
+    columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None or by_class)
     # Tasks are not processors: which jobs are too wide is known when they have needs.
     nodes = None if asked.needs else asked.nodes
     workload, report = load_workload(asked.trace, nodes=nodes, columns=columns, cancelled=asked.cancelled)

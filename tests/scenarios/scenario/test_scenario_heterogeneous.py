@@ -81,3 +81,30 @@ def test_what_cannot_be_is_told(tmp_path: Path, wrong: dict[str, str], problem: 
     """A cluster of machines that are not there, in one line."""
     with pytest.raises(ScenarioError, match=problem):
         build_scenario(written(tmp_path, **wrong))
+
+
+def test_jobs_of_a_trace_run_in_the_forms_of_their_class(tmp_path: Path) -> None:
+    """A scenario reads the classes of a trace (SWF field 15), and draws run times from what is known of them."""
+    jobs = [f"{n} {100 * n} -1 50 1 -1 -1 1 90 -1 1 5 -1 -1 {1 + n % 2} -1 -1 -1" for n in range(1, 21)]
+    (tmp_path / "jobs.swf").write_text("\n".join(["; MaxNodes: 8", *jobs]) + "\n")
+    (tmp_path / "known.toml").write_text("[[experience]]\njob_class = 1\nruns = 3\nmean_ms = 20_000\n")
+    text = written(tmp_path).read_text()
+    text = text.replace(
+        'generator = "lublin"\njobs = 20\nnodes = 4', 'trace = "jobs.swf"\nrun_times = "experience:known.toml"'
+    )
+    forms = 'forms = [{ job_class = 1, width = 4 }, { on = ["old"] }]'
+    (tmp_path / "mixed.toml").write_text(text.replace("[grid]", f"{forms}\n\n[grid]"))
+    result = run_built(build_scenario(tmp_path / "mixed.toml"))
+    kinds = result.workload.columns["job_class"]
+    assert set(result.columns["machines"][kinds == 1]) == {4}
+    assert set(result.columns["machines"][kinds == 2]) == {1}
+    assert set(result.workload.run_ms[kinds == 1]) == {20_000}
+    assert set(result.workload.run_ms[kinds == 2]) == {50_000}
+
+
+def test_a_file_of_experience_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """In one line, at the key that names it."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("jobs = 20", 'jobs = 20\nrun_times = "experience:nowhere.toml"'))
+    with pytest.raises(ScenarioError, match=r"workload\.run_times.*nowhere\.toml"):
+        build_scenario(path)

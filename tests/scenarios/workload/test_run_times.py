@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -60,8 +62,80 @@ def test_a_site_learns_the_spread_of_what_is_drawn() -> None:
     assert learned.deviation_ms == pytest.approx(20_000, rel=0.15)
 
 
-@pytest.mark.parametrize("model", ["normal:1", "lognormal", "lognormal:x", "lognormal:0", "lognormal:11", "keep:1"])
+@pytest.mark.parametrize(
+    "model", ["normal:1", "lognormal", "lognormal:x", "lognormal:0", "lognormal:11", "keep:1", "experience"]
+)
 def test_what_is_no_model_is_refused_in_one_line(model: str) -> None:
     """With what would be right."""
-    with pytest.raises(OptionError, match=r"run_times: .*keep or lognormal:X"):
+    with pytest.raises(OptionError, match=r"run_times: .*keep, lognormal:X"):
         with_run_times(workload_of(2, 5, 5), model, np.random.default_rng(0))
+
+
+def written(folder: Path, text: str) -> Path:
+    """Return a file of experience."""
+    path = folder / "known.toml"
+    path.write_text(text)
+    return path
+
+
+KNOWN = """
+[[experience]]
+job_class = 3
+runs = 9
+mean_ms = 50_000
+deviation_ms = 20_000
+
+[[experience]]
+job_class = 3
+resource = "fast"
+runs = 9
+mean_ms = 1
+
+[[experience]]
+user = 7
+runs = 4
+mean_ms = 9_000
+"""
+
+
+def test_each_class_has_run_times_of_its_own(tmp_path: Path) -> None:
+    """Those of a class have its mean and deviation, those of a known user his, and all others keep theirs."""
+    jobs = workload_of(3 * JOBS, 10**6, 10**9)
+    kinds, users = np.repeat([3, 4, 5], JOBS), np.repeat([7, 7, 8], JOBS)
+    jobs = jobs.replace(columns={"job_class": kinds, "user": users})
+    drawn = with_run_times(jobs, f"experience:{written(tmp_path, KNOWN)}", np.random.default_rng(4)).run_ms
+    assert drawn[:JOBS].mean() == pytest.approx(50_000, rel=0.02)
+    assert drawn[:JOBS].std() == pytest.approx(20_000, rel=0.05)
+    logs = np.log(drawn[:JOBS])
+    assert stats.kstest((logs - logs.mean()) / logs.std(), stats.norm.cdf).pvalue > 0.01
+    assert set(drawn[JOBS : 2 * JOBS]) == {9_000}
+    assert set(drawn[2 * JOBS :]) == {10**6}
+
+
+def test_what_a_site_has_learned_is_drawn_again(tmp_path: Path) -> None:
+    """The file that one simulation writes is one that the next draws from, with the same mean and spread."""
+    drawn = with_run_times(workload_of(600, 100_000, 10**7), "lognormal:0.4", np.random.default_rng(2))
+    policy = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1, speed=2.0),))
+    file = written(tmp_path, simulate(drawn, 1, policy).own.texts()["experience.toml"])
+    again = with_run_times(workload_of(JOBS, 1, 10**7), f"experience:{file}", np.random.default_rng(3)).run_ms
+    assert again.mean() == pytest.approx(drawn.run_ms.mean(), rel=0.02)
+    assert again.std() == pytest.approx(drawn.run_ms.std(), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "has no table"),
+        ("[[experience]]\njob_class = 4\nruns = 1\nmean_ms = 5\n", "knows none of the classes and users of these jobs"),
+        (
+            "[[experience]]\njob_class = 3\nresource = 'fast'\nruns = 1\nmean_ms = 5\n",
+            "knows job class 3 on resources only; add a table without resource",
+        ),
+        ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 0\n", "a mean_ms above 0"),
+        ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 5\ndeviation_ms = 51\n", "more than 10 times the mean_ms"),
+    ],
+)
+def test_a_file_of_which_nothing_can_be_drawn_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    """In one line, with what would be right."""
+    with pytest.raises(OptionError, match=problem):
+        with_run_times(workload_of(2, 5, 5), f"experience:{written(tmp_path, text)}", np.random.default_rng(0))

@@ -1,0 +1,34 @@
+"""Files of experience: tables ``[[experience]]`` of how long jobs run (docs/experience.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from gridweave.grid.config.toml import convert_table, parse_toml, text_of_file
+from gridweave.site.disciplines.known_times import KnownTimes
+
+
+class _Tables(msgspec.Struct, forbid_unknown_fields=True):
+    experience: list[KnownTimes] = []
+
+
+def read_known_times(file: Path) -> tuple[list[KnownTimes], list[str]]:
+    """Return the times that stand in a file, and what else does.
+
+    Raises
+    ------
+    ScenarioError
+        With all that is wrong, and where.
+    TraceError
+        If the file cannot be read.
+    """
+    raw, report = parse_toml(str(file), text_of_file(file))
+    table = convert_table({key: raw[key] for key in raw if key == "experience"}, _Tables, (), report)
+    report.raise_if_any()
+    for number, one in enumerate(table.experience):
+        if problem := one.problem():
+            report.add(("experience", number), problem)
+    report.raise_if_any()
+    return table.experience, [key for key in raw if key != "experience"]
