@@ -89,6 +89,8 @@ def random_policy(rng: np.random.Generator, variant: str, backfills: Sequence[st
         changes["max_slowdown"] = float(rng.choice([1.2, 1.6, 2.5]))
     if rng.random() < 0.3:
         changes["load_threshold"] = float(rng.choice([0, 0.5, 1]))
+    if rng.random() < 0.3:
+        changes["joins_behind"] = False
     return msgspec.structs.replace(VARIANTS[variant], **changes)
 
 
@@ -153,6 +155,7 @@ def reference_options(policy: SharingPolicy, model: SlowdownModel) -> Options:
         load_threshold=policy.load_threshold,
         partners=policy.partners,
         backfill=policy.backfill,
+        joins_behind=policy.joins_behind,
         formula=model.formula,
         cpu_factors=tuple(tuple(row) for row in model.cpu_factors.slowdown.tolist()),
         measured=tuple(tuple(row) for row in model.table.slowdown.tolist()),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -81,11 +82,13 @@ class Reading(NamedTuple):
     """How what the paper leaves open is read.
 
     ``formula`` is of the slowdown. ``load`` is a key of `OFFERED`, "weeks" (one factor for the gaps of all workloads,
-    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as the model has it).
+    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as the model has it). ``joins_behind`` is of the
+    policy: the paper has jobs backfilled "onto free nodes (applying same matching as above)".
     """
 
     formula: str
     load: str
+    joins_behind: bool = True
 
 
 READINGS = {
@@ -93,6 +96,8 @@ READINGS = {
     "as printed, loads in tenths": Reading("printed", "tenths"),
     "as printed, in 10 weeks": Reading("printed", "weeks"),
     "as printed, alphas alone": Reading("printed", "alphas"),
+    "as printed, loads from 1.00, free nodes": Reading("printed", "ratios", joins_behind=False),
+    "as printed, in 10 weeks, free nodes": Reading("printed", "weeks", joins_behind=False),
     "with unshared time, loads from 1.00": Reading("whole", "ratios"),
     "with unshared time, loads in tenths": Reading("whole", "tenths"),
     "with unshared time, alphas alone": Reading("whole", "alphas"),
@@ -180,9 +185,10 @@ class LomarcRuns:
 
     def _point(self, run: tuple[Bar, int]) -> Point:
         bar, seed = run
-        formula, load = READINGS[bar.reading]
-        workload = self.workload(seed, bar.workload, bar.mix, load)
-        result = simulate(workload, NODES, VARIANTS[bar.variant], model=SlowdownModel(formula=formula))
+        reading = READINGS[bar.reading]
+        workload = self.workload(seed, bar.workload, bar.mix, reading.load)
+        policy = msgspec.structs.replace(VARIANTS[bar.variant], joins_behind=reading.joins_behind)
+        result = simulate(workload, NODES, policy, model=SlowdownModel(formula=reading.formula))
         assert isinstance(result.own, SharedUse), "nodes are shared"
         metrics, searches = result.sharing_metrics(), result.own.searches
         count, matches = searches["searches"], searches["matches"]

@@ -38,6 +38,7 @@ class Options:
     load_threshold: float = 0.2
     partners: int | None = None
     backfill: str = "easy"
+    joins_behind: bool = True
     formula: str = "whole"
     cpu_factors: tuple[tuple[float, ...], ...] = ((1.4, 1.4), (1.4, 2.0))
     measured: tuple[tuple[float, ...], ...] = ((1.0,),)
@@ -335,6 +336,8 @@ class Site:
     def match_running(self, job: Job, promise: Promise | Book | None) -> Job | None:
         """Return the running job that a waiting one is to join."""
         if self.options.coscheduling in ("none", "adjacent"):
+            return None
+        if promise is not None and not self.options.joins_behind:
             return None
         base = 0.0
         for one in self.running:

@@ -109,6 +109,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     load_threshold: float = 0.2
     partners: int | None = None  # with how many jobs one may share its nodes; None for the threads of a node less one
     backfill: str = "easy"
+    joins_behind: bool = True  # whether a job behind the head may join a running one, not only take idle nodes
 
     def __post_init__(self) -> None:
         check_known("coscheduling", self.coscheduling, COSCHEDULING)
@@ -153,6 +154,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
             age_ms=age_ms,
             load_part=1.0 - self.load_threshold,
             partners=most if self.partners is None else self.partners,
+            joins_behind=self.joins_behind,
         )
 
     def classes(self, estimate_ms: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -302,6 +302,15 @@ def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
     assert starts(spare)[2] == 2
 
 
+def test_behind_the_head_jobs_may_be_kept_to_idle_nodes() -> None:
+    """Behind the head a job joins a running one, unless the policy says that it takes idle nodes; the head joins."""
+    full = CPU_JOB | {"estimate": HOUR // 2, "memory": 1.0}
+    jobs = workload_of([CPU_JOB | {"width": 2}, full, full | {"submit": 1}, DISK_JOB | {"submit": 2}])
+    on_idle = SharingPolicy(heuristic="first", joins_behind=False)
+    assert starts(shared(jobs, 3, "L-FM"))[2:] == [HOUR // 2, 2]
+    assert starts(shared(jobs, 3, on_idle))[2:] == [HOUR // 2, HOUR // 2]
+
+
 def test_long_jobs_age() -> None:
     """A long job is behind short ones until it has waited twice T_age; without aging it stays behind."""
     long = CPU_JOB | {"estimate": 2 * HOUR, "submit": 1}

@@ -121,8 +121,10 @@ def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, ba
 
 
 @kernel_part
-def may_join(state: SharedSite, codes: SharingCodes, job: Record) -> bool:
-    """Whether there are running jobs that a waiting job has not been tried with as they are now."""
+def may_join(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> bool:
+    """Whether there are running jobs that a waiting job may join and has not been tried with as they are now."""
+    if mode == BEHIND and not codes.joins_behind:
+        return False
     return searches_running(codes) and may_share(codes, job) and newest_open(state, codes) > job.tested
 
 

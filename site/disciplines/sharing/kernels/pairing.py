@@ -42,6 +42,8 @@ class SharingCodes(NamedTuple):
         The machine is weakly loaded up to this part of the idle nodes.
     partners : int
         With how many jobs one may share nodes.
+    joins_behind : bool
+        Whether a job behind the head may join a running one.
     """
 
     coscheduling: int
@@ -51,6 +53,7 @@ class SharingCodes(NamedTuple):
     age_ms: int
     load_part: float
     partners: int
+    joins_behind: bool
 
 
 @kernel_part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gridweave.jit import Int, Ints, kernel
-from gridweave.site.disciplines.sharing.kernels.matching import NO_HOST, match_running, may_join
+from gridweave.site.disciplines.sharing.kernels.matching import BEHIND, FREELY, NO_HOST, match_running, may_join
 from gridweave.site.disciplines.sharing.kernels.nodes import count_open
 from gridweave.site.disciplines.sharing.kernels.pairing import EASY, NO_BACKFILL, SharingCodes, try_match
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve
@@ -63,7 +63,7 @@ def slowdown_offered(state: SharedSite, model: SlowdownArrays, codes: SharingCod
     counters = state.counters[0]
     _order(state, codes, now_ms)
     state.jobs[slot].tested = 0
-    if not may_join(state, codes, state.jobs[slot]):
+    if not may_join(state, codes, state.jobs[slot], BEHIND if counters.n_queue > 0 else FREELY):
         return 0.0
     backfills = counters.n_queue > 0 and codes.backfill == EASY
     if counters.n_queue > 0 and not backfills:

@@ -71,7 +71,7 @@ def _is_passed_over(state: SharedSite, codes: SharingCodes, job: Record, mode: I
     """Whether a job behind the head can start in no way. Nearly all are passed over here, and calls take time."""
     if mode == FREELY or codes.backfill == CONSERVATIVE:
         return False
-    return job.width > state.counters[0].idle and not may_join(state, codes, job)
+    return job.width > state.counters[0].idle and not may_join(state, codes, job, mode)
 
 
 @kernel
@@ -138,7 +138,7 @@ def _join_running(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> bool:
     """Start a job for which there are no idle nodes with a running one, if one matches; return whether it started."""
-    if not may_join(state, codes, state.jobs[state.queue[place]]):
+    if not may_join(state, codes, state.jobs[state.queue[place]], backfills):
         return False
     host = match_running(state, model, codes, place, backfills, now_ms)
     if host == NO_HOST:
