@@ -227,6 +227,13 @@ class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
     times: list[KnownTimes] = []
 
 
+class GivenUp(msgspec.Struct, frozen=True):
+    """What became of giving up a machine: it is done, or refused, for a reason in words."""
+
+    refused: Literal["", "unknown-machine", "machine-answers"] = ""
+    reason: str = ""
+
+
 class SiteNames(msgspec.Struct, frozen=True):
     """A site of the grid: its name, how many of its nodes the grid may have, and its machines."""
 

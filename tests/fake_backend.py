@@ -15,6 +15,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import (
     BusyNodes,
     Forecast,
+    GivenUp,
     Health,
     JobEvent,
     JobEvents,
@@ -61,6 +62,10 @@ class FakeBackend(Backend):
         Whether it answers nothing.
     open_gate : asyncio.Event
         Submissions are taken in, and answered only when it is set: until then their answers are under way.
+    away : dict from str to tuple of str
+        Which of the machines of each site are away; each has m0 and m1.
+    given_up : list of (str, str)
+        Sites and machines.
     polls, submits : int
         How often it was asked for events after a wait, and jobs were handed in.
     """
@@ -72,6 +77,8 @@ class FakeBackend(Backend):
         self.written: dict[tuple[int, int, str], bytes] = {}
         self.learned: dict[TimesKey, KnownTimes] = {}
         self.draining: dict[str, bool] = {"north": False, "south": False}
+        self.away = {"north": ("m1",), "south": ()}
+        self.given_up: list[tuple[str, str]] = []
         self.progress: dict[str, list[JobProgress]] = {}
         self.kept: dict[str, list[KeptNodes]] = {}
         self.nodes = {"north": 4, "south": 8}
@@ -322,6 +329,18 @@ class FakeBackend(Backend):
         if site not in self.draining:
             raise InputError(f"site {site!r:.50} is none of north, south")
         self.draining[site] = draining
+
+    async def give_up(self, site: str, machine: str) -> GivenUp:
+        """Give up a machine; each site has m0 and m1."""
+        self._check()
+        if site not in self.away:
+            raise InputError(f"site {site!r:.50} is none of north, south")
+        if machine not in ("m0", "m1"):
+            return GivenUp("unknown-machine", f"site {site} has no machine {machine!r:.50}; it has m0, m1")
+        if machine not in self.away[site]:
+            return GivenUp("machine-answers", f"machine {machine} of site {site} is not known to be away")
+        self.given_up.append((site, machine))
+        return GivenUp()
 
     async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
         """Return what a site has learned; only north learns."""

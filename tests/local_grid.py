@@ -51,6 +51,8 @@ class LocalGrid:
     backend : LiveBackend
     away : set of str
         Actors that do not answer (``grid``, ``site:north``, ``agent:north/m0``): a test may add to it.
+    desks : dict from str to SiteDesk
+        Of the sites: a test may say at one which machines do not answer.
 
     Examples
     --------
@@ -89,6 +91,7 @@ class LocalGrid:
         self.grid_settings = GridSettings(sites=each, **options)
         self.backend = LiveBackend(self)
         self.sites: dict[str, SiteDriver] = {}
+        self.desks: dict[str, SiteDesk] = {}
         self.agents: dict[str, AgentDriver] = {}
         self._doors: dict[str, Door] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -133,7 +136,8 @@ class LocalGrid:
         place = self.folder / f"{name}.journal"
         driver = SiteDriver(settings, place, Clock(), to_grid=to_grid, to_machine=to_machine)
         self.sites[name] = driver
-        self._doors[site_actor(name)] = Door(SiteDesk(driver), SiteDesk.methods)
+        self.desks[name] = SiteDesk(driver)
+        self._doors[site_actor(name)] = Door(self.desks[name], SiteDesk.methods)
         self._spawn(driver.run())
         self._spawn(driver.repeat_orders())
 

@@ -672,6 +672,14 @@ class Client:
         """Have a drained site take jobs of the grid again."""
         await self.transport.call("POST", f"/v1/sites/{_in_path(site)}/resume", api.Done)
 
+    async def give_up(self, site: str, machine: str) -> None:
+        """Have what a machine ran that never comes back run again; if it was alive after all, that runs twice.
+
+        RefusedError if the site has no such machine, or the machine is not known to be away.
+        """
+        path = f"/v1/sites/{_in_path(site)}/machines/{_in_path(machine)}/give-up"
+        await self.transport.call("POST", path, api.Done)
+
     async def experience(self, site: str, changes: Sequence[api.KnownTimes] = ()) -> api.SiteExperience:
         """Return how long jobs take, as far as a site knows that, after some changes.
 

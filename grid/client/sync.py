@@ -257,6 +257,7 @@ class SyncClient(_Twin[Client]):
     experience = _awaited(Client.experience)
     drain = _awaited(Client.drain)
     resume = _awaited(Client.resume)
+    give_up = _awaited(Client.give_up)
     whoami = _awaited(Client.whoami)
     short_token = _awaited(Client.short_token)
     login_link = _awaited(Client.login_link)

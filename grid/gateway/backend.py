@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gridweave.grid.api import (
     Forecast,
+    GivenUp,
     Health,
     JobEvents,
     JobPage,
@@ -97,6 +98,9 @@ class Backend(Protocol):
 
     async def drain(self, site: str, draining: bool) -> None:
         """Have a site take nothing new of the grid, or take it again."""
+
+    async def give_up(self, site: str, machine: str) -> GivenUp:
+        """Have what a machine ran that never comes back run again, unless the machine is unknown, or not away."""
 
     async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
         """Return how long jobs take, as far as a site knows, after some changes of that."""

@@ -53,7 +53,7 @@ class GatewayCall:
     request_id: str
     identity: Identity = EVERYBODY
     route: HttpRoute | None = None
-    target: str = ""  # what stands for the braces in the path of the route
+    target: str = ""  # what stands for the braces in the path of the route, with a slash between two
     # The body as it came, for routes that read it themselves.
     data: bytes = b""
     form: str = JSON
@@ -112,7 +112,7 @@ class HttpRoute:
     """What is at a path, for one method: by this the gateway answers, and the interface is described."""
 
     method: str
-    path: str  # at most one part is in braces
+    path: str  # at most two parts are in braces
     name: str
     summary: str
     handler: Handler

@@ -117,6 +117,18 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
     return Done()
 
 
+async def give_up(call: GatewayCall) -> Done:
+    """Have what a machine ran that never comes back run again."""
+    site, _, machine = call.target.partition("/")
+    try:
+        found = await call.backend.give_up(site, machine)
+    except InputError as error:
+        raise RefusalError("unknown-site", str(error)) from None
+    if found.refused:
+        raise RefusalError(found.refused, found.reason)
+    return Done()
+
+
 async def experience(call: GatewayCall) -> SiteExperience:
     """Show how long jobs take, as far as a site knows."""
     return await _experience(call, ())

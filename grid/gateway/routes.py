@@ -119,6 +119,12 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("GET /v1/sites", handlers.sites),
     route("POST /v1/sites/{name}/drain", handlers.drain, "operate", problems=("unknown-site",)),
     route("POST /v1/sites/{name}/resume", handlers.resume, "operate", problems=("unknown-site",)),
+    route(
+        "POST /v1/sites/{name}/machines/{machine}/give-up",
+        handlers.give_up,
+        "operate",
+        problems=("unknown-site", "unknown-machine", "machine-answers"),
+    ),
     route("GET /v1/sites/{name}/experience", handlers.experience, "operate", problems=("unknown-site",)),
     route("POST /v1/sites/{name}/experience", handlers.edit_experience, "operate", problems=("unknown-site",)),
     route("GET /v1/queue", handlers.queue),
@@ -153,16 +159,18 @@ _BY_PATH: dict[_Parts, dict[str, HttpRoute]] = {}
 for _one in ROUTES:
     _BY_PATH.setdefault(_pattern(_one.path), {})[_one.method] = _one
 
-_BRACES_AT = 3
+_BRACES_AT: tuple[tuple[int, ...], ...] = ((3,), (3, 5))
+"""Which parts of a path are in braces, where some are."""
 
 
 def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
     """Return the route of a request, and note in the call what its path names."""
     parts = tuple(path.split("/"))
     methods = _BY_PATH.get(parts)
-    if methods is None and len(parts) > _BRACES_AT:
-        methods = _BY_PATH.get((*parts[:_BRACES_AT], "{}", *parts[_BRACES_AT + 1 :]))
-        call.target = parts[_BRACES_AT]
+    for places in _BRACES_AT:
+        if methods is None and len(parts) > places[-1]:
+            methods = _BY_PATH.get(tuple("{}" if place in places else part for place, part in enumerate(parts)))
+            call.target = "/".join(parts[place] for place in places)
     if methods is None:
         call.target = ""
         raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; /openapi.json lists what there is")

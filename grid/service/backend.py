@@ -15,6 +15,7 @@ import msgspec
 from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import (
     Forecast,
+    GivenUp,
     Health,
     JobEvents,
     JobPage,
@@ -349,6 +350,10 @@ class LiveBackend:
     async def drain(self, site: str, draining: bool) -> None:
         """Have a site take nothing new of the grid, or take it again."""
         await self._ask(await self._site(site), "drain", type(None), draining)
+
+    async def give_up(self, site: str, machine: str) -> GivenUp:
+        """Have what a machine ran that never comes back run again."""
+        return await self._ask(await self._site(site), "give_up", GivenUp, machine)
 
     async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
         """Return how long jobs take, as far as a site knows, after some changes of that."""

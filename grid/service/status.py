@@ -147,7 +147,10 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
     detail = f"{info.free} of {info.nodes} nodes free, {_jobs_run(info.running)}, {info.waiting} waiting"
     detail += "".join(f"; {words}" for words in (site.launcher, info.users) if words)
     away = [machine.name for machine in info.machines if not machine.here]
-    detail += f"; machine {', '.join(away)} is away" * bool(away) + "; draining" * info.draining
+    detail += (
+        f"; machine {', '.join(away)} is away (gone for good? gridweave give-up)" * bool(away)
+        + "; draining" * info.draining
+    )
     detail += "".join(f"; {machine.problem}" for machine in info.machines if machine.problem)
     well = all(machine.here and not machine.problem for machine in info.machines)
     return _part(name, well, process, detail)

@@ -16,8 +16,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from gridweave.errors import InputError
 from gridweave.site.desk_messages import (
     BusyNodes,
+    GivenUp,
     JobEvent,
     JobEvents,
     JobPage,
@@ -257,6 +259,7 @@ class SiteDesk(Desk[SiteDriver]):
         *Desk.methods,
         "status",
         "drain",
+        "give_up",
         "machine_of",
         "forecast",
         "quote",
@@ -339,6 +342,21 @@ class SiteDesk(Desk[SiteDriver]):
     async def drain(self, draining: bool) -> None:
         """Have the site take in nothing new for the grid, or take it in again."""
         await self.driver.drain(draining)
+
+    async def give_up(self, machine: str) -> GivenUp:
+        """Have what a machine ran begin anew, unless the machine answers: then its jobs run, and would run twice."""
+        name = self.driver.settings.name
+        if all(known.name != machine for known in self.driver.settings.machines) or machine in self.away:
+            try:
+                await self.driver.forget_machine(machine)
+            except InputError as error:
+                return GivenUp("unknown-machine", str(error))
+            return GivenUp()
+        reason = (
+            f"machine {machine} of site {name} is not known to be away, so what it runs would run twice; "
+            "drain the site, or stop the machine's agent first"
+        )
+        return GivenUp("machine-answers", reason)
 
     async def experience(self, changes: tuple[KnownTimes, ...]) -> SiteExperience:
         """Return how long jobs take, as far as the site knows, after some changes of that (`ExperienceEdited`)."""

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import typer
 
 from client_helpers import Elsewhere
 from gateway_parts import make_tokens
@@ -331,6 +333,42 @@ def test_output_is_printed(here: Elsewhere) -> None:
 
 
 # -- the grid
+
+
+def test_a_machine_is_given_up(here: Elsewhere, shell: Shell) -> None:
+    """With --yes at once, without it and without a terminal not; mistakes are told in a line."""
+    given_up = here.grid.given_up
+    status, out, err = shell("give-up", "north", "m1")
+    told = "gridweave: give-up: what ran on m1 would run again; if that is meant, add --yes\n"
+    assert (status, out, err, given_up) == (2, "", told, [])
+    assert shell("give-up", "north", "m1", "--yes")[1:] == ("north has given up m1; what ran there runs again\n", "")
+    assert json.loads(shell("give-up", "north", "m1", "-y", "--json")[1]) == {"site": "north", "machine": "m1"}
+    assert given_up == 2 * [("north", "m1")]
+    for site, machine, says in (
+        ("north", "m0", "machine m0 of site north is not known to be away"),
+        ("north", "m7", "site north has no machine 'm7'; it has m0, m1"),
+        ("west", "m1", "site 'west' is none of north, south"),
+    ):
+        assert shell("give-up", site, machine, "--yes") == (2, "", f"gridweave: {says}\n")
+
+
+@pytest.mark.parametrize(("answer", "expected"), [(True, [("north", "m1")]), (False, [])])
+def test_it_is_asked_before_a_machine_is_given_up(
+    here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch, answer: bool, expected: list[tuple[str, str]]
+) -> None:
+    """Whoever sits at a terminal is told what follows, and may leave it."""
+    asked: list[str] = []
+
+    def confirm(question: str, err: bool) -> bool:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(typer, "confirm", confirm)
+    err = shell("give-up", "north", "m1")[2]
+    assert err == ("" if answer else "gridweave: nothing was given up\n")
+    question = "Give up m1 of north? What ran there runs again, and twice if the machine was alive after all."
+    assert (asked, here.grid.given_up) == ([question], expected)
 
 
 def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:

@@ -152,7 +152,7 @@ def test_a_token_ends_after_ninety_days(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("scope", ["read", "submit", "cancel"])
 async def test_no_scope_but_operate_reaches_others_or_the_grid(tmp_path: Path, scope: Any) -> None:
-    """Sites are not drained, tokens not listed, made or revoked, and others' jobs not touched, with any other scope."""
+    """No other scope drains sites, gives up machines, lists, makes or revokes tokens, or touches others' jobs."""
     store = TokenStore(tmp_path / "t")
     token = store.create("mallory", (scope,)).token
     store.close()
@@ -163,6 +163,7 @@ async def test_no_scope_but_operate_reaches_others_or_the_grid(tmp_path: Path, s
         for method, path, body in (
             ("POST", "/v1/sites/north/drain", None),
             ("POST", "/v1/sites/north/resume", None),
+            ("POST", "/v1/sites/north/machines/m1/give-up", None),
             ("GET", "/v1/tokens", None),
             ("POST", "/v1/tokens", {"user": "mallory", "scopes": ["operate"]}),
             ("DELETE", f"/v1/tokens/{others['anna'].split('_')[1]}", None),
@@ -175,6 +176,7 @@ async def test_no_scope_but_operate_reaches_others_or_the_grid(tmp_path: Path, s
             assert done[1] == {"job_ids": []}
     assert backend.records_by_id[job_id].state == "waiting"
     assert backend.draining == {"north": False, "south": False}
+    assert backend.given_up == []
 
 
 @pytest.mark.asyncio

@@ -1,7 +1,8 @@
-"""Commands about the grid: sites, queue, quote, what-if, drain, resume, whoami, open."""
+"""Commands about the grid: sites, queue, quote, what-if, drain, resume, give-up, whoami, open."""
 
 from __future__ import annotations
 
+import sys
 import webbrowser
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,7 +23,7 @@ from gridweave.cli.grid_client import (
     rounded,
 )
 from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
@@ -261,6 +262,37 @@ def _drain(site: str, draining: bool, reach: Reach) -> None:
     reach.ask(lambda grid: grid.drain(site) if draining else grid.resume(site))
     said = f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again")
     reach.show({"site": site, "draining": draining}, lambda _: typer.echo(said))
+
+
+@at_grid
+def give_up(
+    reach: Reach,
+    site: SiteName,
+    machine: Annotated[
+        str, typer.Argument(metavar="MACHINE", help="Name of the machine, as `gridweave sites -m` says.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Give up a machine that never comes back: what ran there runs again.
+
+    Only a machine that is away can be given up. If it was alive after all, its jobs run twice.
+
+    Example: gridweave give-up north m1 --yes
+    """
+    if not yes:
+        _agreed(site, machine)
+    reach.ask(lambda grid: grid.give_up(site, machine))
+    said = f"{site} has given up {machine}; what ran there runs again"
+    reach.show({"site": site, "machine": machine}, lambda _: typer.echo(said))
+
+
+def _agreed(site: str, machine: str) -> None:
+    """Have the operator agree that a machine is given up; a script says so with --yes."""
+    if not sys.stdin.isatty():
+        raise OptionError("give-up", f"what ran on {machine} would run again; if that is meant, add --yes")
+    question = f"Give up {machine} of {site}? What ran there runs again, and twice if the machine was alive after all."
+    if not typer.confirm(question, err=True):
+        raise InputError("nothing was given up")
 
 
 @at_grid

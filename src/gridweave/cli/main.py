@@ -43,7 +43,7 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
         ("demo", "demo"),
         ("serve", "serve"),
         ("watch", "watch"),
-        ("grid_commands", "sites queue quote what-if drain resume whoami open"),
+        ("grid_commands", "sites queue quote what-if drain resume give-up whoami open"),
         ("serve", "gateway"),
         ("experience", "experience"),
         ("token", "token"),
@@ -67,7 +67,7 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
 _GROUPS = ("token", "trace", "scenario", "net")
 """Commands that have commands of their own."""
 
-_NAMED_OTHERWISE = {"run": "run_scenario", "open": "open_pages", "what-if": "what_if"}
+_NAMED_OTHERWISE = {"run": "run_scenario", "open": "open_pages", "what-if": "what_if", "give-up": "give_up"}
 
 
 def make_app(only: str | None = None) -> typer.Typer:

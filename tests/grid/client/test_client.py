@@ -250,6 +250,9 @@ async def test_the_grid_tells_of_itself(gateway: Served, grid: Client) -> None:
     assert [site.draining for site in await grid.sites()] == [False, False]
     with pytest.raises(RefusedError, match="site 'b c\\?' is none of north"):
         await grid.drain("b c?")
+    await grid.give_up("north", "m1")
+    with pytest.raises(RefusedError, match="site north has no machine 'b c\\?'; it has m0, m1"):
+        await grid.give_up("north", "b c?")
     await grid.submit_many([request(), request()])
     queue = await grid.queue(limit=1)
     assert (queue.waiting, [job.job_id for job in queue.jobs]) == (2, [1])

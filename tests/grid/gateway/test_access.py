@@ -44,7 +44,7 @@ async def test_each_scope_is_for_what_the_table_says(tmp_path: Path, scope: Any)
         for route in ROUTES:
             if route.is_stream and route.name != "output":
                 continue
-            path = route.path.replace("{id}", "7").replace("{name}", "north")
+            path = route.path.replace("{id}", "7").replace("{name}", "north").replace("{machine}", "m1")
             status, answer, _ = await grid.ask(route.method, path, BODIES.get(route.path), token=token)
             if route.scope is None:
                 expected = {401} if route.name == "log_in" else {200}

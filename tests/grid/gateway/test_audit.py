@@ -31,15 +31,17 @@ async def test_what_tokens_and_operators_do_is_written_down(tmp_path: Path) -> N
         await grid.ask("GET", "/v1/jobs", token=tokens["anna"])
         await grid.ask("POST", "/v1/sites/north/drain", token=tokens["anna"])
         await grid.ask("POST", "/v1/sites/north/drain", token=tokens["olga"])
+        await grid.ask("POST", "/v1/sites/north/machines/m1/give-up", token=tokens["olga"])
         await grid.ask("GET", "/v1/jobs", token="gw_wrong")
         await grid.ask("GET", "/v1/jobs")
         await grid.ask("POST", "/v1/tokens", {"user": "bob"}, token=tokens["olga"])
-        while len(found := entries(tmp_path / "audit.log")) < 5:
+        while len(found := entries(tmp_path / "audit.log")) < 6:
             await asyncio.sleep(0)
     assert [(one.user, one.what, one.target, one.status, one.problem) for one in found] == [
         ("anna", "submit", "", 200, ""),
         ("anna", "drain", "north", 403, "forbidden"),
         ("olga", "drain", "north", 200, ""),
+        ("olga", "give_up", "north/m1", 200, ""),
         ("", "login", "", 401, "unauthenticated"),
         ("olga", "make_token", "", 200, ""),
     ]
@@ -47,7 +49,7 @@ async def test_what_tokens_and_operators_do_is_written_down(tmp_path: Path) -> N
     assert found[0].token == tokens["anna"].split("_")[1]
     text = (tmp_path / "audit.log").read_text()
     assert not any(token.split("_", 2)[2] in text for token in tokens.values())
-    assert check_audit(tmp_path / "audit.log") == (1, 5)
+    assert check_audit(tmp_path / "audit.log") == (1, 6)
 
 
 def test_a_line_that_was_changed_is_noticed(tmp_path: Path) -> None:

@@ -113,6 +113,23 @@ async def test_story_forecast_quote_queue_sites() -> None:
         assert (status, wrong["type"]) == (404, "urn:gridweave:problem:unknown-site")
 
 
+async def test_a_machine_that_is_away_is_given_up() -> None:
+    """One that is away is; a machine or site that there is not, and a machine that is not away, are refused as such."""
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        for where, expected in (
+            ("north/machines/m1", (200, None)),
+            ("north/machines/m0", (409, "machine-answers")),
+            ("north/machines/m7", (404, "unknown-machine")),
+            ("west/machines/m1", (404, "unknown-site")),
+            ("north/machine/m1", (404, "unknown-route")),
+        ):
+            status, answer, _ = await grid.ask("POST", f"/v1/sites/{where}/give-up")
+            assert (status, answer.get("type", "").rpartition(":")[2] or None) == expected
+        assert (await grid.ask("GET", "/v1/sites/north/machines/m1/give-up"))[0] == 405
+    assert backend.given_up == [("north", "m1")]
+
+
 async def test_a_key_gets_its_first_answer_again() -> None:
     """The same keys, or Idempotency-Key, are the same jobs, also for another gateway; of another user, others."""
     backend = FakeBackend()

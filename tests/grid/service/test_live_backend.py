@@ -317,6 +317,33 @@ async def test_a_site_is_drained_and_taken_into_use_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.asyncio
+async def test_what_ran_on_a_machine_that_is_given_up_runs_again(tmp_path: Path) -> None:
+    """Not while it answers; once it is away its job begins anew, and the same job elsewhere goes on."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    line = f"echo $GRIDWEAVE_JOB_ID >> {begun}; while [ ! -e {go} ]; do sleep 0.05; done"
+    async with LocalGrid(tmp_path, sites=(("north", (1, 1)), ("south", (1,)))) as grid:
+        backend = grid.backend
+        lost, other = await submit(backend, shell(line), shell(line), site="north")
+        for job_id in (lost, other):
+            await in_state(backend, job_id, "running")
+        assert await grid.desks["north"].machine_of(lost, 1, 0) == "m0"
+        assert (await backend.give_up("north", "m0")).refused == "machine-answers"
+        assert (await backend.give_up("north", "m7")).reason == "site north has no machine 'm7'; it has m0, m1"
+        with pytest.raises(InputError, match="there is no site 'west'"):
+            await backend.give_up("west", "m0")
+        assert (await backend.records([lost]))[0].starts == 1
+
+        grid.away, grid.desks["north"].away = {"agent:north/m0"}, {"m0"}
+        assert (await backend.give_up("north", "m0")).refused == ""
+        grid.away = set()
+        assert (await in_state(backend, lost, "running")).starts == 2
+        go.touch()
+        ends = [await in_state(backend, job_id, "ended") for job_id in (lost, other)]
+    assert [(record.outcome, record.starts) for record in ends] == [("finished", 2), ("finished", 1)]
+    assert sorted(begun.read_text().split()) == sorted([str(lost)] * 2 + [str(other)])
+
+
+@pytest.mark.asyncio
 async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> None:
     """A site of machines that differ tells what it knows, and is told better; another says that it learns nothing."""
     grid = LocalGrid(tmp_path)
