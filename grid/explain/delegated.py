@@ -83,7 +83,7 @@ def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names:
     if quote is not None:
         name, nodes = names[place.site], quote.nodes or delegation.job.width
         known, where = msgspec.structs.replace(known, places=((name, nodes),)), name
-    said = f"of all ways to map what waits over the sites, the one that was chosen starts it {start} on {where}"
+    said = f"mapped over the sites with all that waits, it would start {start} on {where}"
     return msgspec.structs.replace(
         known,
         start_ms=max(place.start_ms, known.now_ms),
