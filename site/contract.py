@@ -229,8 +229,10 @@ class ContractCore:
         for event in events:
             if isinstance(event, RequestQuote):
                 self._answer(self._quote(event))
-            elif isinstance(event, EnqueueJob):
-                self._tell_enqueued(event)
+            elif isinstance(event, EnqueueJob) and (self.site.starts_jobs or event.job.job_id in self._share.outside):
+                self._tell_enqueued(event.job.job_id, event.attempt)
+        for job_id, start_ms in self.site.take_delays(now_ms):
+            self._tell_enqueued(job_id, self.attempt_of(job_id), start_ms)
         self._tell_change()
         return self._out
 
@@ -754,17 +756,18 @@ class ContractCore:
         job = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, resources=request.resources)
         return self.site.slowdown_offered(self._now_ms, job) if why_impossible(job) is None else None
 
-    def _tell_enqueued(self, request: EnqueueJob) -> None:
+    def _tell_enqueued(self, job_id: int, attempt: int, start_ms: int | None = None) -> None:
         """Tell the grid that a delegated job waits, unless more has become of it at this instant."""
-        part = self._part(request.job.job_id, request.attempt)
+        part = self._part(job_id, attempt)
         if part is not None and part.state == WAITING:
-            self._answer(Enqueued(request.job.job_id, request.attempt))
+            self._answer(Enqueued(job_id, attempt, start_ms))
 
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
-        others = self._share.others(self.site.free)
+        free = self.site.idle
+        others = self._share.others(free)
         if others != self._told.others:
-            self._told = SiteChanged(others, min(self.site.free, self._share.room))
+            self._told = SiteChanged(others, min(free, self._share.room))
             self._out.insert(0, ToGrid(self._told))
 
     def _part(self, job_id: int, attempt: int) -> GridJob | None:

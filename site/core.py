@@ -182,6 +182,15 @@ class SiteCore:
         """Nodes that no job and no open reservation holds."""
         return self._pool.free if self._places is None else self._places.free
 
+    @property
+    def idle(self) -> int:
+        """Free nodes that nobody else has: those of a batch system have users of their own."""
+        return self.free if self._asks is None else self._asks.idle
+
+    def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+        """Return the jobs that a batch system puts off, and when they start, as far as is known (`AsksBatchSystem`)."""
+        return [] if self._asks is None else self._asks.take_delays(now_ms)
+
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
         """Take in what has happened and return what is to be done.
 

@@ -106,6 +106,8 @@ class AskSeen(msgspec.Struct, frozen=True, gc=False):
     state: AskState
     start_ms: int | None = None  # when they are expected, as the batch system says
     reason: str = ""
+    # Whether it has looked at what waits, and has not given it its nodes; before that nothing is known of the start.
+    is_put_off: bool = False
 
 
 class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
@@ -365,8 +367,13 @@ class LeaseEnded(OfAttempt, frozen=True, tag="LeaseEnded", gc=False):
     """Reserved nodes were released, or not committed in time; they are free."""
 
 
-class Enqueued(OfAttempt, frozen=True, tag="Enqueued", gc=False):
-    """A delegated job waits in the site's queue."""
+class Enqueued(OfAttempt, frozen=True, tag="Enqueued", gc=False, repr_omit_defaults=True):
+    """A delegated job waits in the site's queue: it did not start at once; said again when it is to start later still.
+
+    Where a batch system gives the nodes, that is known when it has looked at the job.
+    """
+
+    start_ms: int | None = None  # when it is expected to start, if the site knows that already
 
 
 class Withdrawn(OfAttempt, frozen=True, tag="Withdrawn", gc=False):

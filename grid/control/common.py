@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.random import Generator
 
@@ -199,6 +200,13 @@ WITHDRAWING, RUNNING, SPLIT = "withdrawing", "running", "split"
 """Where a job stands."""
 
 
+class PutOff(msgspec.Struct, frozen=True):
+    """How often a site had a job wait longer than it was to, and when it is asked again even if it has not changed."""
+
+    times: int
+    again_ms: int
+
+
 @dataclass(slots=True)
 class Delegation:
     """A job of the grid that was given to a site, or is about to be, and where it stands."""
@@ -212,8 +220,10 @@ class Delegation:
     state: str = ASKING
     site: int = -1
     next_site: int = -1
-    # Whether it was sent where it would start at once by the quotes of all, which other jobs have been given as well.
+    # Whether it was sent where it would start at once, as was quoted: to other jobs as well, or by an old look.
     hurried: bool = False
+    # The sites that have put it off since all were asked last.
+    put_off: dict[int, PutOff] = field(default_factory=dict)
     cancelled: bool = False
     # Whether it is to be taken out when it comes back.
     held: bool = False
@@ -237,6 +247,11 @@ class Delegation:
         """Return whether it is not to be offered to a site now."""
         refusals = self.refusals.get(site)
         return site in self.barred or (refusals is not None and refusals.is_left_alone(now_ms))
+
+    def leaves_alone(self, site: int, now_ms: int) -> bool:
+        """Return whether it is not to be moved to a site now, though that has changed: it has put it off repeatedly."""
+        known = self.put_off.get(site)
+        return known is not None and known.times > 1 and now_ms < known.again_ms
 
 
 class DelegatingState(ControlState, frozen=True, kw_only=True):

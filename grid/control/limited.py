@@ -23,6 +23,7 @@ from gridweave.grid.control.common import (
     DelegatingControl,
     DelegatingState,
     Delegation,
+    PutOff,
 )
 from gridweave.grid.control.links import LinksState
 from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, SiteOffer, map_over_sites
@@ -54,6 +55,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.times import growing_pause_ms
 
 LEASE_MS = 3_600_000
 """How long a delegated job may wait at a site that hears nothing of the grid; renewed at a third of that."""
@@ -171,9 +173,8 @@ class LimitedControl(DelegatingControl):
             case Started():
                 delegation.state = RUNNING
                 delegation.refusals.clear()
-            case Enqueued() if delegation.hurried and delegation.state == WAITING and not delegation.cancelled:
-                delegation.hurried = False
-                return self._ask_others(now_ms, delegation, range(len(self._nodes)))
+            case Enqueued(start_ms=start_ms) if delegation.state == WAITING and not delegation.cancelled:
+                return self._waits_longer(now_ms, delegation, start_ms)
             case Ended(outcome="lost") if not delegation.cancelled:
                 return self._ask_all(now_ms, delegation)
             case Ended(outcome=outcome):
@@ -185,6 +186,35 @@ class LimitedControl(DelegatingControl):
             case Withdrawn():
                 return self._withdrawn(now_ms, delegation)
         return []
+
+    def _waits_longer(self, now_ms: int, delegation: Delegation, start_ms: int | None) -> list[GridCommand]:
+        """Offer a job to the other sites if it starts later than the choice was based on, which counts from then on.
+
+        Those that have put it off before are asked when they have changed, and after a pause that grows: so no two
+        sites pass it to and fro.
+        """
+        end_ms = delegation.end_ms
+        if start_ms is not None:
+            delay_ms = self._delay_ms(delegation, delegation.site, start_ms) or 0
+            length_ms = delegation.job.estimate_ms
+            if self.policy.maps:
+                length_ms = self._length_ms(delegation, delegation.site)
+            delegation.end_ms = max(end_ms, start_ms + delay_ms + length_ms)
+        if not delegation.hurried and delegation.end_ms == end_ms:
+            return []
+        delegation.hurried = False
+        self._note_put_off(now_ms, delegation)
+        if self._retry_at_ms is None and len(delegation.put_off) > 1:
+            self._retry_at_ms = now_ms + self._retry_ms
+        others = [site for site in range(len(self._nodes)) if site not in delegation.put_off]
+        return self._ask_others(now_ms, delegation, others)
+
+    def _note_put_off(self, now_ms: int, delegation: Delegation) -> None:
+        """Take note that a job has not started where it waits as it was to."""
+        known = delegation.put_off.get(delegation.site)
+        times = 0 if known is None else known.times
+        again_ms = now_ms + growing_pause_ms(self._retry_ms, times)
+        delegation.put_off[delegation.site] = PutOff(times + 1, again_ms)
 
     def nodes_at(self, job_id: int, site: int) -> int:
         """Return how many nodes a job has at a site where it runs, or has nodes reserved."""
@@ -239,7 +269,7 @@ class LimitedControl(DelegatingControl):
         # What is still said of the last attempt (its start, beside its end) is of no concern any more.
         delegation.number += 1
         delegation.mapped = None
-        delegation.quotes, delegation.quoted_ms = {}, {}
+        delegation.quotes, delegation.quoted_ms, delegation.put_off = {}, {}, {}
         delegation.asked = set(sites)
         return [self._ask(now_ms, delegation, site, whole=True) for site in sites]
 
@@ -291,7 +321,6 @@ class LimitedControl(DelegatingControl):
         ready = [s for s in ready if delay_ms[s] == min(delay_ms[r] for r in ready)]
         free = {s: quote.free for s, quote in quotes.items()}
         site = self._one_job.choose_site(job, delegation.draw, ready, free)
-        delegation.hurried = site is not None
         if site is not None:
             return self._delegate(now_ms, delegation, site)
         end_ms, site = self._earliest_end(now_ms, delegation, delay_ms)
@@ -338,8 +367,8 @@ class LimitedControl(DelegatingControl):
             one.mapped = place
             if place is not None and place.site != SEVERAL and self._goes_now(now_ms, one, place):
                 taken[place.site] = taken.get(place.site, 0) + job.offers[place.site].nodes
-                one.hurried = place.start_ms <= now_ms
                 commands += self._delegate(now_ms, one, place.site, place.end_ms)
+                one.hurried = place.start_ms <= now_ms
         for one, place in zip(waiting, places, strict=True):
             if place is not None and place.site == SEVERAL and place.start_ms <= now_ms:
                 split = self._split_now(now_ms, one, quotes, taken)
@@ -445,6 +474,7 @@ class LimitedControl(DelegatingControl):
         if delay_ms:
             job = msgspec.structs.replace(job, estimate_ms=job.estimate_ms + delay_ms)
         delegation.state, delegation.site, delegation.awaited, delegation.mapped = WAITING, site, None, None
+        delegation.hurried = end_ms is None
         if end_ms is None:
             end_ms = now_ms + (self._length_ms(delegation, site) if self.policy.maps else job.estimate_ms)
         delegation.end_ms = end_ms
@@ -490,10 +520,12 @@ class LimitedControl(DelegatingControl):
                 looks -= 1
                 commands += self._ask_all(now_ms, delegation)
             elif delegation.state == WAITING:
-                asked = self._ask_others(now_ms, delegation, news)
+                due = {site for site, known in delegation.put_off.items() if retry and known.again_ms <= now_ms}
+                changed = (site for site in news if not delegation.leaves_alone(site, now_ms))
+                asked = self._ask_others(now_ms, delegation, sorted({*due, *changed}))
                 looks -= bool(asked)
                 commands += asked
-        waits = any(delegation.state == BACKLOG for delegation in self._jobs.values())
+        waits = any(d.state == BACKLOG or (d.state == WAITING and len(d.put_off) > 1) for d in self._jobs.values())
         if retry or not waits:
             self._retry_at_ms = now_ms + self._retry_ms if waits else None
         return commands
@@ -510,6 +542,9 @@ class LimitedControl(DelegatingControl):
         if delegation.job.width > quote.free - claimed or not self._is_nearer(now_ms, delegation, site):
             return []
         self._claimed[site] = now_ms, claimed + delegation.job.width
+        if delegation.hurried:
+            # It leaves before that has said anything of it.
+            self._note_put_off(now_ms, delegation)
         delegation.state, delegation.next_site = WITHDRAWING, site
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 

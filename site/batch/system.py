@@ -81,6 +81,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         As `AllocationEnd`, once it has ended.
     runs_as : str
         The Unix account whose it is; empty: that of the site.
+    is_put_off : bool
+        Whether the batch system has looked at it, and has it wait; false of one that has just been submitted.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int | None = None
     reason: str = ""
     runs_as: str = ""
+    is_put_off: bool = False
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):

@@ -209,6 +209,16 @@ class AsksBatchSystem(Protocol):
     def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
         """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
 
+    @property
+    def idle(self) -> int:
+        """Nodes of the site that nobody has, as far as is seen: neither its jobs nor others."""
+
+    def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+        """Return the jobs that turn out to wait, or to start later still, and when they start; None: it is not known.
+
+        Each is told once for each time that it is put off.
+        """
+
 
 class ExpectedRun(NamedTuple):
     """How a job would run that were submitted now, as is expected."""

@@ -255,13 +255,14 @@ class BatchKeeper:
             return AskSeen(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
         if allocation is None:
             why_not = self._unsure.get(name)
-            return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not)
+            return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not, True)
         if allocation.state == "ended":
             state = "cancelled" if allocation.end == "cancelled" else "over"
             return AskSeen(job.job_id, asked.ask, state, None, allocation.reason)  # type: ignore[arg-type]
         reason = allocation.reason or "its nodes are there, and are being prepared"
         number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
-        return AskSeen(job.job_id, asked.ask, "waiting", allocation.start_ms, f"{number}{reason}")
+        told = f"{number}{reason}", allocation.is_put_off
+        return AskSeen(job.job_id, asked.ask, "waiting", allocation.start_ms, *told)
 
     @staticmethod
     def _by_name(view: BatchView) -> dict[str, Allocation]:

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.batch.slurm.reasons import how_ended, why_waiting
+from gridweave.site.batch.slurm.reasons import UNDECIDED, how_ended, why_waiting
 from gridweave.site.batch.system import Allocation, BatchView
 
 OLDEST = (22, 5)
@@ -200,7 +200,8 @@ def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
         return msgspec.structs.replace(known, state="ended", reason=reason, end=ended[0])
     if job.is_running:
         return known
-    return msgspec.structs.replace(known, state="waiting", reason=_with_word(why_waiting(job.reason), job.reason))
+    reason = _with_word(why_waiting(job.reason), job.reason)
+    return msgspec.structs.replace(known, state="waiting", reason=reason, is_put_off=job.reason not in UNDECIDED)
 
 
 def _with_word(plain: str, word: str) -> str:

@@ -92,6 +92,9 @@ ENDED: dict[str, tuple[AllocationEnd, str]] = {
 }
 """The states of a job in Slurm that are ends, and what they mean."""
 
+UNDECIDED = ("", "None", "SchedDefer")
+"""The reasons of a job that Slurm has not looked at yet: it may start in the next moment."""
+
 
 def why_waiting(reason: str) -> str:
     """Return in plain words why a job waits in Slurm.

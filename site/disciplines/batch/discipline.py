@@ -20,6 +20,9 @@ from gridweave.site.times import growing_pause_ms, rough_span_text, when_text
 FIRST_PAUSE_MS = 10_000
 """When nodes were lost before their job began, they are asked for again after so long; twice as long each time."""
 
+LATER_MS = 60_000
+"""A start that is expected so much later than was told last is told again: what batch systems expect changes often."""
+
 MOST_LOST = 10
 """A job whose nodes were lost so often before it began is refused: after some forty minutes (a guess)."""
 
@@ -36,11 +39,23 @@ class AskedJob(msgspec.Struct):
     end_ms: int | None = None  # when it ends by estimate, once it has started
     not_before_ms: int = 0
     reason: str = ""
+    is_put_off: bool = False  # whether the batch system has it wait
+    was_told: bool = False  # that it waits
+    told_ms: int | None = None  # the latest start that was told with that
 
     def lose(self, now_ms: int, reason: str) -> None:
         """Take note that its nodes are lost; it is asked for again later."""
         self.not_before_ms = now_ms + growing_pause_ms(FIRST_PAUSE_MS, self.lost)
         self.lost, self.why_lost, self.start_ms, self.reason = self.lost + 1, reason, None, ""
+        self.is_put_off = True
+
+    def delay(self, start_ms: int | None) -> bool:
+        """Take note when it is expected to start, now that it waits; return whether that is later than was told."""
+        is_later = start_ms is not None and (self.told_ms is None or start_ms > self.told_ms + LATER_MS)
+        is_news = is_later or not self.was_told
+        if is_news:
+            self.was_told, self.told_ms = True, start_ms
+        return is_news
 
     @property
     def loss(self) -> str:
@@ -166,6 +181,7 @@ class BatchDiscipline:
             if each is None or each.end_ms is not None or each.ask != ask.ask:
                 continue
             each.is_ready, each.start_ms, each.reason = ask.state == "ready", ask.start_ms, ask.reason
+            each.is_put_off = ask.is_put_off
             if ask.state in ("refused", "cancelled"):
                 refused.append((ask.job_id, ask.reason))
             elif ask.state == "over":
@@ -174,6 +190,22 @@ class BatchDiscipline:
                 if each.lost >= MOST_LOST:
                     refused.append((ask.job_id, each.loss))
         return refused
+
+    @property
+    def idle(self) -> int:
+        """Nodes that nobody has; none before the batch system is seen, nor while it does not answer."""
+        if self._seen is None or self._seen.problem or not self._seen.free_from:
+            return 0
+        held = sum(each.job.width for each in self._jobs.values() if each.end_ms is not None)
+        return min(self._nodes - held, self._seen.free_from[0][1])
+
+    def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+        """Return the jobs that the batch system has wait, or that it is not asked for now, and when they start."""
+        is_away = self._seen is None or bool(self._seen.problem)
+        asked = {found.job.job_id for found in self.nodes_asked(now_ms)}
+        waits = [each for each in self._in_order() if is_away or each.is_put_off or each.job.job_id not in asked]
+        starts = [(each, each.start_ms if each.is_put_off and not is_away else None) for each in waits]
+        return [(each.job.job_id, start_ms) for each, start_ms in starts if not each.is_ready and each.delay(start_ms)]
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start the jobs whose nodes are there, in the order of the queue."""

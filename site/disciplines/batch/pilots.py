@@ -267,6 +267,15 @@ class PilotDiscipline:
             self._put_off(now_ms, nothing)
         return []
 
+    @property
+    def idle(self) -> int:
+        """Nodes in pilots that no job has."""
+        return self.free
+
+    def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+        """Return nothing: in pilots the site itself starts jobs at once, or has them wait."""
+        return []
+
     def _put_off(self, now_ms: int, nothing: list[Pilot]) -> None:
         """Ask for the next pilot later, as some came to nothing: those of one look mostly did for one reason."""
         lasted_ms = [0 if pilot.until_ms is None else now_ms - (pilot.start_ms or 0) for pilot in nothing]

@@ -50,13 +50,22 @@ def test_a_view_of_a_cluster_at_work() -> None:
     assert (view.nodes, view.idle, view.longest_ms) == (4, 2, None)
     over, waits = view.allocations
     assert (over.name, over.number, over.state) == ("gw-x-1-1", "2", "ended")
-    assert (waits.state, waits.start_ms) == ("waiting", 1795436673000)
+    assert (waits.state, waits.start_ms, waits.is_put_off) == ("waiting", 1795436673000, True)
     assert waits.reason == "Slurm has no nodes free for it now (Resources)"
     assert view.busy == (
         (1795436613000, 1795436673000, 2),
         (1795436673000, 1795436733000, 4),
         (1795436700000, 1795436760000, 1),
     )
+
+
+@pytest.mark.parametrize("reason", ["None", "", "SchedDefer"])
+def test_a_job_that_slurm_has_not_looked_at_is_not_put_off(reason: str) -> None:
+    """It may start in the next moment."""
+    (waits,) = view_of(
+        read_sinfo(SINFO_22_05, "main"), read_squeue(f"6|PENDING|N/A|N/A|2|anna|{reason}|gw-x-3-1"), "gw-x-"
+    ).allocations
+    assert (waits.state, waits.is_put_off) == ("waiting", False)
 
 
 def test_ends_and_reasons_of_newer_versions() -> None:

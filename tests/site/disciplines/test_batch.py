@@ -21,12 +21,14 @@ from gridweave.site.messages import (
     RefuseJob,
     RequestQuote,
     ReserveNodes,
+    SiteChanged,
     Started,
     StartJob,
     ToGrid,
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.times import LONGEST_PAUSE_MS
 
 FREE = ((0, 1), (1_000, 4))
@@ -135,15 +137,49 @@ def test_the_contract_with_the_grid() -> None:
     assert isinstance(told.answer, Refused)
     assert told.answer.reason.endswith("nodes cannot be held there without pilots")
     for job_id in (7, 8):
-        said = core.handle(2, EnqueueJob(Job(job_id=job_id, width=2, estimate_ms=1_000), 1, 10_000))
-        assert ToGrid(Enqueued(job_id, 1)) in said
+        assert core.handle(2, EnqueueJob(Job(job_id=job_id, width=2, estimate_ms=1_000), 1, 10_000)) == []
     assert core.handle(3, WithdrawJob(7, 1)) == [ToGrid(Withdrawn(7, 1))]
     said = core.handle(4, seen(AskSeen(7, 1, "ready"), AskSeen(8, 2, "ready")))
-    assert said == [StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
+    assert said == [ToGrid(SiteChanged(1, 1)), StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
     core.handle(5, EnqueueJob(Job(job_id=9, width=1, estimate_ms=1_000), 1, 10_000))
     said = core.handle(6, seen(AskSeen(9, 3, "cancelled", None, "it was cancelled in Slurm")))
     assert said == [ToGrid(Refused(9, 1, "it was cancelled in Slurm", "job"))]
     core.check_invariants()
+
+
+def test_the_grid_hears_when_a_job_is_put_off() -> None:
+    """When the batch system has it wait, once; then when it is to start a minute later than was told, or more."""
+    core = ContractCore(4, BatchPolicy())
+    core.handle(0, seen())
+    core.handle(1, EnqueueJob(Job(job_id=7, width=2, estimate_ms=1_000), 1, 10**9))
+    said = []
+    for now_ms, start_ms, is_put_off in (
+        (2, None, False), (3, None, True), (4, None, True), (5, 70_000, True), (6, 130_000, True), (7, 130_001, True),
+        (8, 80_000, True),
+    ):  # fmt: skip
+        said.append(core.handle(now_ms, seen(AskSeen(7, 1, "waiting", start_ms, "others go first", is_put_off))))
+    told: list[list[ToGrid]] = [[ToGrid(Enqueued(7, 1, start_ms))] for start_ms in (None, 70_000, 130_001)]
+    assert said == [[], told[0], [], told[1], [], told[2], []]
+
+
+def test_the_grid_hears_at_once_of_a_job_that_no_nodes_are_asked_for() -> None:
+    """Neither for one that the owner's share keeps out, nor for those behind the most that are asked for at a time."""
+    core = ContractCore(4, BatchPolicy(most_asked=1), owner=OwnerPolicy(grid_share=0.5))
+    core.handle(0, seen())
+    jobs = [EnqueueJob(Job(job_id=number, width=1, estimate_ms=1_000), 1, 10**9) for number in (1, 2, 3)]
+    assert core.handle(1, *jobs) == [ToGrid(Enqueued(3, 1)), ToGrid(Enqueued(2, 1))]
+
+
+def test_the_grid_hears_what_other_users_leave_of_the_nodes() -> None:
+    """As the batch system was seen last; what a job of the grid has just been given is not told as theirs."""
+    core = ContractCore(4, BatchPolicy())
+    assert core.handle(0, seen()) == [ToGrid(SiteChanged(3, 1))]
+    assert core.handle(1, BatchSeen(4, None, ((1, 4),))) == [ToGrid(SiteChanged(0, 4))]
+    core.handle(2, EnqueueJob(Job(job_id=1, width=3, estimate_ms=1_000), 1, 10**9))
+    said = core.handle(3, BatchSeen(4, None, ((1, 4),), (AskSeen(1, 1, "ready"),)))
+    assert said == [StartJob(1, ((0, 3),)), ToGrid(Started(1, 1, 3))]
+    assert core.handle(4, BatchSeen(4, None, ((4, 1),))) == []
+    assert core.handle(5, BatchSeen(0, None, (), problem="nobody answers")) == [ToGrid(SiteChanged(1, 0))]
 
 
 def test_its_state_is_kept() -> None:
