@@ -257,7 +257,9 @@ class Works:
 class FakeRunner:
     """Stands for the agent's `Runner`: starts, ends and finds again pieces of a `Machine` of this file."""
 
-    def __init__(self, root: Machine, environment: Mapping[str, str] | None = None, *, others: bool = False) -> None:
+    def __init__(
+        self, root: Machine, environment: Mapping[str, str] | None = None, *, others: bool = False, shared: bool = False
+    ) -> None:
         self.machine = root
         self.root = root
         self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()

@@ -32,7 +32,7 @@ from gridweave.site.messages import (
 class NoProcesses:
     """Stands for the agent's runner: keeps what it was told, and has nothing running."""
 
-    def __init__(self, root: Path, environment: object = None, *, others: bool = False) -> None:
+    def __init__(self, root: Path, environment: object = None, *, others: bool = False, shared: bool = False) -> None:
         self.root, self.started, self.cancelled, self.forgotten = root, [], [], []  # type: ignore[var-annotated]
         self.here: set[tuple[int, int]] = set()
         self.at_gate: set[tuple[int, int]] = set()
