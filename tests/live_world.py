@@ -182,8 +182,9 @@ class LiveWorld:
         control = str(rng.choice(["full", "full", "limited", "none"])) if is_drawn else "full"
         sites = tuple((each.name, each.owner.nodes_for_grid(each.nodes)) for each in self.settings)
         mode = "multi-site" if control != "none" else "sharing"
-        # No draw of its own, by which all others of a seed would be other ones.
-        selection = "pjs" if control == "limited" and n_sites > 1 else "best-fit"
+        # Every other grid maps all that waits: no draw of its own, by which all others of a seed would be other ones.
+        is_mapped = control == "limited" and n_sites > 1 and sum(nodes for _, nodes in sites) % 2
+        selection = "pjs" if is_mapped else "best-fit"
         self.grid_settings = GridSettings(
             sites=sites, policy=GridPolicy(mode=mode, control=control, selection=selection),
             margin_ms=4_000, retry_ms=4_000, alone_ms=self.alone_ms,
