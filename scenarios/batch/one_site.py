@@ -160,7 +160,17 @@ def _options_of(policy: Policy) -> dict[str, Any]:
     options: dict[str, Any] = {"discipline": policy.discipline, **msgspec.to_builtins(policy)}
     if isinstance(policy, SitePolicy):
         options["slack"] = policy.slack if policy.backfill == "slack" else None
-    return {name: None if value == math.inf else value for name, value in options.items()}
+    finite: dict[str, Any] = _without_infinite(options)
+    return finite
+
+
+def _without_infinite(value: Any) -> Any:
+    """Return plain values with None for each number that is infinite, which JSON does not know."""
+    if isinstance(value, dict):
+        return {name: _without_infinite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinite(each) for each in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def check_driver(

@@ -38,6 +38,7 @@ from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
+from gridweave.scenarios.workload.priorities import column_of, with_priorities
 from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
@@ -80,6 +81,7 @@ def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
 STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES, STREAM_RUN_TIMES = 7, 8, 9, 10, 11
+STREAM_PRIORITIES = 12
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -262,6 +264,11 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
             report.add(("workload", "run_times"), error.problem)
     if report.is_clean(("workload", "estimates")):
         workload = with_estimates(workload, table.estimates, rng_of(scenario, STREAM_ESTIMATES))
+    if report.is_clean(("workload", "priorities")):
+        try:
+            workload = with_priorities(workload, table.priorities, rng_of(scenario, STREAM_PRIORITIES))
+        except OptionError as error:
+            report.add(("workload", "priorities"), error.problem)
     whole = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
     if not whole or not report.is_clean(("workload", "transform")):
         return None
@@ -340,7 +347,7 @@ def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
     """
     table = draft.scenario.workload
     entries = [DISCIPLINES[site.discipline] for site in sites_of(draft.scenario) if site.discipline in DISCIPLINES]
-    by_class = table.run_times.startswith(f"{EXPERIENCE}:")
+    by_class = table.run_times.startswith(f"{EXPERIENCE}:") or column_of(table.priorities) is not None
     if table.needs or by_class or any(entry.table is not None for entry in entries):
         return columns_of(path)
     return ("partition",) if table.home == "partition" else ()

@@ -60,6 +60,7 @@ from gridweave.scenarios.workload.columns import (
     check_site,
 )
 from gridweave.scenarios.workload.estimates import with_estimates
+from gridweave.scenarios.workload.priorities import with_priorities
 from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
@@ -374,6 +375,7 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
     for key, model, apply in (
         ("run_times", table.run_times, with_run_times),
         ("estimates", table.estimates, with_estimates),
+        ("priorities", table.priorities, with_priorities),
     ):
         if model.startswith(f"{EXPERIENCE}:"):
             continue  # what its file says is seen with the jobs

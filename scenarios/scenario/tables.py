@@ -158,6 +158,9 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     run_times : str
         ``keep``, ``lognormal:X``: drawn around those of the trace, or ``experience:FILE.toml``: for each class of
         jobs as a file of experience has it. They are drawn before the estimates.
+    priorities : str
+        ``keep``, ``COLUMN:VALUE=PRIORITY,...`` or ``shares:PRIORITY=SHARE,...``
+        (`gridweave.scenarios.workload.priorities`); before the transformations.
     transform : list of Transformation
         Applied in this order.
     home : str or dict from str to float
@@ -188,6 +191,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     nodes: Nodes | None = None
     estimates: Annotated[str, Meta(extra_json_schema={"pattern": _ESTIMATES})] = "keep"
     run_times: Annotated[str, Meta(extra_json_schema={"pattern": "^(keep|lognormal:.+|experience:.+)$"})] = "keep"
+    priorities: Annotated[str, Meta(extra_json_schema={"pattern": "^(keep|[a-z_]+:.+)$"})] = "keep"
     transform: list[Annotated[Transformation, Meta(extra_json_schema={"minProperties": 1, "maxProperties": 1})]] = (
         msgspec.field(default_factory=list)
     )

@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import GridweaveError, OptionError
-from gridweave.grid.config.known_times import read_known_times
-from gridweave.grid.config.networks import beside
 from gridweave.scenarios.workload.estimates import number_of
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 from gridweave.site.disciplines.known_times import KnownTimes
@@ -42,7 +40,7 @@ def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, 
         return workload
     kind, _, rest = model.partition(":")
     if kind == EXPERIENCE and rest:
-        mean_ms, spread = _known(workload, beside(folder, rest) or Path(rest))
+        mean_ms, spread = _known(workload, rest, folder)
     elif kind == "lognormal":
         mean_ms, spread = workload.run_ms.astype(np.float64), np.full(len(workload), _spread(model))
     else:
@@ -61,8 +59,13 @@ def _spread(model: str) -> float:
     return spread
 
 
-def _known(workload: Workload, file: Path) -> tuple[FloatArray, FloatArray]:
+def _known(workload: Workload, path: str, folder: Path | None) -> tuple[FloatArray, FloatArray]:
     """Return the mean run time of each job, and its standard deviation in parts of that, as a file knows them."""
+    # What reads the files of grids loads every discipline.
+    from gridweave.grid.config.known_times import read_known_times
+    from gridweave.grid.config.networks import beside
+
+    file = beside(folder, path) or Path(path)
     try:
         known, _ = read_known_times(file)
     except GridweaveError as error:

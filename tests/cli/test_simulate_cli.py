@@ -233,6 +233,22 @@ def test_drawn_estimates_go_by_the_seed(metrics: Callable[..., list[dict[str, An
     assert drawn["metrics"] not in (one["metrics"], perfect["metrics"])
 
 
+def test_jobs_of_a_trace_get_priorities(metrics: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
+    """By their queue, which SWF tells: the job of queue 2 takes the nodes of one that runs; else nobody is evicted."""
+    path, levels = tmp_path / "queues.swf", tmp_path / "levels.toml"
+    jobs = [f"{n} {10 * n} -1 100 4{' -1' * 3} 100 -1 1 -1 -1 -1 {queue} -1 -1 -1" for n, queue in ((1, 1), (2, 2))]
+    path.write_text("; MaxNodes: 4\n" + "\n".join(jobs) + "\n")
+    high, low = (
+        '[[levels]]\nname = "high"\npriority = 1\nevicts = ["low"]\n',
+        '[[levels]]\nname = "low"\npriority = 0\n',
+    )
+    levels.write_text(high + low)
+    options = (path, "--discipline", "levels", "--option", f"@{levels}")
+    (without,), (given,) = metrics(*options), metrics(*options, "--priorities", "job_class:2=1")
+    assert [each["own_metrics"]["evictions"] for each in (without, given)] == [0, 1]
+    assert given["options"]["priorities"] == "job_class:2=1"
+
+
 # -- the files
 
 

@@ -74,7 +74,7 @@ def metrics_of(played: Played) -> Mapping[str, float]:
     found = times_by_level(played) | {"parallel_pct": 100.0 * float(on_team.mean())}
     for number in np.unique(level).astype(int).tolist() if len(np.unique(level)) > 1 else ():
         found[f"parallel_level_{number + 1}_pct"] = 100.0 * float(on_team[level == number].mean())
-    return found | {name: played.totals[name] for name in ("evictions", "lost_machine_ms")}
+    return found | {"evictions": int(played.totals["evictions"]), "lost_machine_ms": played.totals["lost_machine_ms"]}
 
 
 ENTRY = Entry(

@@ -31,4 +31,5 @@ def metrics_of(played: Played) -> Mapping[str, float]:
         ``job_time_ms``: the mean of the times from submission to the end, and of each level; ``evictions``;
         ``lost_node_ms``: what nodes had worked on jobs that began again.
     """
-    return times_by_level(played) | {name: played.totals[name] for name in ("evictions", "lost_node_ms")}
+    told = {"evictions": int(played.totals["evictions"]), "lost_node_ms": played.totals["lost_node_ms"]}
+    return times_by_level(played) | told

@@ -137,6 +137,15 @@ RunTimes = Annotated[
         "stay.",
     ),
 ]
+Priorities = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL",
+        help="Priorities of jobs: keep (those of the trace, if it has any), COLUMN:VALUE=PRIORITY,... (COLUMN is "
+        "job_class, the queue in SWF, or user, group or partition; e.g. job_class:3=2,1=1, and 0 for all others), or "
+        "shares:PRIORITY=SHARE,... (drawn).",
+    ),
+]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
 Cancelled = Annotated[
     bool,
@@ -194,6 +203,7 @@ def simulate(
     node_events: NodeEvents = None,
     estimates: Estimates = "keep",
     run_times: RunTimes = "keep",
+    priorities: Priorities = "keep",
     shrink: Shrink = 1.0,
     cancelled: Cancelled = False,
     resources: Resources = "M1",
@@ -218,10 +228,8 @@ def simulate(
     Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
     """
     asked = _Asked(**ctx.params)
-    if asked.discipline.strip().lower() == SHARING:
-        _simulate_sharing(asked)
-    else:
-        _simulate(asked)
+    play = _simulate_sharing if asked.discipline.strip().lower() == SHARING else _simulate
+    play(asked)
 
 
 @dataclass(frozen=True)
@@ -242,6 +250,7 @@ class _Asked:
     node_events: str | None
     estimates: str
     run_times: str
+    priorities: str
     shrink: float
     cancelled: bool
     resources: str
@@ -280,7 +289,7 @@ class _Asked:
 def _simulate_sharing(asked: _Asked) -> None:
     given: dict[str, object] = {"order": asked.order != "fcfs", "choice": asked.choice != "first-fit"}
     given |= {"limit": asked.limit, "reservation": asked.reservation, "estimates": asked.estimates != "keep"}
-    given |= {"run_times": asked.run_times != "keep"}
+    given |= {"run_times": asked.run_times != "keep", "priorities": asked.priorities != "keep"}
     given |= {"node_events": asked.node_events, "cancelled": asked.cancelled, "save": asked.save}
     given |= {"resume": asked.resume, "shrink": asked.shrink != 1.0}
     for name, is_given in given.items():
@@ -300,7 +309,8 @@ def _simulate(asked: _Asked) -> None:
         with _saved_on_interrupt(ready.saving):
             results = side_by_side(ready.workload, sites, report, **of_site)
     made_with = {"estimates": asked.estimates, "shrink": asked.shrink, "seed": asked.seed}
-    made_with |= {} if asked.run_times == "keep" else {"run_times": asked.run_times}
+    drawn = {"run_times": asked.run_times, "priorities": asked.priorities}
+    made_with |= {name: model for name, model in drawn.items() if model != "keep"}
     results = [replace(result, options={**result.options, **made_with}) for result in results]
     _show(asked, ready, results)
     if asked.out is not None:
@@ -441,7 +451,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     from gridweave.scenarios.workload.run_times import with_run_times
 
     rng = np.random.default_rng(asked.seed)
-    by_class = asked.run_times.startswith("experience:")
+    by_class = asked.run_times.startswith("experience:") or asked.priorities != "keep"
     columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None or by_class)
     # Tasks are not processors: which jobs are too wide is known when they have needs.
     nodes = None if asked.needs else asked.nodes
@@ -450,6 +460,10 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
         workload = transform.shrink(workload, asked.shrink)
     workload = with_run_times(workload, asked.run_times, rng)
     workload = with_estimates(workload, asked.estimates, rng)
+    if asked.priorities != "keep":
+        from gridweave.scenarios.workload.priorities import with_priorities
+
+        workload = with_priorities(workload, asked.priorities, rng)
     if entry.uses_resources:
         from gridweave.scenarios.traces.resources import with_mix
 
@@ -469,6 +483,8 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     orders = {getattr(policy, "order", None) for policy in chosen}
     if "priority" not in workload.columns and "priority" in orders:
         lines.append(f"{workload.name} has no priorities: the order priority is the same as fcfs")
+    if "priority" not in workload.columns and any(len(getattr(policy, "levels", ())) > 1 for policy in chosen):
+        lines.append(f"{workload.name} has no priorities: all jobs are of one level; give them some with --priorities")
     if "weight" not in workload.columns and {"weight", "smith"} & orders:
         lines.append(f"{workload.name} has no weights: all jobs have weight 1")
     limits = getattr(chosen[0], "limits", ())

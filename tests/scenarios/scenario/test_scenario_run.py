@@ -79,6 +79,20 @@ def test_run_times_are_drawn_from_a_stream_of_their_own() -> None:
         build_scenario("two-sites", [*SMALL, "workload.run_times=normal:1"])
 
 
+def test_jobs_of_a_scenario_get_priorities() -> None:
+    """Drawn from a stream of their own; a wrong text, and a column that the jobs do not have, are told at the key."""
+    overrides = [*SMALL, "workload.priorities=shares:5=1,0=1"]
+    kept, drawn = (build_scenario("two-sites", each) for each in (SMALL, overrides))
+    assert kept.home.tolist() == drawn.home.tolist()
+    assert set(drawn.workload.columns["priority"].tolist()) == {0, 5}
+    for wrong, problem in (
+        ("colour:1=2", "is not known; one of keep"),
+        ("partition:1=2", "does not say the partition"),
+    ):
+        with pytest.raises(ScenarioError, match=rf"workload\.priorities: .*{problem}"):
+            build_scenario("two-sites", [*SMALL, f"workload.priorities={wrong}"])
+
+
 def test_the_generator_is_the_first_stream() -> None:
     """The jobs are those that the model gives for default_rng([seed, 1]), on all nodes if the file gives none."""
     built = build_scenario("two-sites", {"workload.jobs": 100, "workload.transform": []})

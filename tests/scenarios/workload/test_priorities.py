@@ -1,0 +1,64 @@
+"""Priorities that are given to the jobs of a workload: by a column, or drawn by shares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridweave.errors import OptionError
+from gridweave.scenarios.workload.priorities import with_priorities
+from gridweave.scenarios.workload.table import Workload
+
+
+def workload_of(jobs: int) -> Workload:
+    """Return jobs of queues 0 to 6 in turn, and of user 1."""
+    each = np.arange(1, jobs + 1)
+    queues = np.arange(jobs) % 7
+    return Workload(each, each, each, each, each, columns={"job_class": queues, "user": np.ones(jobs, np.int64)})
+
+
+def given(model: str, jobs: int = 70) -> list[int]:
+    """Return the priorities of jobs, as a model gives them."""
+    priorities = with_priorities(workload_of(jobs), model, np.random.default_rng(5)).columns["priority"]
+    return [int(each) for each in priorities]
+
+
+def test_jobs_have_the_priority_of_their_queue() -> None:
+    """Those of queues that are not named have 0; other columns go the same way, and what there was stays."""
+    assert given("job_class:3=2, 1=-4", 7) == [0, -4, 0, 2, 0, 0, 0]
+    assert given("user:1=9", 2) == [9, 9]
+    kept = with_priorities(workload_of(3), "user:1=9", np.random.default_rng(0)).columns
+    assert kept["job_class"].tolist() == [0, 1, 2]
+    assert "priority" not in with_priorities(workload_of(3), "keep", np.random.default_rng(0)).columns
+
+
+def test_priorities_are_drawn_by_their_shares() -> None:
+    """As often as the shares say, which need not sum to 1; the same seed draws the same again."""
+    drawn = given("shares:2=1,1=3,0=4", 8_000)
+    assert drawn == given("shares:2=1,1=3,0=4", 8_000)
+    assert [drawn.count(level) / 8_000 for level in (2, 1, 0)] == pytest.approx([1 / 8, 3 / 8, 1 / 2], abs=0.02)
+    assert set(given("shares:4=1,1=0")) == {4}
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("high", "'high' is not known; one of keep, COLUMN:VALUE=PRIORITY"),
+        ("weight:1=2", "'weight:1=2' is not known; one of keep"),
+        ("job_class:", "is not written as VALUE=PRIORITY"),
+        ("job_class:1", "is not written as VALUE=PRIORITY"),
+        ("job_class:1=2,1=3", "has 1 twice"),
+        ("job_class:a=2", "'a' is not a job_class; a whole number"),
+        ("job_class:1=b", "'b' is not a priority; a whole number"),
+        ("job_class:1=9999999999", "9999999999 is not a priority; from -1000000000 to 1000000000"),
+        ("job_class:8=1", "no job of .* has one of these as its job_class; there are 0, 1, 2, 3, 4, 5, 6"),
+        ("group:1=2", "does not say the group of its jobs"),
+        ("shares:1=-1", "'-1' is not a share"),
+        ("shares:1=x", "'x' is not a share"),
+        ("shares:1=0,2=0", "has no share above 0"),
+    ],
+)
+def test_what_gives_no_priorities_is_told(model: str, problem: str) -> None:
+    """What was wrong, and what would be right."""
+    with pytest.raises(OptionError, match=problem):
+        given(model)
