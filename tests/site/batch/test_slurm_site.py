@@ -223,7 +223,9 @@ async def test_the_actor_of_such_a_site(cluster: SlurmCluster, tmp_path: Path) -
     settings = SiteSettings(name="two", number=0, machines=machines, policy=BatchPolicy())
     actor = BatchSiteActor(settings, str(tmp_path / "journal"), Clock(), calls=NoCalls(), batch=site.plan)
     assert await actor.ready() == "site:two"
-    request = JobRequest(program=Program(argv=("sh", "-c", "echo hello; exit 4")), nodes=2, limit_ms=60_000)
+    # The rank that fails ends the other: it is the one whose output is read.
+    script = 'echo hello; test "$GRIDWEAVE_RANK" = 0 && exec sleep 60; exit 4'
+    request = JobRequest(program=Program(argv=("sh", "-c", script)), nodes=2, limit_ms=60_000)
     (answer,) = msgspec.msgpack.decode(await actor.submit(encode([("key", request)])), type=list[Accepted | Declined])
     async with asyncio.timeout(120):
         while True:
