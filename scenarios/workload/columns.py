@@ -81,7 +81,7 @@ def with_communication(
     shares = check_pattern(pattern)
     ends = check_fraction(fraction), check_bytes("message_bytes", message_bytes)
     draws = rng.random((len(workload), 3))
-    codes = np.array([PATTERN_NAMES.index(name) for name in shares], np.int64)[_places(shares, draws[:, 0])]
+    codes = np.array([PATTERN_NAMES.index(name) for name in shares], np.int64)[places_by_share(shares, draws[:, 0])]
     sends = codes != PATTERN_NAMES.index("none")
     columns = {
         "pattern": codes,
@@ -137,7 +137,7 @@ def with_data(
         columns[f"{what}_site"] = at_home
         if shares is not None:
             numbers = np.array([list(sites).index(name) for name in shares], np.int64)
-            columns[f"{what}_site"] = numbers[_places(shares, draws[:, 2 * place + 1])]
+            columns[f"{what}_site"] = numbers[places_by_share(shares, draws[:, 2 * place + 1])]
     return workload.replace(columns=dict(workload.columns) | columns)
 
 
@@ -149,7 +149,7 @@ def check_pattern(pattern: Shares) -> dict[str, float]:
     OptionError
         If a pattern is not known, or there is no share above 0.
     """
-    shares = _shares("pattern", pattern)
+    shares = shares_of("pattern", pattern)
     for name in shares:
         check_known("pattern", name, PATTERNS)
     return shares
@@ -172,7 +172,7 @@ def check_site(option: str, site: Shares, sites: Sequence[str]) -> dict[str, flo
     """
     if site == AT_HOME:
         return None
-    shares = _shares(option, site)
+    shares = shares_of(option, site)
     for name in shares:
         if name not in sites:
             raise OptionError(option, f"there is no site {name!r}; give {AT_HOME}, or one of {', '.join(sites)}")
@@ -214,7 +214,8 @@ def _ends(option: str, value: Range, most: float, right: str) -> tuple[float, fl
     return ends[0], ends[-1]
 
 
-def _shares(option: str, given: Shares) -> dict[str, float]:
+def shares_of(option: str, given: Shares) -> dict[str, float]:
+    """Return the share of each name, checked; a name alone has all."""
     shares = {given: 1.0} if isinstance(given, str) else {name: float(share) for name, share in given.items()}
     for name, share in shares.items():
         if not 0 <= share < np.inf:
@@ -224,7 +225,7 @@ def _shares(option: str, given: Shares) -> dict[str, float]:
     return shares
 
 
-def _places(shares: Mapping[str, float], draws: npt.NDArray[np.float64]) -> IntArray:
+def places_by_share(shares: Mapping[str, float], draws: npt.NDArray[np.float64]) -> IntArray:
     """Return for each job the place of its name among the shares."""
     bounds = np.cumsum(list(shares.values()))
     return np.asarray(np.searchsorted(bounds / bounds[-1], draws, side="right"), np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gridweave.errors import OptionError
+from gridweave.scenarios.workload.columns import places_by_share, shares_of
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.site.job import MOST_PRIORITY
 
@@ -81,11 +82,8 @@ def _pairs(model: str, text: str) -> list[tuple[str, str]]:
 
 def _drawn(pairs: list[tuple[str, str]], jobs: int, rng: np.random.Generator) -> IntArray:
     levels = np.array([_priority(level) for level, _ in pairs], np.int64)
-    shares = np.array([_share(share) for _, share in pairs])
-    if not shares.sum() > 0:
-        raise OptionError("priorities", "has no share above 0")
-    bounds = np.cumsum(shares / shares.sum())[:-1]
-    return levels[np.searchsorted(bounds, rng.random(jobs), side="right")]
+    shares = shares_of("priorities", {level: _share(share) for level, share in pairs})
+    return levels[places_by_share(shares, rng.random(jobs))]
 
 
 def _by_column(workload: Workload, column: str, pairs: list[tuple[str, str]]) -> IntArray:
@@ -123,9 +121,6 @@ def _priority(text: str) -> int:
 
 def _share(text: str) -> float:
     try:
-        share = float(text)
+        return float(text)
     except ValueError:
-        share = -1.0
-    if not 0 <= share < np.inf:
-        raise OptionError("priorities", f"{text!r} is not a share; a number from 0 up")
-    return share
+        raise OptionError("priorities", f"{text!r} is not a share; a number from 0 up") from None
