@@ -295,20 +295,21 @@ TYPE_WORDS = {
 _LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTable, "changes": ChangeTable}
 
 
+def _elements(listed: object, key: str, report: Reporter) -> list[Any]:
+    if not isinstance(listed, list):
+        report.add((key,), f"is {listed!r}; a list of tables, [[net.{key}]]")
+        return []
+    elements = [_element(value, _LISTS[key], (key, number), report) for number, value in enumerate(listed)]
+    return [element for element in elements if element is not None]
+
+
 def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
     """Read the table ``[net]`` of a file; what is unknown, missing or of a wrong type is told, and is as if left out.
 
     A node or a link that is refused is there all the same, if its name or its ends can be read, so that nothing else is
     found wrong for lack of it.
     """
-    lists: dict[str, Any] = {}
-    for key, kind in _LISTS.items():
-        listed = raw.get(key, [])
-        if not isinstance(listed, list):
-            report.add((key,), f"is {listed!r}; a list of tables, [[net.{key}]]")
-            listed = []
-        elements = [_element(value, kind, (key, number), report) for number, value in enumerate(listed)]
-        lists[key] = [element for element in elements if element is not None]
+    lists: dict[str, Any] = {key: _elements(raw.get(key, []), key, report) for key in _LISTS}
     attach = raw.get("attach", {})
     if isinstance(attach, dict):
         entries = {site: _element(value, AttachTable, ("attach", site), report) for site, value in attach.items()}

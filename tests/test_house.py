@@ -81,9 +81,9 @@ def test_only_the_listed_exceptions_break_a_rule(kind: str, rule: str) -> None:
 
 
 def test_functions_are_short() -> None:
-    """Of a hundred functions, 95 have at most 25 lines of code, and neither figure grows."""
-    assert house.function_code_p95() <= house.exceptions("function_code_p95") <= 25
-    assert house.function_p95() <= house.exceptions("function_p95")  # docstrings included
+    """Of a hundred functions 95 have at most 25 lines, and neither figure grows."""
+    assert house.function_code_p95() <= house.exceptions("function_code_p95")
+    assert house.function_p95() <= house.exceptions("function_p95") <= 25  # docstrings included
 
 
 def test_little_is_copied() -> None:

@@ -120,11 +120,8 @@ def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
         raise UnavailableError(NO_GRID)
     chosen = _clean_url(layers[place].url or "")
     # A layer below that names another grid speaks of that grid alone.
-    heard = [
-        layer
-        for number, layer in enumerate(layers)
-        if number <= place or layer.url is None or layer.url.rstrip("/") == chosen
-    ]
+    below = (layer for layer in layers[place + 1 :] if layer.url is None or layer.url.rstrip("/") == chosen)
+    heard = [*layers[: place + 1], *below]
     here = layers[place].here
     values = {name: next((v for v in (getattr(x, name) for x in heard) if v is not None), None) for name in _KEYS[1:]}
     return Connection(

@@ -121,6 +121,14 @@ def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
     return parts
 
 
+def _found(module: str, path: str) -> Any:
+    """Return what a module that is loaded has at a path of names, or None."""
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def callable_name(function: Callable[..., Any] | str) -> str:
     """Return ``module:function`` of a function that the machines can import as well.
 
@@ -143,9 +151,7 @@ def callable_name(function: Callable[..., Any] | str) -> str:
         raise InputError(f"{path}: {kind} cannot be imported on a machine; {right}")
     if module == "__main__":
         raise InputError(f"{path}: what a script or notebook defines cannot be imported on a machine; {right}")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found = _found(module, path)
     if found is not function and getattr(found, "__func__", found) is not function:
         raise InputError(f"{module}:{path} is another object now (decorated, or defined again); {right}")
     return f"{module}:{path}"

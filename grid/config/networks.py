@@ -51,15 +51,19 @@ def find_topology(name: str, folder: Path | None = None) -> Path:
             found = beside(place, name)
             if found is not None:
                 return found
+    raise InputError(f"{name}: {_why_missing(name)}")
+
+
+def _why_missing(name: str) -> str:
     url = KNOWN_TOPOLOGIES.get(name.casefold())
     if url is not None:
-        raise InputError(
-            f"{name}: this topology is not on this machine; get it from {url}, and put it next to the scenario, or in "
-            f"the folder that ${FOLDER_VARIABLE} names"
+        return (
+            f"this topology is not on this machine; get it from {url}, and put it next to the scenario, or in the "
+            f"folder that ${FOLDER_VARIABLE} names"
         )
-    raise InputError(
-        f"{name}: there is no such file, beside the scenario or in the folder that ${FOLDER_VARIABLE} names; "
-        f"gridweave ships {', '.join(shipped_topologies())}"
+    return (
+        f"there is no such file, beside the scenario or in the folder that ${FOLDER_VARIABLE} names; gridweave ships "
+        f"{', '.join(shipped_topologies())}"
     )
 
 

@@ -199,31 +199,33 @@ class Standing:
         return site not in self._closed and alone.delay_ms is not None and self._free[site] >= self._job.width
 
     def _row(self, site: int) -> SiteReason:
-        """Return how the job stands at a site: the first reason that holds."""
-        now_ms, width, alone = self._now_ms, self._job.width, self._alone[site]
-        nodes = self._queue.nodes[site]
-        free = free_text(self._free[site], nodes)
-        if nodes < width:
-            reason = f"has {nodes_text(nodes)} in all: never alone"
-        elif alone.delay_ms is None:
-            reason = "has no way to its data now"
-        elif site in self._closed:
-            since_ms, until_ms = self._closed[site]
-            asked = when_text(max(until_ms, now_ms), now_ms)
-            reason = f"refused, or was silent, {when_text(since_ms, now_ms)}; is asked again {asked} at latest"
-        elif self._free[site] < width:
-            reason = f"needs {nodes_text(width)}, {free}{self._later(site)}"
-        else:
-            reason = free + (self._hindrance(site) or ": it could start there now")
+        """Return how the job stands at a site."""
+        alone = self._alone[site]
         return SiteReason(
             site=self._names[site],
-            nodes=nodes,
+            nodes=self._queue.nodes[site],
             free=self._free[site],
             start_ms=alone.start_ms,
             ahead=self._ahead,
             waits_for=alone.waits_for,
-            reason=reason,
+            reason=self._standing(site),
         )
+
+    def _standing(self, site: int) -> str:
+        """Return why the job does not run at a site: the first reason that holds."""
+        now_ms, width, nodes = self._now_ms, self._job.width, self._queue.nodes[site]
+        free = free_text(self._free[site], nodes)
+        if nodes < width:
+            return f"has {nodes_text(nodes)} in all: never alone"
+        if self._alone[site].delay_ms is None:
+            return "has no way to its data now"
+        if site in self._closed:
+            since_ms, until_ms = self._closed[site]
+            asked = when_text(max(until_ms, now_ms), now_ms)
+            return f"refused, or was silent, {when_text(since_ms, now_ms)}; is asked again {asked} at latest"
+        if self._free[site] < width:
+            return f"needs {nodes_text(width)}, {free}{self._later(site)}"
+        return free + (self._hindrance(site) or ": it could start there now")
 
     def _hindrance(self, site: int) -> str | None:
         """Return what keeps the job from a site that has the nodes; None if nothing does."""

@@ -22,9 +22,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 from aiohttp import web
 from sqlalchemy import (
+    URL,
     BigInteger,
     Column,
     Connection,
+    Engine,
     LargeBinary,
     MetaData,
     Row,
@@ -117,12 +119,7 @@ class TokenStore:
             self._make_file(create)
         # One thread at a time uses the one connection there is.
         self._lock = threading.Lock()
-        arguments: dict[str, Any] = (
-            {"check_same_thread": False, "timeout": _WAIT_S} if self._is_sqlite else {"connect_timeout": int(_WAIT_S)}
-        )
-        self._engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=arguments)
-        if self._is_sqlite:
-            event.listen(self._engine, "connect", _prepare_sqlite)
+        self._engine = _engine_of(url, is_sqlite=self._is_sqlite)
         with self._transaction() as connection:
             _metadata.create_all(connection)
 
@@ -208,7 +205,7 @@ class TokenStore:
         """Take in a token that was made elsewhere; it takes the place of the one that was taken in before."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
             right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
-            raise OptionError("token", f"can be none; {right}")
+            raise OptionError("token", f"is not a valid token; {right}")
         _check_token(user, scopes, NO_LIMITS)
         info = TokenInfo(token_id=token_id, user=user, scopes=tuple(scopes), made_ms=self._now_ms())
         with self._transaction() as connection:
@@ -272,6 +269,16 @@ class TokenStore:
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
+
+
+def _engine_of(url: URL, *, is_sqlite: bool) -> Engine:
+    arguments: dict[str, Any] = (
+        {"check_same_thread": False, "timeout": _WAIT_S} if is_sqlite else {"connect_timeout": int(_WAIT_S)}
+    )
+    engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=arguments)
+    if is_sqlite:
+        event.listen(engine, "connect", _prepare_sqlite)
+    return engine
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

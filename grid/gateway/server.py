@@ -315,23 +315,7 @@ class Gateway:
         now = time_text(time.time_ns() // 1_000_000)
         if self._audit is not None and _is_audited(call, problem):
             self._audit.add(_audit_entry(call, now, status, problem))
-        log_request(
-            LoggedRequest(
-                time=now,
-                id=call.request_id,
-                user=call.identity.user,
-                token=call.identity.token_id,
-                method=call.request.method[:20],
-                route=route.name if route else "",
-                target=call.target[:100].encode("utf-8", "replace").decode(),
-                status=status,
-                duration_ms=round(seconds * 1000, 3),
-                bytes_in=call.request.content_length or 0,
-                bytes_out=call.bytes_out,
-                jobs=call.jobs,
-                problem=problem,
-            )
-        )
+        log_request(_logged(call, now, status, problem, seconds))
 
 
 def _is_audited(call: GatewayCall, problem: str) -> bool:
@@ -341,6 +325,24 @@ def _is_audited(call: GatewayCall, problem: str) -> bool:
     """
     is_known = call.route is not None and call.identity is not EVERYBODY
     return call.login_failed or (is_known and (call.request.method not in ("GET", "HEAD") or problem == "forbidden"))
+
+
+def _logged(call: GatewayCall, now: str, status: int, problem: str, seconds: float) -> LoggedRequest:
+    return LoggedRequest(
+        time=now,
+        id=call.request_id,
+        user=call.identity.user,
+        token=call.identity.token_id,
+        method=call.request.method[:20],
+        route=call.route.name if call.route else "",
+        target=call.target[:100].encode("utf-8", "replace").decode(),
+        status=status,
+        duration_ms=round(seconds * 1000, 3),
+        bytes_in=call.request.content_length or 0,
+        bytes_out=call.bytes_out,
+        jobs=call.jobs,
+        problem=problem,
+    )
 
 
 def _audit_entry(call: GatewayCall, now: str, status: int, problem: str) -> AuditEntry:

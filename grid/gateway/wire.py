@@ -128,7 +128,7 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
         raise RefusalError("malformed-body", f"{where or 'the body'} is nested too deeply") from None
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # text that is no UTF-8 is a ValueError
         name = "JSON" if form == JSON else "MessagePack"
-        raise RefusalError("malformed-body", f"{where or 'the body'} is no {name}: {shortened(str(error))}") from None
+        raise RefusalError("malformed-body", f"{where or 'the body'} is not {name}: {shortened(str(error))}") from None
 
 
 # The types themselves take fields that they do not know: those of a newer version are in journals and on links. Only
@@ -251,13 +251,10 @@ def parameters(query: Any, kind: type[T]) -> T:
     found: dict[str, Any] = {}
     for name in dict.fromkeys(query):
         values = query.getall(name)
-        wrong = ""
         if not all(text.isascii() or _is_text(text) for text in (name, *values)):
-            wrong = "is no UTF-8"
-        elif name not in repeatable and len(values) > 1:
-            wrong = "is given more than once"
-        if wrong:
-            raise refused_field(shortened(name), wrong)
+            raise refused_field(shortened(name), "is no UTF-8")
+        if name not in repeatable and len(values) > 1:
+            raise refused_field(shortened(name), "is given more than once")
         found[name] = values if name in repeatable else values[0]
     try:
         answer = msgspec.convert(found, kind, strict=False)

@@ -179,11 +179,15 @@ def start_gateway(
     logs = {"log": str(folder / LOGS / REQUESTS)}
     settings = msgspec.structs.replace(plan.settings(str(folder / TOKENS)), port=port, **logs)
     task = GatewayTask(settings=settings, address=state.address, namespace=state.namespace, token=str(folder / TOKEN))
-    with (folder / LOGS / LOG).open("ab") as log:
+    return _started(task, state, folder / LOGS / LOG, ray_token), url_of(settings)
+
+
+def _started(task: GatewayTask, state: LocalGridState, log: Path, ray_token: Path | None) -> LocalProcess:
+    with log.open("ab") as written:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "gridweave.grid.service.gateway_process", state.name],
             stdin=subprocess.PIPE,
-            stdout=log,
+            stdout=written,
             stderr=subprocess.STDOUT,
             env=child_environment(state.marker, ray_token),
             start_new_session=True,
@@ -193,7 +197,7 @@ def start_gateway(
         orders.write(msgspec.json.encode(task))
     process = LocalProcess.of_pid(GATEWAY, child.pid)
     assert process is not None, "a child that was not waited for has a number"
-    return process, url_of(settings)
+    return process
 
 
 def url_of(settings: GatewaySettings) -> str:

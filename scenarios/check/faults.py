@@ -158,6 +158,14 @@ def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
     )
     yield _first("submitted at another time", off, words)
     ran = known & (schedule.start_ms != NEVER)
+    yield from _of_starts(matched, ran, tolerance_ms)
+    yield from _of_lengths(matched, ran, tolerance_ms)
+
+
+def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:
+    """Yield what is wrong with when the jobs started."""
+    schedule, workload, row = matched.schedule, matched.workload, matched.row
+    ids, submit_ms = schedule.job_id, workload.submit_ms[row]
     early = ran & (schedule.start_ms < submit_ms - tolerance_ms)
     words = (
         f"job {ids[i]} starts at {_s(schedule.start_ms[i])}, {_s(submit_ms[i] - schedule.start_ms[i])} before it is "
@@ -173,7 +181,6 @@ def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
             for i in np.flatnonzero(late)
         )
         yield _first("ran though cancelled", late, words)
-    yield from _of_lengths(matched, ran, tolerance_ms)
 
 
 def _of_lengths(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:

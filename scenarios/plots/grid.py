@@ -12,6 +12,7 @@ from gridweave.scenarios.plots.parts import (
     BLACK,
     BLUE,
     VERMILLION,
+    FloatArray,
     TimeAxis,
     count_axis,
     new_figure,
@@ -33,6 +34,17 @@ _SPLIT = ("#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#00
 _BORDER = "#5F7286"
 
 
+def _busy_pct(run: SimulationResult, edges_ms: IntArray) -> FloatArray:
+    """Return how many of 100 nodes of each site are busy, as means over bins of time."""
+    rows = np.zeros((len(run.site_names), len(edges_ms) - 1))
+    for site in range(len(rows)):
+        here = run.site_result(site)
+        if len(here.workload):
+            steps = step_functions(*here.schedule())
+            rows[site] = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * (100 / here.nodes)
+    return rows
+
+
 def plot_utilisation(run: SimulationResult) -> Figure:
     """Draw how busy each site was over time, the whole grid, and the waiting jobs, as means over bins of time."""
     begin_ms, until_ms = span(run)
@@ -42,12 +54,7 @@ def plot_utilisation(run: SimulationResult) -> Figure:
     sites = len(run.site_names)
     figure = new_figure(10, 5.2 + 0.22 * min(sites, 24))
     upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(1.0 + 0.22 * min(sites, 24), 1.3, 1.3))
-    rows = np.zeros((sites, len(edges_ms) - 1))
-    for site in range(sites):
-        here = run.site_result(site)
-        if len(here.workload):
-            steps = step_functions(*here.schedule())
-            rows[site] = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * (100 / here.nodes)
+    rows = _busy_pct(run, edges_ms)
     mesh = upper.pcolormesh(place, np.arange(sites + 1) - 0.5, rows, cmap="cividis", vmin=0, vmax=100, rasterized=True)
     figure.colorbar(mesh, ax=upper, label="Busy nodes", format=PercentFormatter(decimals=0), pad=0.01)
     _name_sites(upper, run, np.arange(sites, dtype=np.float64))
@@ -80,11 +87,10 @@ def plot_schedule(run: SimulationResult) -> Figure:
         upper.axhline(float(floor), color=BLACK, linewidth=1.0)
     upper.set_ylim(float(floors[-1]), 0)
     _name_sites(upper, run, (floors[:-1] + floors[1:]) / 2)
-    handles = [Patch(color=_LOCAL, label="on one site")]
+    shown = {"on one site": _LOCAL}
     if several:
-        handles.append(
-            Patch(color=_SPLIT[0], label=f"multi-site: one colour for all fragments of a job ({several:,} shown)")
-        )
+        shown[f"multi-site: one colour for all fragments of a job ({several:,} shown)"] = _SPLIT[0]
+    handles = [Patch(color=colour, label=label) for label, colour in shown.items()]
     upper.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize="small", ncols=2)
     draw_queue(lower, steps, time, begin_ms, until_ms)
     figure.suptitle(_title(run))

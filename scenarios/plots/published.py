@@ -143,11 +143,15 @@ def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> N
             markerfacecolor="none",
             label=f"{policy}, ours",
         )
+    _dress_months(axes, key, months)
+
+
+def _dress_months(axes: Axes, key: str, months: Sequence[str]) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(_NUMBER)
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(places, months, rotation=45, ha="right", fontsize="small")
+    axes.set_xticks(range(len(months)), months, rotation=45, ha="right", fontsize="small")
     axes.set_ylabel("SLDwA")
     axes.set_title(key, fontsize="medium", loc="left", color=GREY)
     tidy(axes)
@@ -261,20 +265,24 @@ def plot_gain(runs: NetworkRuns) -> Figure:
             for number, pattern in enumerate(SENDING):
                 changes = [runs.change_pct(case) for case in cases(mode, pattern).values()]
                 _line(axes, values, changes, number, pattern)
-            axes.axhline(0, color=BLACK, linewidth=1, linestyle=DASHED, label="sharing")
             axes.set_xscale("log")
             if values is FRACTIONS:
                 axes.set_xticks(FRACTIONS, [f"{one:.0%}" for one in FRACTIONS])
                 axes.minorticks_off()
-            if mode == "multi-site":  # beyond this the grid is overloaded, and queues grow without end
-                axes.set_ylim(-25, 75)
-            axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-            axes.set_xlabel(label)
-            axes.set_ylabel("AWRT against sharing")
-            axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
-            tidy(axes)
+            _dress_gain(axes, mode, label)
     legend_below(figure)
     return figure
+
+
+def _dress_gain(axes: Axes, mode: str, label: str) -> None:
+    axes.axhline(0, color=BLACK, linewidth=1, linestyle=DASHED, label="sharing")
+    if mode == "multi-site":  # beyond this the grid is overloaded, and queues grow without end
+        axes.set_ylim(-25, 75)
+    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axes.set_xlabel(label)
+    axes.set_ylabel("AWRT against sharing")
+    axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
+    tidy(axes)
 
 
 def plot_overhead(runs: NetworkRuns) -> Figure:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gridweave.scenarios.published.report import OURS, Findings, Row, Section, our_values
+from gridweave.scenarios.published.streit import ThesisJobs
 from gridweave.scenarios.published.streit_dynp import TuningRuns
 from gridweave.scenarios.workload.table import IntArray
 from gridweave.site.disciplines.dynp.policy import THREE, DynPPolicy
@@ -22,18 +23,7 @@ _WEEK_MS = 7 * 24 * 3600 * 1000
 
 def report(table: str, study: TuningRuns) -> Findings:
     """Return SLDwA by trace."""
-    rows = []
-    for key, jobs in study.runs.present().items():
-        workload = jobs.scheduled
-        basic = [study.runs.result(key, "planning", order) for order in THREE]
-        tuned = [study.sldwa(key, DynPPolicy(policies=names)) for names in CANDIDATES]
-        months = jobs.trace.month_clock.months(workload.submit_ms, jobs.start_unix_s).of_job
-        numbers = [
-            min(result.metrics().sldwa for result in basic),
-            *(sldwa for sldwa in tuned if sldwa is not None),
-            *(_best_by(classes, study, key) for classes in (months, workload.submit_ms // _WEEK_MS)),
-        ]
-        rows.append(Row((key,), our_values(*numbers, decimals=3)))
+    rows = [_row(study, key, jobs) for key, jobs in study.runs.present().items()]
     section = Section(
         title="SLDwA",
         headings=("trace",),
@@ -47,6 +37,19 @@ def report(table: str, study: TuningRuns) -> Findings:
         layout=OURS,
     )
     return Findings(sections=(section,) if rows else (), missing=study.runs.missing())
+
+
+def _row(study: TuningRuns, key: str, jobs: ThesisJobs) -> Row:
+    workload = jobs.scheduled
+    basic = [study.runs.result(key, "planning", order) for order in THREE]
+    tuned = [study.sldwa(key, DynPPolicy(policies=names)) for names in CANDIDATES]
+    months = jobs.trace.month_clock.months(workload.submit_ms, jobs.start_unix_s).of_job
+    numbers = [
+        min(result.metrics().sldwa for result in basic),
+        *(sldwa for sldwa in tuned if sldwa is not None),
+        *(_best_by(classes, study, key) for classes in (months, workload.submit_ms // _WEEK_MS)),
+    ]
+    return Row((key,), our_values(*numbers, decimals=3))
 
 
 def _best_by(classes: IntArray, study: TuningRuns, key: str) -> float:

@@ -190,7 +190,7 @@ def read_thesis_jobs(trace: ThesisTrace, path: str | Path) -> ThesisJobs:
     """Read the SWF file of a trace as the thesis does; it must tell when it begins."""
     workload, report = read_swf(path, nodes=trace.nodes)
     if workload.start_unix_s is None:
-        raise TraceError(path, "does not tell the instant of time zero (; UnixStartTime), which months need")
+        raise TraceError(path, "does not say when time zero is (; UnixStartTime), which months need")
     raw, _ = read_records(path, _FIELDS)
     without = np.asarray(raw["job_id"])[np.asarray(raw["requested_s"]) <= 0]
     rows = ~np.isin(workload.job_id, without)

@@ -33,6 +33,7 @@ from gridweave.scenarios.published.zhang_gang_curves import (
     with_moves,
 )
 from gridweave.scenarios.sweep.tables import mean_interval
+from gridweave.scenarios.traces.text import FloatArray
 
 Check = Callable[[GangCurves], Verdict]
 
@@ -432,33 +433,35 @@ def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Ch
     """Return a check of Figure 24, over both workloads, GS and BGS, and all costs (or that of 30 s alone)."""
 
     def check(curves: GangCurves) -> Verdict:
-        held, worst = [], []
+        found = []
         for backfill in ("none", "easy"):
             for cost in MOVE_COSTS_S if what != "30 s" else (30,):
                 table = np.array([curves[lines[backfill, cost, tasks]].mean("slowdown") for tasks in TASKS])
-                none, at_64, everything = table[0], table[TASKS.index(64)], table[-1]
-                for place in range(table.shape[1]):
-                    if what == "monotonic":
-                        steps = np.diff(table[:, place]) / table[:-1, place] * 100
-                        held.append(bool((steps <= ALIKE_PCT).all()))
-                        worst.append(float(steps.max()))
-                    elif what == "most":
-                        gain = (none[place] - at_64[place]) / (none[place] - everything[place])
-                        held.append(bool(gain > MOST))
-                        worst.append(-100 * float(gain))
-                    else:
-                        change = 100 * float((at_64 if what == "64" else everything)[place] / none[place] - 1)
-                        held.append(change < (-INSIGNIFICANT_PCT if what == "64" else 0))
-                        worst.append(change)
+                found += [_judged_24(by_tasks, what) for by_tasks in table.T]
+        held = [holds for holds, _ in found]
+        worst = max((pct for _, pct in found), default=0)
         words = {
-            "64": f"with 64 tasks the slowdown changes by {max(worst, default=0):+.0f}% at the least",
-            "monotonic": f"the worst step is {max(worst, default=0):+.0f}%",
-            "30 s": f"with 30 s the slowdown changes by {max(worst, default=0):+.0f}% at the least",
-            "most": f"64 tasks have {-max(worst, default=0):.0f}% of the benefit of all at the least",
+            "64": f"with 64 tasks the slowdown changes by {worst:+.0f}% at the least",
+            "monotonic": f"the worst step is {worst:+.0f}%",
+            "30 s": f"with 30 s the slowdown changes by {worst:+.0f}% at the least",
+            "most": f"64 tasks have {-worst:.0f}% of the benefit of all at the least",
         }
         return Verdict(all(held), f"in {sum(held)} of {len(held)} cases; {words[what]}")
 
     return check
+
+
+def _judged_24(by_tasks: FloatArray, what: str) -> tuple[bool, float]:
+    """Return whether a claim holds of the slowdowns at one load, by `TASKS`, and its margin in percent."""
+    none, at_64, everything = by_tasks[0], by_tasks[TASKS.index(64)], by_tasks[-1]
+    if what == "monotonic":
+        steps = np.diff(by_tasks) / by_tasks[:-1] * 100
+        return bool((steps <= ALIKE_PCT).all()), float(steps.max())
+    if what == "most":
+        gain = (none - at_64) / (none - everything)
+        return bool(gain > MOST), -100 * float(gain)
+    change = 100 * float((at_64 if what == "64" else everything) / none - 1)
+    return change < (-INSIGNIFICANT_PCT if what == "64" else 0), change
 
 
 def report(table: str, runs: GangRuns) -> Findings:

@@ -185,13 +185,9 @@ class SimulationResult(MadeAnew):
         object.__setattr__(self, "reservations", tuple(self.reservations))
         for name in ("options", "columns", "own_metrics"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        ran = (self.start_ms >= self.workload.submit_ms) & (self.end_ms > self.start_ms)
-        wrong = ~ran & ~((self.start_ms == NEVER) & (self.end_ms == NEVER))
         # A schedule with places may be of a live grid, whose clock need not be that of the workload.
-        if self.placement is None and wrong.any():
-            row = int(np.argmax(wrong))
-            times = f"submitted {self.workload.submit_ms[row]}, start {self.start_ms[row]}, end {self.end_ms[row]} ms"
-            raise InputError(f"{self.label}: job {self.workload.job_id[row]}: {times} are not in this order")
+        if self.placement is None:
+            self._check_times()
         if self.site_names and len(self.site_names) != len(self.site_nodes):
             raise InputError(f"{self.name}: {len(self.site_names)} names for {len(self.site_nodes)} sites")
         if self.site_names and self.home.shape != (n,):
@@ -201,6 +197,14 @@ class SimulationResult(MadeAnew):
         return (
             f"SimulationResult({self.label!r}: {len(self.workload)} jobs of {self.workload.name} on {self.nodes} nodes)"
         )
+
+    def _check_times(self) -> None:
+        ran = (self.start_ms >= self.workload.submit_ms) & (self.end_ms > self.start_ms)
+        wrong = ~ran & ~((self.start_ms == NEVER) & (self.end_ms == NEVER))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            times = f"submitted {self.workload.submit_ms[row]}, start {self.start_ms[row]}, end {self.end_ms[row]} ms"
+            raise InputError(f"{self.label}: job {self.workload.job_id[row]}: {times} are not in this order")
 
     @property
     def ran(self) -> BoolArray:
@@ -342,7 +346,7 @@ class SimulationResult(MadeAnew):
             If no nodes were shared.
         """
         if not isinstance(self.own, SharesNodes):
-            raise InputError(f"{self.label}: no nodes were shared; there are no metrics of that")
+            raise InputError(f"{self.label}: no nodes were shared; so there are no metrics of sharing")
         ran, use = self.ran, self.own
         shared_starts = int((use.beside[ran] > 0).sum())
         run_ms = self.workload.run_ms[ran]

@@ -117,13 +117,12 @@ def queue_length_seen(submit_ms: IntArray, start_ms: IntArray) -> IntArray:
     Parameters
     ----------
     submit_ms, start_ms : numpy.ndarray of int64, shape (n,)
-        Submit times, ascending, and start times.
+        The submit times ascend.
 
     Returns
     -------
     numpy.ndarray of int64, shape (n,)
-        For each job, how many of the rows before it still wait after the scheduling pass at its submission, that is,
-        start later than that instant.
+        How many of the rows before it start later than the instant at which the job is submitted.
 
     Notes
     -----

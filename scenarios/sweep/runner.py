@@ -80,6 +80,14 @@ def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]
         ray.shutdown()
 
 
+def _outcome(ray: Any, reference: Any) -> Outcome:
+    try:
+        outcome: Outcome = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        return Outcome(None, " ".join(f"{type(error).__name__}: {error}".split()))
+    return outcome
+
+
 def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | None, *, is_own: bool) -> Outcomes:
     """Keep all workers busy with a bounded number of tasks in flight."""
     # One more for each worker lies ready; on a cluster of others, where workers is a limit, none does.
@@ -98,11 +106,7 @@ def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | Non
                 return
             ended, _ = ray.wait(list(flying), num_returns=1)
             for reference in ended:
-                try:
-                    outcome = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    outcome = Outcome(None, " ".join(f"{type(error).__name__}: {error}".split()))
-                yield flying.pop(reference), outcome
+                yield flying.pop(reference), _outcome(ray, reference)
     finally:
         # Our own Ray ends with all that runs in it. Tasks on another are asked to end: to force them can bring down
         # this process, when one of them ends by itself at the same moment.

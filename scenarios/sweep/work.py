@@ -56,8 +56,8 @@ def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
     try:
         if stamp != code_stamp():
             raise UnavailableError(
-                f"this worker has gridweave {code_stamp()}, and the sweep was begun with {stamp}; "
-                "install the same there, or begin again if its sources have changed"
+                f"this worker has gridweave {code_stamp()}, but the sweep was started with {stamp}; "
+                "install the same there, or start again if its sources have changed"
             )
         scenario = _with_files_at_hand(run.scenario, run.files, fetch)
         built = _built(scenario, workload_key(scenario, run.files))

@@ -102,15 +102,19 @@ def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{place}: cannot be created: {one_line(error)}; choose another folder") from None
+    _download(full, trace, target, opener)
+    return Fetched(full, target, downloaded=True, nodes=trace.nodes)
+
+
+def _download(name: str, trace: KnownTrace, target: Path, opener: Opener) -> None:
     with new_file(target) as (temporary, stream):
         for block in _received(trace, target, opener):
             stream.write(block)
         stream.flush()
         if not _is_right(temporary, trace):
             raise UnavailableError(
-                f"{full}: what {trace.url} sends is not the trace that is known by its SHA-256; nothing was kept"
+                f"{name}: what {trace.url} sends is not the trace that is known by its SHA-256; nothing was kept"
             )
-    return Fetched(full, target, downloaded=True, nodes=trace.nodes)
 
 
 def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes]:

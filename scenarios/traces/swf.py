@@ -195,7 +195,7 @@ def read_swf(
     """
     for name in columns:
         if name not in COLUMN_FIELDS:
-            raise OptionError("columns", f"{name!r} is not a column that SWF holds; it has {', '.join(COLUMN_FIELDS)}")
+            raise OptionError("columns", f"{name!r} is not a column of SWF; it has {', '.join(COLUMN_FIELDS)}")
     extra = {name: COLUMN_FIELDS[name] for name in columns}
     raw, header = read_records(path, (*_JOB_FIELDS, *(("wait_s",) if cancelled else ()), *extra.values()))
     failed = np.asarray(raw["status"] == _STATUS_FAILED)

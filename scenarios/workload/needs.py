@@ -199,7 +199,9 @@ HPC2N_NODE_KB = 2 * 1024 * 1024
 def _as_hpc2n(workload: Workload) -> Workload:
     known = [workload.columns[name] for name in ("memory_kb", "requested_memory_kb") if name in workload.columns]
     if not known:
-        raise InputError(f"{workload.name}: does not tell the memory of its jobs, which the needs of HPC2N come from")
+        raise InputError(
+            f"{workload.name}: does not say how much memory its jobs use, which the needs of HPC2N come from"
+        )
     part = np.max(known, axis=0) / HPC2N_NODE_KB
     memory = np.clip(part, _SMALL_MEMORY, 1.0)
     threaded = (workload.width % _HPC2N_CORES == 0) & (memory <= 1 / _HPC2N_CORES)

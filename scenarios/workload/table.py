@@ -153,6 +153,11 @@ class Workload(MadeAnew):
                 fraction = np.asarray(self.columns[name], np.float64)
                 self._refuse(name, ~((fraction >= 0) & (fraction <= 1)), "is not within 0 to 1")
         self._refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
+        self._check_order(n)
+        if self.nodes is not None and self.nodes < 1:
+            raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
+
+    def _check_order(self, n: int) -> None:
         later = np.zeros(n, np.bool_)
         step = np.diff(self.submit_ms)
         later[1:] = (step < 0) | ((step == 0) & (np.diff(self.job_id) <= 0))
@@ -160,8 +165,6 @@ class Workload(MadeAnew):
         repeated = repeated_id(self.job_id)
         if repeated is not None:
             raise InputError(f"{self.name}: job {repeated}: job_id appears twice; ids are unique")
-        if self.nodes is not None and self.nodes < 1:
-            raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
 
     def _all_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
         for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gridweave.site.kernels.dispatch import SiteRules
 from gridweave.site.kernels.evictions import Evictions
 from gridweave.site.kernels.order import order_keys
-from gridweave.site.kernels.rates import PacedRules
+from gridweave.site.kernels.rates import RateRules
 
 Ints = npt.NDArray[np.int64]
 
@@ -82,10 +82,10 @@ class CompiledSite:
         Why the others can never start, by their ids.
     state : named tuple of arrays
         As the rules have it; its table ``jobs`` has a row for each job that is played.
-    rules : SiteRules or PacedRules
+    rules : SiteRules or RateRules
         With kernels as methods.
     is_paced : bool
-        Whether they are `PacedRules`, under which rates change.
+        Whether they are `RateRules`, under which rates change.
     room : int
         How many jobs may run at once.
     figures : callable
@@ -102,7 +102,7 @@ class CompiledSite:
     rows: Ints
     refused: Mapping[int, str]
     state: Any
-    rules: SiteRules | PacedRules
+    rules: SiteRules | RateRules
     is_paced: bool = False
     room: int
     figures: Callable[[], OwnFigures] = OwnFigures

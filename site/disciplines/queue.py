@@ -29,7 +29,7 @@ from gridweave.site.kernels.dispatch import (
 )
 from gridweave.site.kernels.limits import next_open
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.kernels.planning import earliest_start, hold, update_plan
+from gridweave.site.kernels.planning import earliest_start, occupy_plan, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
 from gridweave.site.kernels.quote import free_throughout, start_behind_queue, startable_behind_queue
 from gridweave.site.kernels.state import (
@@ -181,7 +181,7 @@ class ArrayDiscipline:
         entries[: count + 1].sort(order=["start_ms", "reservation_id"])
         self._state.counters[0]["n_reservations"] = count + 1
         times = np.int64(start_ms), np.int64(end_ms)
-        hold(self._plan, self._limits, *times, np.int64(width), NO_LIMITS, TAKE)
+        occupy_plan(self._plan, self._limits, *times, np.int64(width), NO_LIMITS, TAKE)
 
     def unreserve(self, now_ms: int, reservation_id: int) -> None:
         """Give back a reservation, or what is left of it."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from gridweave.site.job import Job
+
+A = TypeVar("A", bound=NamedTuple)
 
 FIRST_SLOTS = 64
 """Slots of an owner that has had no job yet."""
@@ -93,6 +96,17 @@ class JobSlots:
         twin = type(self)()
         twin.of, twin.jobs, twin._free = self.of.copy(), self.jobs.copy(), self._free.copy()
         return twin
+
+
+def copied(arrays: A) -> A:
+    """Return arrays that hold the same, also those of a tuple within; neither sees what is done to the other."""
+    fresh: dict[str, object] = {}
+    for name, value in zip(arrays._fields, arrays, strict=True):
+        if isinstance(value, np.ndarray):
+            fresh[name] = value.copy()
+        elif hasattr(value, "_fields"):
+            fresh[name] = copied(value)
+    return arrays._replace(**fresh)
 
 
 def copy_into(new: Iterable[npt.NDArray[Any]], old: Iterable[npt.NDArray[Any]]) -> None:

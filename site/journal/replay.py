@@ -62,7 +62,7 @@ def replay(journal: Journal, core: Core) -> Replayed:
                 raise InputError(f"{where} is refused: {error}; replay it with the configuration it was for") from error
             if entry.decided is not None and digest(commands) != entry.decided:
                 raise InputError(
-                    f"{where}: the core decides otherwise than it did; replay it with the release and the "
+                    f"{where}: the core no longer makes the same decisions; replay it with the release and the "
                     "configuration that it was for, or start over (docs/journal.md)"
                 )
             count, reached = count + 1, entry.sequence

@@ -80,8 +80,8 @@ def width_class(width: Int) -> Int:
 
 
 @kernel_part
-def block_may_hold(state: SiteState, number: Int, lowest: Int, highest: Int, latest_end_ms: Int, now_ms: Int) -> bool:
-    """Whether a block may hold a job of these classes that would end by an instant."""
+def block_may_have(state: SiteState, number: Int, lowest: Int, highest: Int, latest_end_ms: Int, now_ms: Int) -> bool:
+    """Whether a block may have a job of these classes that would end by an instant."""
     for k in range(lowest, highest + 1):  # noqa: SIM110  # kernels have no generators
         if now_ms + state.shortest_ms[number, k] <= latest_end_ms:
             return True

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.limits import LimitArrays
-from gridweave.site.kernels.planning import conservative_pass, hold, job_ended_early, plan_pass
+from gridweave.site.kernels.planning import conservative_pass, job_ended_early, occupy_plan, plan_pass
 from gridweave.site.kernels.queueing import QueueCodes, queue_pass
 from gridweave.site.kernels.state import (
     COMPRESS,
@@ -90,7 +90,7 @@ class PromiseRules(NamedTuple):
         job = state.jobs[state.waiting[place]]
         if job.promised_ms != UNPLACED_MS and counters.stale != REPLAN:
             end_ms = job.promised_ms + job.estimate_ms
-            hold(self.plan, None, job.promised_ms, end_ms, job.width, job.limits, GIVE_BACK)
+            occupy_plan(self.plan, None, job.promised_ms, end_ms, job.width, job.limits, GIVE_BACK)
             if counters.stale == FRESH:
                 counters.stale = COMPRESS
 

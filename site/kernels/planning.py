@@ -51,7 +51,9 @@ def earliest_start(plan: Plan, limits: LimitArrays | None, from_ms: Int, width: 
 
 
 @kernel
-def hold(plan: Plan, limits: LimitArrays | None, start_ms: Int, end_ms: Int, width: Int, mask: Int, sign: Int) -> None:
+def occupy_plan(
+    plan: Plan, limits: LimitArrays | None, start_ms: Int, end_ms: Int, width: Int, mask: Int, sign: Int
+) -> None:
     """Enter an occupation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``); not one that never is."""
     if start_ms == NEVER_MS:
         return
@@ -68,7 +70,7 @@ def hold(plan: Plan, limits: LimitArrays | None, start_ms: Int, end_ms: Int, wid
 def job_ended_early(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int, now_ms: Int) -> None:
     """Give back what the running job at this place, which has ended, was expected to go on holding."""
     job = state.jobs[state.running[place].slot]
-    hold(plan, limits, now_ms, state.running[place].end_ms, job.width, job.limits, GIVE_BACK)
+    occupy_plan(plan, limits, now_ms, state.running[place].end_ms, job.width, job.limits, GIVE_BACK)
     state.counters[0].stale = max(state.counters[0].stale, COMPRESS)
 
 
@@ -150,13 +152,13 @@ def rebuild(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: In
         end_ms = state.running[i].end_ms
         if end_ms <= now_ms:
             end_ms = now_ms + OVERDUE_MS
-        hold(plan, limits, now_ms, end_ms, job.width, job.limits, TAKE)
+        occupy_plan(plan, limits, now_ms, end_ms, job.width, job.limits, TAKE)
     for i in range(counters.n_reservations):
         reservation = plan.reservations[i]
-        hold(plan, limits, reservation.start_ms, reservation.end_ms, reservation.width, NO_LIMITS, TAKE)
+        occupy_plan(plan, limits, reservation.start_ms, reservation.end_ms, reservation.width, NO_LIMITS, TAKE)
     for place in range(first):
         job = state.jobs[state.waiting[place]]
-        hold(plan, limits, job.promised_ms, job.promised_ms + job.estimate_ms, job.width, job.limits, TAKE)
+        occupy_plan(plan, limits, job.promised_ms, job.promised_ms + job.estimate_ms, job.width, job.limits, TAKE)
 
 
 @kernel
@@ -165,7 +167,7 @@ def _place(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int,
     job = state.jobs[state.waiting[place]]
     start_ms = earliest_start(plan, limits, from_ms, job.width, job.estimate_ms, job.limits)
     job.promised_ms = start_ms
-    hold(plan, limits, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
+    occupy_plan(plan, limits, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
 
 
 @kernel
@@ -259,7 +261,7 @@ def _compress(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: 
             job = state.jobs[state.waiting[place]]
             promised_ms = job.promised_ms
             if promised_ms != UNPLACED_MS:
-                hold(plan, limits, promised_ms, promised_ms + job.estimate_ms, job.width, job.limits, GIVE_BACK)
+                occupy_plan(plan, limits, promised_ms, promised_ms + job.estimate_ms, job.width, job.limits, GIVE_BACK)
                 _place(state, plan, limits, place, now_ms)
                 moved = moved or job.promised_ms != promised_ms
 

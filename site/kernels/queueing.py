@@ -9,7 +9,7 @@ import numpy as np
 from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.kernels.blocks import (
     block_end,
-    block_may_hold,
+    block_may_have,
     block_of,
     close_gaps,
     forget_block,
@@ -213,11 +213,11 @@ def _block_may_backfill(state: SiteState, number: Int, lowest: Int, reach: tuple
     """Whether, by what the index knows, a job of a block and of this class or a wider one might start now."""
     in_time, beyond = reach
     counters = state.counters[0]
-    if block_may_hold(state, number, lowest, in_time, counters.limit_ms, now_ms):
+    if block_may_have(state, number, lowest, in_time, counters.limit_ms, now_ms):
         return True
     if state.blocks[number].narrowest > counters.extra:
         return False
-    return block_may_hold(state, number, lowest, beyond, NEVER_MS - 1, np.int64(0))
+    return block_may_have(state, number, lowest, beyond, NEVER_MS - 1, np.int64(0))
 
 
 @kernel

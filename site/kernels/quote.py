@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gridweave.jit import Int, kernel
-from gridweave.site.kernels.planning import earliest_start, hold, rebuild
+from gridweave.site.kernels.planning import earliest_start, occupy_plan, rebuild
 from gridweave.site.kernels.queueing import QueueCodes, free_at, head_limit, spare_nodes
 from gridweave.site.kernels.state import HEAD, NO_LIMITS, TAKE, Plan, SiteState
 
@@ -49,7 +49,7 @@ def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: In
     for place in range(state.counters[0].n_waiting):
         job = state.jobs[state.waiting[place]]
         start_ms = earliest_start(plan, None, from_ms, job.width, job.estimate_ms, job.limits)
-        hold(plan, None, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
+        occupy_plan(plan, None, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
         if not backfills:
             from_ms = start_ms
     return earliest_start(plan, None, from_ms, width, length_ms, NO_LIMITS)

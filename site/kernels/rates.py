@@ -1,6 +1,6 @@
 """How the compiled loop serves disciplines under which rates change: jobs share nodes, or time, or parts of nodes.
 
-Such a discipline hands it `PacedRules`: a named tuple of what its kernels work with, and these kernels as methods.
+Such a discipline hands it `RateRules`: a named tuple of what its kernels work with, and these kernels as methods.
 There is one loop for all of them, compiled for each class of rules, and one account of what runs (work.py).
 """
 
@@ -20,7 +20,7 @@ from gridweave.site.kernels.work import (
 )
 
 
-class PacedRules(Protocol):
+class RateRules(Protocol):
     """What the loop asks of a discipline; all methods are made by `gridweave.jit.kernel_method`.
 
     ``state`` is the discipline's own. It has ``jobs``, a table with the field ``submit_ms`` whose rows are the jobs in

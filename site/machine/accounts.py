@@ -119,4 +119,4 @@ def _check_roots(path: str, file: os.stat_result) -> None:
         folder = os.path.dirname(folder)
     for name, status in found:
         if status.st_uid != 0 or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
-            raise DeniedError(f"{path}: {name} can be written by others than root; chown root, chmod go-w")
+            raise DeniedError(f"{path}: {name} is writable by others than root; chown root, chmod go-w")

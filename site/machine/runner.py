@@ -249,12 +249,7 @@ class Runner:
     async def open(self) -> None:
         """Take the folder, listen, and start a fork server."""
         try:
-            (self.root / JOBS).mkdir(parents=True, exist_ok=True)
-            # Other users pass through to what is their own, and see nothing on the way.
-            for folder in (self.root, self.root / JOBS):
-                close_folder(folder, passes=self._others, shared=self._shared)
-            if self._others:
-                check_way(self.root)
+            self._make_folders()
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):
@@ -272,6 +267,14 @@ class Runner:
             raise InputError(
                 f"{self.root}: {why}; it must be a folder on a local disk that you can write to"
             ) from error
+
+    def _make_folders(self) -> None:
+        (self.root / JOBS).mkdir(parents=True, exist_ok=True)
+        # Other users pass through to what is their own, and see nothing on the way.
+        for folder in (self.root, self.root / JOBS):
+            close_folder(folder, passes=self._others, shared=self._shared)
+        if self._others:
+            check_way(self.root)
 
     async def close(self) -> None:
         """Stop watching; what runs goes on, for the next runner to adopt."""

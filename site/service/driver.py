@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -287,10 +287,7 @@ class Driver(ABC, Generic[Incoming]):
             self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
         answers: dict[str, Answer] = {key: found.answer for key, found in known.items()}
         answers |= {command.key: command for command in commands if isinstance(command, (Accepted, Declined))}
-        for key, each in submissions.items():
-            for future in each.waiting:
-                if not future.done():
-                    future.set_result(answers[key])
+        _tell(submissions, answers)
         for done in told:
             if not done.done():
                 done.set_result(None)
@@ -333,19 +330,11 @@ class Driver(ABC, Generic[Incoming]):
 
     def _decide(self, events: list[Any], packets: list[tuple[str, Packet[Incoming]]]) -> list[Any]:
         """Take the step of this turn, if there is anything to do."""
-        real_ms = self._real_ms()
         commands: list[Any] = []
         self._now_ms = max(self._now_ms, self.clock.now_ms())
         wakeup_ms = self._core.next_wakeup_ms()
         is_due = wakeup_ms is not None and wakeup_ms <= self._now_ms
-        heard: list[Any] = []
-        counts: dict[str, int] = {}
-        for peer, packet in packets:
-            new = self._channels[peer].receive(real_ms, packet)
-            # What the other end has received need not be written down before there is something else to write.
-            self._seen[peer] = max(packet.received, self._seen.get(peer, 0))
-            counts[peer] = counts.get(peer, 0) + len(new)
-            heard += [self.heard(peer, message) for message in new]
+        heard, counts = self._unpacked(packets)
         # The channel keeps the order of messages; a user's wish counts from when it is heard.
         everything = heard + events
         if not everything and not is_due:
@@ -360,6 +349,19 @@ class Driver(ABC, Generic[Incoming]):
             self._record(step, commands)
         self._seen = {}
         return commands
+
+    def _unpacked(self, packets: list[tuple[str, Packet[Incoming]]]) -> tuple[list[Any], dict[str, int]]:
+        """Return what the other ends say that is new, in order, and how many messages that is of each."""
+        real_ms = self._real_ms()
+        heard: list[Any] = []
+        counts: dict[str, int] = {}
+        for peer, packet in packets:
+            new = self._channels[peer].receive(real_ms, packet)
+            # What the other end has received need not be written down before there is something else to write.
+            self._seen[peer] = max(packet.received, self._seen.get(peer, 0))
+            counts[peer] = counts.get(peer, 0) + len(new)
+            heard += [self.heard(peer, message) for message in new]
+        return heard, counts
 
     def _handle(self, step: Step, events: list[Any]) -> list[Any]:
         """Have the core take in what has happened; what cannot be taken in is left out, and harms nothing else."""
@@ -485,6 +487,14 @@ class Driver(ABC, Generic[Incoming]):
         if self._sending:
             await asyncio.wait(self._sending)
         self._journal.close()
+
+
+def _tell(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
+    """Give those who wait for one what became of their submissions."""
+    for key, each in submissions.items():
+        for future in each.waiting:
+            if not future.done():
+                future.set_result(answers[key])
 
 
 def _restored(journal: Journal, peer: str) -> Channel:

@@ -38,7 +38,7 @@ from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_jo
 from gridweave.scenarios.batch.kernels.outages import Outages, change_nodes, next_change_ms, take_nodes
 from gridweave.site.kernels.dispatch import SiteRules, job_ended, job_withdrawn
 from gridweave.site.kernels.evictions import Evictions
-from gridweave.site.kernels.rates import PacedRules
+from gridweave.site.kernels.rates import RateRules
 from gridweave.site.kernels.state import NEVER_MS, enqueue
 from gridweave.site.kernels.work import (
     NOT_YET,
@@ -96,7 +96,7 @@ class Cancellations(NamedTuple):
 # what only one kind of state has stands behind "is not None".
 _Work = WorkTable | None
 _Site = SiteRules | None
-_Paced = PacedRules | None
+_Paced = RateRules | None
 _Grid = OnGrid | None
 _Links = Contention | None
 _Cancels = Cancellations | None
@@ -109,7 +109,7 @@ def run_batch(
     state: Any,
     work: WorkTable | None,
     site: SiteRules | None,
-    paced: PacedRules | None,
+    paced: RateRules | None,
     grid: OnGrid | None,
     links: Contention | None,
     cancels: Cancellations | None,
@@ -127,16 +127,14 @@ def run_batch(
         Idle at first; its table of jobs holds the workload, in the order of submission.
     work : numpy.ndarray of WORK, shape (n,), or None
         The running jobs, if rates change.
-    site, paced, grid : SiteRules, PacedRules, OnGrid or None
+    site, paced, grid : SiteRules, RateRules, OnGrid or None
         What goes with the state; the other two are None.
     links : Contention or None
         What jobs of a grid do to each other on the links.
-    cancels : Cancellations or None
     outages : Outages or None
         Of a site; it needs ``work``, in which no rate changes then.
     evictions : Evictions or None
         What passes of a site evict; they need ``work`` as well.
-    run : RunArrays
     until : int
         How many jobs are to be submitted in all when the call returns. When it is all of them, the call returns when
         nothing is to come that could change anything.

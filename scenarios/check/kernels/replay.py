@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.dispatch import PromiseRules, job_ended
-from gridweave.site.kernels.planning import hold, keep_promises
+from gridweave.site.kernels.planning import keep_promises, occupy_plan
 from gridweave.site.kernels.queueing import free_at, may_backfill, shadow_time
 from gridweave.site.kernels.state import (
     GIVE_BACK,
@@ -164,8 +164,8 @@ def _start_under_conservative(state: SiteState, promises: Plan, played: PlayedSc
             next_start_ms = min(next_start_ms, promised_ms)
             continue
         if promised_ms != now_ms:
-            hold(promises, None, promised_ms, promised_ms + job.estimate_ms, job.width, NO_LIMITS, GIVE_BACK)
-            hold(promises, None, now_ms, now_ms + job.estimate_ms, job.width, NO_LIMITS, TAKE)
+            occupy_plan(promises, None, promised_ms, promised_ms + job.estimate_ms, job.width, NO_LIMITS, GIVE_BACK)
+            occupy_plan(promises, None, now_ms, now_ms + job.estimate_ms, job.width, NO_LIMITS, TAKE)
             counters.stale = REPLAN
         begin(state, place, now_ms)
         first = min(first, place)

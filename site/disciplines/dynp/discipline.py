@@ -34,16 +34,7 @@ class DynPState(ArrayDisciplineState, frozen=True, kw_only=True, tag="DynP 1"):
 
 
 class DynP(ArrayDiscipline):
-    """A planning site that chooses its policy while it runs.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    policy : DynPPolicy
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
-    """
+    """A planning site that chooses its policy while it runs."""
 
     state_type: Any = DynPState
 

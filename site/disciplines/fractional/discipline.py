@@ -51,15 +51,7 @@ class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
 
 
 class Fractional:
-    """A site's jobs and nodes in arrays, and the kernels that decide on them.
-
-    Parameters
-    ----------
-    nodes : int
-    policy : FractionalPolicy
-    week_offset_ms : int
-        Of no concern here.
-    """
+    """A site's jobs and nodes in arrays, and the kernels that decide on them."""
 
     state_type = FractionalState
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gridweave.errors import UnavailableError
+from gridweave.errors import not_installed
 from gridweave.site.disciplines.optimal.instance import FloatArray, Instance, IntArray
 
 THREE = ("fcfs", "sjf", "ljf")
@@ -147,7 +147,7 @@ def cp_model_of() -> Any:
     try:
         from ortools.sat.python import cp_model
     except ImportError:
-        raise UnavailableError("the best plan needs OR-Tools: pip install 'gridweave[optimum]'") from None
+        raise not_installed("OR-Tools", "optimum") from None
     return cp_model
 
 

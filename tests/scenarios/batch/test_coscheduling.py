@@ -297,7 +297,7 @@ def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
         result = shared(workload_of([host, head, job | {"width": 2}]), 3, "L-FM")
         assert starts(result)[1] == HOUR
         assert starts(result)[2] > 2
-    # A fourth node is to spare, and no promise broken, when the head is as narrow.
+    # If the head is as narrow as the host, the third node is to spare: who takes it breaks no promise.
     spare = shared(workload_of([host, head | {"width": 2}, late]), 3, "L-FM")
     assert starts(spare)[2] == 2
 

@@ -76,7 +76,7 @@ def test_optional_columns_are_read_when_asked_for(tmp_path: Path) -> None:
 def test_unknown_columns_and_fields_are_refused(tmp_path: Path) -> None:
     """A column that SWF has no place for is an error that names the ones it has."""
     path = trace(tmp_path, record())
-    with pytest.raises(OptionError, match="'weight' is not a column that SWF holds; it has user, group"):
+    with pytest.raises(OptionError, match="'weight' is not a column of SWF; it has user, group"):
         read_swf(path, columns=("weight",))
     with pytest.raises(OptionError, match="'color' is not a field of SWF"):
         read_records(path, ["job_id", "color"])

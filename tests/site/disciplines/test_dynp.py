@@ -160,7 +160,7 @@ def test_explain_and_quote_name_the_policy_in_force() -> None:
     assert said.reason.endswith(f"; the policy sjf is in force, {rule}")
     half = waiting_site(DynPPolicy(decider="bounds", tuning="half"))
     assert "the average estimate of what waits decides anew at each submission" in half.explain(20, 2).reason
-    quoted = waiting_site(DynPPolicy()).quote(20, Job(job_id=9, width=4, estimate_ms=50))
+    quoted, _ = waiting_site(DynPPolicy()).quote(20, Job(job_id=9, width=4, estimate_ms=50))
     assert "the policy sjf is in force" in quoted.reason
 
 

@@ -13,7 +13,7 @@ from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.kernels.compact import compact
 from gridweave.site.disciplines.gang.kernels.fill import clean
-from gridweave.site.disciplines.gang.kernels.promises import PROMISED, fill_profiles, hold_row, row_start_ms
+from gridweave.site.disciplines.gang.kernels.promises import PROMISED, fill_profiles, occupy_row, row_start_ms
 from gridweave.site.disciplines.gang.kernels.state import GangSite
 from gridweave.site.disciplines.gang.matrix import check_matrix, matrix_of
 from gridweave.site.disciplines.gang.policy import BACKFILLS, MIGRATIONS, PHASES, SCHEDULINGS, GangPolicy
@@ -195,7 +195,7 @@ def _kept_ms(state: GangSite, now_ms: int) -> dict[int, int]:
         if job["promised_ms"] != UNPLACED_MS:
             fill_profiles(state, np.int64(now_ms), PROMISED)
             start_ms, length = max(job["promised_ms"], now_ms), job["estimate_ms"] * state.counters["rows"][0]
-            hold_row(state, job["promised_row"], start_ms, length, -job["width"])
+            occupy_row(state, job["promised_row"], start_ms, length, -job["width"])
             kept[slot] = int(row_start_ms(state, job["promised_row"], start_ms, job["width"], length))
     return kept
 

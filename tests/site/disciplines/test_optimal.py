@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) ->
         read_policy("optimal", 4, {"limits": ("one",)}, {})
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    wanted = r"the best plan needs OR-Tools: pip install 'gridweave\[optimum\]'"
+    wanted = r"OR-Tools is not installed; in a checkout of gridweave run: pip install '\.\[optimum\]'"
     with pytest.raises(UnavailableError, match=wanted):
         read_policy("optimal", 4, {}, {})
     workload = to_workload(random_jobs(np.random.default_rng(1), 5, NODES))

@@ -351,9 +351,9 @@ def test_another_decision_is_found(place: Path) -> None:
     """A core that decides otherwise than was decided is stopped at that input, whatever the reason."""
     fill(place, make())
     with Journal(place, event_type=Event) as journal:
-        with pytest.raises(InputError, match="input 3 of 3 ms: the core decides otherwise"):
+        with pytest.raises(InputError, match="input 3 of 3 ms: the core no longer makes the same decisions"):
             replay(journal, SiteCore(6, SitePolicy()))
-        with pytest.raises(InputError, match=r"input 1 of 1 ms: the core decides otherwise"):
+        with pytest.raises(InputError, match=r"input 1 of 1 ms: the core no longer makes the same decisions"):
             replay(journal, SiteCore(1, SitePolicy()))
 
 

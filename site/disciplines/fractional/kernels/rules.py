@@ -17,7 +17,7 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 
 
 class FractionalRules(NamedTuple):
-    """The `PacedRules` of a `FractionalSite`."""
+    """The `RateRules` of a `FractionalSite`."""
 
     codes: FractionalCodes
 

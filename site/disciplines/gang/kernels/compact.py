@@ -15,8 +15,8 @@ from gridweave.site.disciplines.gang.kernels.migration import (
 from gridweave.site.disciplines.gang.kernels.promises import (
     PROMISED,
     fill_profiles,
-    hold_row,
     longest_ms,
+    occupy_row,
     row_start_ms,
 )
 from gridweave.site.disciplines.gang.kernels.state import (
@@ -94,8 +94,8 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
         leave_row(state, job, home)
         join_row(state, job, target)
         if codes.backfill != NO_BACKFILL:
-            hold_row(state, home, now_ms, longest_ms(state, job), -open_width(state, job))
-            hold_row(state, target, now_ms, longest_ms(state, job), open_width(state, job))
+            occupy_row(state, home, now_ms, longest_ms(state, job), -open_width(state, job))
+            occupy_row(state, target, now_ms, longest_ms(state, job), open_width(state, job))
     elif not _migrate(state, codes, job, target, now_ms):
         return False
     else:
@@ -149,7 +149,7 @@ def _may_cost(
     length_ms = longest_ms(state, job) + job_ms * counters.rows
     if row_start_ms(state, target, now_ms, job.width, length_ms) != now_ms:
         return False
-    hold_row(state, target, now_ms, length_ms, job.width)
+    occupy_row(state, target, now_ms, length_ms, job.width)
     for i in range(found):
         other = state.jobs[state.overlapping[i]]
         longer_ms = other_ms * counters.rows if tasks_of(other) > 0 else 0
@@ -158,5 +158,5 @@ def _may_cost(
             if row_start_ms(state, target, end_ms, other.width, longer_ms) != end_ms:
                 counters.has_profiles = 0
                 return False
-            hold_row(state, target, end_ms, longer_ms, other.width)
+            occupy_row(state, target, end_ms, longer_ms, other.width)
     return True

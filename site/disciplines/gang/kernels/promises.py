@@ -37,17 +37,17 @@ def fill_profiles(state: GangSite, now_ms: Int, what: Int) -> None:
         job = state.jobs[state.placed[i]]
         for row in range(counters.rows):
             if (job.rows >> row) & 1:
-                hold_row(state, row, now_ms, longest_ms(state, job), open_width(state, job))
+                occupy_row(state, row, now_ms, longest_ms(state, job), open_width(state, job))
     if what == PROMISED:
         for place in range(counters.n_waiting):
             job = state.jobs[state.waiting[place]]
             if job.promised_ms not in (UNPLACED_MS, NEVER_MS):
-                hold_row(state, job.promised_row, max(now_ms, job.promised_ms), longest_ms(state, job), job.width)
+                occupy_row(state, job.promised_row, max(now_ms, job.promised_ms), longest_ms(state, job), job.width)
     counters.has_profiles = what
 
 
 @kernel_part
-def hold_row(state: GangSite, row: Int, from_ms: Int, length_ms: Int, width: Int) -> None:
+def occupy_row(state: GangSite, row: Int, from_ms: Int, length_ms: Int, width: Int) -> None:
     """Enter nodes of a row into its profile; a negative width gives them back."""
     steps = state.n_steps[row]
     state.n_steps[row] = occupy(state.step_ms[row], state.step_free[row], steps, from_ms, from_ms + length_ms, width)

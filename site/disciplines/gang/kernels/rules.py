@@ -19,7 +19,7 @@ from gridweave.site.kernels.work import RunArrays, WorkTable, expect_work, stop_
 
 
 class GangRules(NamedTuple):
-    """The `PacedRules` of a `GangSite`."""
+    """The `RateRules` of a `GangSite`."""
 
     codes: GangCodes
 

@@ -6,8 +6,8 @@ from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.disciplines.gang.kernels.promises import (
     RUNNING_ALONE,
     fill_profiles,
-    hold_row,
     longest_ms,
+    occupy_row,
     row_start_ms,
 )
 from gridweave.site.disciplines.gang.kernels.state import (
@@ -62,7 +62,7 @@ def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
             placed += 1
             widest = _most_free(state)
             if backfills:
-                hold_row(state, row, now_ms, longest_ms(state, job), job.width)
+                occupy_row(state, row, now_ms, longest_ms(state, job), job.width)
         elif not backfills or row == NO_MEMORY:
             _promise_nothing_from(state, place)
             break
@@ -132,7 +132,7 @@ def _promise(state: GangSite, job: Record, now_ms: Int) -> None:
                 job.promised_ms = start_ms
                 job.promised_row = row
     if job.promised_ms != NEVER_MS:
-        hold_row(state, job.promised_row, job.promised_ms, length_ms, job.width)
+        occupy_row(state, job.promised_row, job.promised_ms, length_ms, job.width)
 
 
 @kernel_part

@@ -295,7 +295,7 @@ def gang_job_ended(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) ->
     for row in range(counters.rows):
         if (job.rows >> row) & 1:
             leave_row(state, job, row)
-    hold_memory(state, job, -job.memory)
+    occupy_memory(state, job, -job.memory)
     state.vacant[counters.n_vacant] = job.bits
     counters.n_vacant += 1
     _drop(state.placed, counters.n_placed, slot)
@@ -333,7 +333,7 @@ def place_job(state: GangSite, slot: Int, row: Int) -> None:
     add(state.scratch, state.closed)
     add_crowded(state, job, state.scratch)
     take_lowest(state.scratch, job.width, columns)
-    hold_memory(state, job, job.memory)
+    occupy_memory(state, job, job.memory)
     join_row(state, job, row)
     state.placed[counters.n_placed] = slot
     place = counters.n_placed
@@ -428,7 +428,7 @@ def is_ahead(state: GangSite, job: Record, row: Int) -> bool:
 
 
 @kernel
-def hold_memory(state: GangSite, job: Record, part: Int) -> None:
+def occupy_memory(state: GangSite, job: Record, part: Int) -> None:
     """Let the nodes of a placed job hold so much more of their memory; a negative part gives it back."""
     if part == 0:
         return
@@ -457,12 +457,12 @@ def has_room(state: GangSite, job: Record, row: Int) -> bool:
         return True
     scratch = state.scratch
     if job.home != NO_ROW:
-        hold_memory(state, job, -job.memory)
+        occupy_memory(state, job, -job.memory)
     copy(scratch, state.taken[row])
     add(scratch, state.closed)
     add_crowded(state, job, scratch)
     if job.home != NO_ROW:
-        hold_memory(state, job, job.memory)
+        occupy_memory(state, job, job.memory)
     return len(scratch) * WORD_BITS - count(scratch) >= job.width
 
 
@@ -473,14 +473,14 @@ def give_columns(state: GangSite, job: Record, row: Int) -> None:
     They have its memory, as `has_room` says.
     """
     columns, scratch = state.columns[job.bits], state.scratch
-    hold_memory(state, job, -job.memory)
+    occupy_memory(state, job, -job.memory)
     copy(scratch, state.taken[row])
     remove(columns, scratch)
     add(scratch, columns)
     add(scratch, state.closed)
     add_crowded(state, job, scratch)
     take_lowest(scratch, job.width - count(columns), columns)
-    hold_memory(state, job, job.memory)
+    occupy_memory(state, job, job.memory)
     join_row(state, job, row)
 
 

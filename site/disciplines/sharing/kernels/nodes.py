@@ -120,13 +120,13 @@ def put(state: SharedSite, node: Int, slot: Int) -> None:
     for wanted in range(kind.threads):
         for core in range(kind.cores):
             load, free = core_load(state, node, core)
-            if missing > 0 and load == wanted and not holds_core(state, node, core, slot):
+            if missing > 0 and load == wanted and not has_core(state, node, core, slot):
                 state.occupant[node, free] = slot
                 missing -= 1
 
 
 @kernel_part
-def holds_core(state: SharedSite, node: Int, core: Int, slot: Int) -> bool:
+def has_core(state: SharedSite, node: Int, core: Int, slot: Int) -> bool:
     """Whether a job holds a hardware thread of this core."""
     threads = state.counters[0].threads
     held = False

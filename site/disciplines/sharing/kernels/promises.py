@@ -121,10 +121,10 @@ def plan_running(state: SharedSite, now_ms: Int) -> None:
             # One past its limit is taken to end at the next millisecond.
             free_ms = max(now_ms + 1, node_free_ms(state, node))
         if free_ms != run_ms:
-            _hold(state, now_ms, run_ms, run)
+            _occupy(state, now_ms, run_ms, run)
             run, run_ms = np.int64(0), free_ms
         run += 1
-    _hold(state, now_ms, run_ms, run)
+    _occupy(state, now_ms, run_ms, run)
     for place in range(counters.n_queue):
         if state.queue[place] != GONE:
             state.jobs[state.queue[place]].promised_ms = UNPLACED_MS
@@ -141,7 +141,7 @@ def node_free_ms(state: SharedSite, node: Int) -> Int:
 
 
 @kernel_part
-def _hold(state: SharedSite, start_ms: Int, end_ms: Int, width: Int) -> None:
+def _occupy(state: SharedSite, start_ms: Int, end_ms: Int, width: Int) -> None:
     """Take nodes out of the profile; a negative width gives them back."""
     if end_ms > start_ms and width != 0:
         counters = state.counters[0]
@@ -161,7 +161,7 @@ def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
     job = state.jobs[slot]
     job.promised_ms = start_ms
     if start_ms != NEVER_MS:
-        _hold(state, start_ms, start_ms + job.estimate_ms, job.width)
+        _occupy(state, start_ms, start_ms + job.estimate_ms, job.width)
 
 
 @kernel
@@ -171,18 +171,18 @@ def take_back(state: SharedSite, slot: Int) -> bool:
     if job.promised_ms == UNPLACED_MS:
         return False
     if job.promised_ms != NEVER_MS:
-        _hold(state, job.promised_ms, job.promised_ms + job.estimate_ms, -job.width)
+        _occupy(state, job.promised_ms, job.promised_ms + job.estimate_ms, -job.width)
     return True
 
 
 @kernel
-def hold_alone(state: SharedSite, slot: Int, now_ms: Int) -> None:
+def occupy_alone(state: SharedSite, slot: Int, now_ms: Int) -> None:
     """Take a job that starts on idle nodes into the profile."""
-    _hold(state, now_ms, now_ms + state.jobs[slot].estimate_ms, state.jobs[slot].width)
+    _occupy(state, now_ms, now_ms + state.jobs[slot].estimate_ms, state.jobs[slot].width)
 
 
 @kernel
-def hold_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int, sign: Int) -> None:
+def occupy_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int, sign: Int) -> None:
     """Take what a match that `try_match` has passed holds for longer than before into the profile, or out of it."""
     counters = state.counters[0]
     _note_ends(state, slot, now_ms)
@@ -194,7 +194,7 @@ def hold_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now
             if state.marked[node] < _SEEN and state.closed[node] == 0:
                 taken = state.marked[node] == _TAKEN
                 before_ms, after_ms = _free_times(state, node, state.jobs[slot], taken)
-                _hold(state, max(before_ms, now_ms + 1), max(after_ms, now_ms + 1), sign)
+                _occupy(state, max(before_ms, now_ms + 1), max(after_ms, now_ms + 1), sign)
             state.marked[node] |= _SEEN
             cell = skip_node(state, cell)
     _unmark(state)
@@ -205,11 +205,11 @@ def hold_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now
 def keeps_promises(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> bool:
     """Whether a match that `try_match` has passed leaves all reservations but the job's own what they need."""
     had = take_back(state, slot)
-    hold_match(state, codes, host, slot, now_ms, TAKE)
+    occupy_match(state, codes, host, slot, now_ms, TAKE)
     kept = True
     for step in range(state.counters[0].n_steps):
         kept = kept and state.step_free[step] >= 0
-    hold_match(state, codes, host, slot, now_ms, GIVE_BACK)
+    occupy_match(state, codes, host, slot, now_ms, GIVE_BACK)
     if had:
         promise(state, slot, state.jobs[slot].promised_ms)
     return kept

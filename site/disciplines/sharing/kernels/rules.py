@@ -15,7 +15,7 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 
 
 class SharingRules(NamedTuple):
-    """The `PacedRules` of a `SharedSite`.
+    """The `RateRules` of a `SharedSite`.
 
     Attributes
     ----------

@@ -24,10 +24,10 @@ from gridweave.site.disciplines.sharing.kernels.pairing import (
     try_match,
 )
 from gridweave.site.disciplines.sharing.kernels.promises import (
-    hold_alone,
-    hold_match,
     node_free_ms,
     nodes_late,
+    occupy_alone,
+    occupy_match,
     plan_running,
     planned_start,
     promise,
@@ -84,7 +84,7 @@ def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: In
     if mode == BEHIND and codes.backfill == CONSERVATIVE:
         if planned_start(state, slot, now_ms) != now_ms:
             return False
-        hold_alone(state, slot, now_ms)
+        occupy_alone(state, slot, now_ms)
     elif mode == BEHIND:
         late = _late_alone(state, job, now_ms)
         if late > counters.extra:
@@ -157,7 +157,7 @@ def _join(
         try_match(state, model, codes, host, slot)
         if codes.backfill == CONSERVATIVE:
             take_back(state, slot)
-            hold_match(state, codes, host, slot, now_ms, TAKE)
+            occupy_match(state, codes, host, slot, now_ms, TAKE)
         else:
             state.counters[0].extra -= nodes_late(state, codes, host, slot, now_ms)
     join(state, model, host, place, codes.partners, counts_memory(codes), now_ms)

@@ -11,8 +11,8 @@ from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.nodes import (
     MEMORY_SLACK,
     chain,
+    has_core,
     has_room,
-    holds_core,
     is_first_cell,
     occupy_idle,
     put,
@@ -86,7 +86,7 @@ def node_slowdown(state: SharedSite, model: SlowdownArrays, node: Int, slot: Int
     kind = state.kinds[state.node_kind[node]]
     worst = 0.0
     for core in range(kind.cores):
-        if holds_core(state, node, core, slot):
+        if has_core(state, node, core, slot):
             worst = max(worst, _core_sum(state, model, node, core, slot))
     memory, jobs = 0.0, 0
     for lane in range(state.counters[0].lanes):
@@ -107,7 +107,7 @@ def _core_sum(state: SharedSite, model: SlowdownArrays, node: Int, core: Int, sl
     for lane in range(state.counters[0].lanes):
         other = state.occupant[node, lane]
         if other != slot and is_first_cell(state, node, lane):
-            if holds_core(state, node, core, other):
+            if has_core(state, node, core, other):
                 total += core_excess(model, job, state.jobs[other], hyperthreaded)
             else:
                 total += node_excess(job, state.jobs[other])
