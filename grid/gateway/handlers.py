@@ -143,7 +143,9 @@ async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExp
             raise refused_field(f"times[{number}]", problem)
     found = await _experience(call, tuple(body.times))
     if not found.learns:
-        raise RefusalError("invalid-request", f"site {found.site} learns no run times; its discipline does not")
+        raise RefusalError(
+            "invalid-request", f"site {found.site} does not learn run times; only sites with differing machines do"
+        )
     return found
 
 

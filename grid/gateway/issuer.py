@@ -195,7 +195,7 @@ class Issuer:
         try:
             return msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.MsgspecError:
-            raise ValueError(f"{url} answers with what is no JSON") from None
+            raise ValueError(f"{url} does not answer with JSON") from None
 
 
 def _read_keys(document: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:

@@ -149,7 +149,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.cert is None and not self.plain_http and not is_loopback(self.host):
             raise OptionError(
                 "host",
-                f"{self.host!r} can be reached from elsewhere, and without TLS whoever is on the way reads the tokens; "
+                f"{self.host!r} can be reached from elsewhere, and without TLS anyone in between can read the tokens; "
                 "give cert and key, name 127.0.0.1, or write plain_http = true (--plain-http) if TLS ends before it",
             )
 

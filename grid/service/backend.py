@@ -123,7 +123,7 @@ class LiveBackend:
             last = self._last.get(site)
             known = f"; when it last did, it had {last.free} of {last.nodes} nodes free" if last and last.nodes else ""
             raise SiteAwayError(
-                f"site {site} does not answer{known}; the same may be asked again, other sites are not concerned"
+                f"site {site} does not answer{known}; try again; other sites are not affected"
             ) from error
 
     # -- who there is -------------------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ class SiteBackend(LiveBackend):
 
     async def _site(self, name: str) -> str:
         if name != self.site:
-            raise InputError(f"there is no site {name!r:.100} here; this gateway is that of {self.site} alone")
+            raise InputError(f"there is no site {name!r:.100} here; this gateway serves only site {self.site}")
         return self.home
 
     async def submit(
@@ -452,13 +452,17 @@ class SiteBackend(LiveBackend):
         """Return when such a job of an own user would start."""
         return await self._ask(self.home, "quote", Forecast, request, False)
 
+    def _grid_only(self) -> InputError:
+        """Return the refusal of what only the gateway of the grid can answer."""
+        return InputError(f"this gateway serves only site {self.site}; ask the grid's gateway")
+
     async def plan(self, limit: int) -> PlannedStarts:
         """Refuse: what the grid means to do is known there."""
-        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's when its jobs start")
+        raise self._grid_only()
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Refuse: what the grid would do is known there."""
-        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's what would become of it")
+        raise self._grid_only()
 
     async def network(self) -> KnownNetwork:
         """Return that no network is known here."""
@@ -466,4 +470,4 @@ class SiteBackend(LiveBackend):
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there."""
-        raise InputError(f"this gateway is that of the site {self.site} alone; ask the grid's how the grid schedules")
+        raise self._grid_only()

@@ -124,7 +124,7 @@ class Brought:
 def bring_up(wanted: Wanted, tell: Tell) -> Brought:
     """Start a grid on this machine, or what is missing of it; if that fails, nothing is left of what was started.
 
-    OptionError if a grid of this name runs by another GRID.toml, or elsewhere.
+    OptionError if a grid of this name was started from another GRID.toml, or elsewhere.
     """
     before = read_grid_state(wanted.name)
     patience_s = MEND_S if before is not None and before.keeper else 0.0
@@ -444,7 +444,7 @@ def _check_same(state: LocalGridState, wanted: Wanted) -> None:
     right = "run `gridweave down` first, or give another --name"
     if wanted.read.text != state.text:
         raise OptionError(
-            wanted.read.source, f"the grid {state.name!r} runs by another GRID.toml, {state.file}; {right}"
+            wanted.read.source, f"the grid {state.name!r} was started from another GRID.toml, {state.file}; {right}"
         )
     if (wanted.address is None) != state.own_ray or (wanted.address not in (None, state.address)):
         where = "a Ray of its own" if state.own_ray else f"the Ray at {state.address}"

@@ -17,7 +17,7 @@ def mend(name: str) -> None:
     """Start what is missing of a grid, by what is written down of it; UnavailableError if nothing is."""
     state = read_grid_state(name)
     if state is None:
-        raise UnavailableError(f"nothing is written down of the grid {name!r}")
+        raise UnavailableError(f"no record of a grid named {name!r}")
     read = grid_of_text(state.text, state.file, state.base)
     address = None if state.own_ray else state.address
     bring_up(wanted_grid(read, name=name, address=address), lambda what: None)

@@ -500,7 +500,7 @@ def check_ray() -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < FIRST_WITH_TOKENS:
         right = ".".join(map(str, FIRST_WITH_TOKENS))
-        raise UnavailableError(f"ray {version} asks nobody for a token; run: pip install 'ray>={right}'")
+        raise UnavailableError(f"ray {version} does not check tokens; run: pip install 'ray>={right}'")
 
 
 def token_environment(token: Path) -> dict[str, str]:

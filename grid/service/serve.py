@@ -63,7 +63,7 @@ def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
     """Tell which secrets go over the network for all to read."""
     for end in ends:
         if end.url.startswith("http:") and not is_loopback(urlsplit(end.url).hostname or ""):
-            say(f"warning: {end.url} is not encrypted: whoever is on the way can read the secret of its link")
+            say(f"warning: {end.url} is not encrypted: anyone in between can read the secret of its link")
 
 
 logger = logging.getLogger("gridweave.serve")

@@ -100,7 +100,7 @@ class Secrets:
         texts = tuple(line for line in lines if line)
         if not texts or any(len(text) < LEAST_SECRET or not _is_sendable(text) for text in texts):
             right = f"{LEAST_SECRET} characters of ASCII or more in a line, without blanks: openssl rand -hex 32"
-            raise OptionError("secret", f"{self.path} holds none; {right}")
+            raise OptionError("secret", f"{self.path} contains no valid secret; {right}")
         return texts
 
     def _fresh(self) -> tuple[bytes, ...]:

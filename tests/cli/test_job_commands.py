@@ -95,7 +95,7 @@ def test_jobs_and_usage_of_a_time(here: Elsewhere, shell: Shell) -> None:
     assert rows(shell("usage", "--by", "site")[1]) == [heading, ["north", "2", "10.00", "0.00"]]
     assert shell("usage", "--since", "10s")[1:] == ("", "no job has ended in that time\n")
     for arguments, says in (
-        (["jobs", "--since", "yesterdays"], "--since: 'yesterdays' is not an instant; write 2026-11-23"),
+        (["jobs", "--since", "yesterdays"], "--since: 'yesterdays' is not a time; write 2026-11-23"),
         (["jobs", "--since", "1h", "--until", "2h"], "--until: '2h' is not later than --since '1h'"),
         (["usage", "--by", "user,hour"], "--by: hour: not known; one or several of user, account"),
     ):
@@ -125,7 +125,7 @@ def test_jobs_are_chosen(here: Elsewhere, shell: Shell) -> None:
     status, out, err = shell("jobs", "--limit", 2)
     assert [row[0] for row in rows(out)[1:]] == ["5", "4"]
     assert err == "there are more; see them with --limit 20\n"
-    assert shell("jobs", "--user", "berta")[1:] == ("", "there are no such jobs; with --all also those that ended\n")
+    assert shell("jobs", "--user", "berta")[1:] == ("", "no matching jobs; add --all to include ended ones\n")
     assert "--state: 'done' is not known; one of held, waiting" in shell("jobs", "--state", "done")[2]
     assert status == 0
 
@@ -226,30 +226,30 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
     assert shell("hold", 1, "3-4")[1] == "held: 1 3-4\n"
     assert shell("release", "1-9")[1:] == (
         "released: 1 3-4\n",
-        "gridweave: 2 5-9: was not held, or there is no such job of yours\n",
+        "gridweave: 2 5-9: not held, or not one of your jobs\n",
     )
     here.call(here.grid.start, 3)
     assert shell("requeue", "3-4")[1:] == (
         "requeued: 3\n",
-        "gridweave: 4: did not run, or may not be begun anew, or there is no such job of yours\n",
+        "gridweave: 4: not running, may not be requeued, or not one of your jobs\n",
     )
     here.call(here.grid.end, 5)
     assert shell("cancel", 1, 5)[1:] == (
         "cancelled: 1\n",
-        "gridweave: 5: had ended, or there is no such job of yours\n",
+        "gridweave: 5: already ended, or not one of your jobs\n",
     )
     assert shell("cancel", "sweep-k")[1:] == ("cancelled: 2-4\n", "")
     status, out, _ = shell("cancel", "1-5", "--json")
     assert (status, json.loads(out)) == (2, {"job_ids": []})
     for _ in range(2):
         shell("submit", "--", "true")
-    assert shell("cancel", "--all", "--user", "berta")[1:] == ("", "there are no such jobs\n")
+    assert shell("cancel", "--all", "--user", "berta")[1:] == ("", "no matching jobs\n")
     status, out, err = shell("cancel", "--all")
     assert (status, out) == (2, "")
     assert "would cancel 2 jobs; if that is meant, add --yes" in err
     assert shell("cancel", "--all", "--yes")[1] == "cancelled: 6-7\n"
     status, out, err = shell("cancel", 77)
-    assert (status, out, err) == (2, "", "gridweave: 77: had ended, or there is no such job of yours\n")
+    assert (status, out, err) == (2, "", "gridweave: 77: already ended, or not one of your jobs\n")
 
 
 def test_jobs_are_cancelled_by_what_is_known_of_them(here: Elsewhere, shell: Shell) -> None:
@@ -272,7 +272,7 @@ def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell:
     for text in ("USR1", "sigusr1", "10"):
         assert shell("cancel", 1, "--signal", text)[:2] == (0, "sent the signal: 1\n")
     status, _, err = shell("cancel", "1-3", "--signal", "HUP")
-    assert (status, err.strip()) == (2, "gridweave: 3: did not run, or there is no such job of yours")
+    assert (status, err.strip()) == (2, "gridweave: 3: not running, or not one of your jobs")
     assert shell("cancel", "2-3", "--now")[:2] == (0, "cancelled at once: 2-3\n")
     told = [(entry.kind, entry.detail[:8]) for entry in here.grid.stories[1] if entry.kind == "signal"]
     assert told == [("signal", "USR1 by ")] * 3 + [("signal", "HUP by t")]
@@ -284,8 +284,8 @@ def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell:
     ("arguments", "says"),
     [
         (["cancel"], "JOB: name the jobs, or give --all"),
-        (["cancel", "1", "--all"], "JOB: are named, and options that choose jobs as well"),
-        (["cancel", "1", "--user", "anna"], "JOB: are named, and options that choose jobs as well"),
+        (["cancel", "1", "--all"], "JOB: give job numbers or selection options, not both"),
+        (["cancel", "1", "--user", "anna"], "JOB: give job numbers or selection options, not both"),
         (["cancel", "nothing-such"], "there is no array 'nothing-such'; name jobs as 17, 3-9"),
         (["hold", "9-3"], "JOB: '9-3' names no jobs; write 17 or 3-9"),
         (["hold", "0"], "JOB: '0' names no jobs"),

@@ -80,7 +80,7 @@ def test_a_site_is_shown_and_edited(shell: Shell, elsewhere: Elsewhere, tmp_path
     assert (status, out, err) == (
         2,
         "",
-        "gridweave: site south learns no run times; a site of machines that differ does\n",
+        "gridweave: site south does not learn run times; only sites with differing machines do\n",
     )
     assert "'nowhere'" in shell("experience", "--url", elsewhere.url, "--site", "nowhere")[2]
 
@@ -88,14 +88,14 @@ def test_a_site_is_shown_and_edited(shell: Shell, elsewhere: Elsewhere, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--set", "cfd"), "--set: 'cfd' is none; write CLASS@RESOURCE=MEAN"),
+        (("--set", "cfd"), "--set: 'cfd' is not a run time; write CLASS@RESOURCE=MEAN"),
         (("--set", "cfd=fast"), "--set: 'fast' is not a time"),
         (("--set", "cfd=0"), "--set: 'cfd=0': experience of job class cfd needs runs of at least 1, a mean_ms above 0"),
-        (("--set", "cfd=1s,0,x"), "--set: 'cfd=1s,0,x': 'x' is no number of runs"),
-        (("--set", "user:7@old=1s"), "--set: 'user:7@old' names nobody; write CLASS@RESOURCE, CLASS or user:NAME"),
+        (("--set", "cfd=1s,0,x"), "--set: 'cfd=1s,0,x': 'x' is not a number of runs"),
+        (("--set", "user:7@old=1s"), "--set: 'user:7@old' names no run time; write CLASS@RESOURCE, CLASS or user:NAME"),
         (("--forget", "dna"), "--forget: 'dna' is not known; there are user:7, 1@west x 8, cfd"),
         (("--forget", "cfd", "--set", "cfd=1s"), "--set, --forget: name the same times twice"),
-        (("north.journal",), "give journals, or one FILE.toml, or --site; not several of these at once"),
+        (("north.journal",), "give journals, one FILE.toml or --site, not several of these"),
     ],
 )
 def test_bad_input_ends_in_one_line_and_changes_nothing(

@@ -25,7 +25,9 @@ Shell = Callable[..., tuple[int, str, str]]
 
 HOUR_MS = 3_600_000
 
-OF_ITS_OWN = "job works in a folder of its own: the machines do not share the one here; --chdir names one of theirs\n"
+OF_ITS_OWN = (
+    "job works in a folder of its own: the machines cannot see this folder; use --chdir to name one of theirs\n"
+)
 
 
 @pytest.fixture
@@ -168,7 +170,7 @@ def test_waiting(here: Elsewhere, shell: Shell) -> None:
     assert err.splitlines()[2:] == ["out of luck", "gridweave: job 2 has failed: rank 0 ended with exit code 3"]
     status, out, err = shell("submit", "--wait", "--array", "1-3", "--", "late")
     assert status == 4
-    assert "3 of 3 jobs did not end well: 3-5" in err
+    assert "3 of 3 jobs failed: 3-5" in err
     status, out, _ = shell("submit", "--wait", "--json", "--", "bad")
     assert (status, [record["outcome"] for record in json.loads(out)]) == (3, ["failed"])
 
@@ -185,7 +187,7 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.splitlines()[2:] == [
-        "the jobs go on; end them with: gridweave cancel 1",
+        "the jobs keep running; cancel them with: gridweave cancel 1",
         "gridweave: interrupted",
     ]
     assert here.grid.records_by_id[1].state == "waiting"
@@ -199,7 +201,7 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         (["-t", "soon", "--", "x"], "--time: 'soon' is not a time"),
         (["-t", "0", "--", "x"], "limit_ms is 0"),
         (["-a", "5-1", "--", "x"], "--array: '5-1' of '5-1' are not indexes; write 1-10"),
-        (["--after", "3:ok", "--", "x"], "--after: '3:ok': write JOB or JOB:HAS, with HAS one of started"),
+        (["--after", "3:ok", "--", "x"], "--after: '3:ok': write JOB or JOB:STATE, with STATE one of started"),
         (["--after", "nobody", "--", "x"], "there is no array 'nobody'"),
         (["--env", "=x", "--", "x"], "--env: '=x' has no name"),
         (["--env", "NOT_THERE", "--", "x"], "--env: there is no variable NOT_THERE here; write NOT_THERE=VALUE"),
@@ -546,7 +548,7 @@ def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
         (["--form", "width=4: "], "--form: 'width=4: ': no command after the colon; write for example width=4: ./so"),
         (["--form", "width=4: ./x 'a"], "the command cannot be read: No closing quotation"),
         (["--form", "width=4,width=5"], "'width=5' is not understood"),
-        (["--form", "width=four"], "'four' is no width; write for example"),
+        (["--form", "width=four"], "'four' is not valid for width; write for example"),
         (["--form", "speed=0"], "form 1 has the speed 0; above 0 and up to 10000"),
         (["-n", "2", "--form", "width=4"], "nodes is 2, and the widest form has the width 4; say the same, or leave"),
     ],

@@ -100,7 +100,7 @@ def test_interrupted(shell: object, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     status, _, said = shell("sweep", *SMALL, "--vary", "p=0,0.5", "--out", tmp_path)  # type: ignore[operator]
     assert status == 130
     assert said.splitlines() == [
-        f"1 of 2 runs are kept in {tmp_path}; the same command goes on from there",
+        f"1 of 2 runs are kept in {tmp_path}; run the same command to continue",
         "gridweave: interrupted",
     ]
 

@@ -217,7 +217,7 @@ class Prober(ProbeEnd):
             else:
                 rate_bps = await self._sent((reader, writer), count, longest_ms)
         if not rate_bps:
-            raise UnavailableError(f"{host}:{port}: too little data came through to tell the bandwidth")
+            raise UnavailableError(f"{host}:{port}: too little data came through to measure the bandwidth")
         return rate_bps
 
     async def _sent(self, streams: _Streams, count: int, longest_ms: int) -> int:

@@ -18,9 +18,9 @@ Needs = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What tasks need of a node, if the trace does not say: lublin (drawn, nodes with four cores), lublin-root "
-        "(with a task that needs more memory than the others), hpc2n (by the memory that the trace tells, nodes with "
-        "two), whole (all of a node), or a file (.csv).",
+        help="What tasks need of a node, if the trace does not say: lublin (drawn; quad-core nodes), lublin-root (the "
+        "same, but one task needs more memory than the others), hpc2n (from the trace's memory use; dual-core nodes), "
+        "whole (all of a node), or a file (.csv).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -10,7 +10,7 @@ import msgspec
 
 from gridweave.cli.submit_options import SubmitOptions
 from gridweave.errors import InputError, OptionError
-from gridweave.site.batch.slurm.settings import OF_USERS
+from gridweave.site.batch.slurm.settings import ALLOWED
 from gridweave.site.times import parse_time_ms, span_text
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?:\s+(.*))?")
@@ -25,7 +25,7 @@ _LONG = {
 }  # fmt: skip
 _FLAGS = ("hold", "requeue", "no-requeue")
 _SUPPORTED = (
-    *(name for name in _LONG.values() if name not in ("hold", *OF_USERS)),
+    *(name for name in _LONG.values() if name not in ("hold", *ALLOWED)),
     "export",
     "signal",
     *_FLAGS,
@@ -97,7 +97,7 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
             is_given, shown = "=" if value else "", word[:2]
         else:
             raise place.error(f"#SBATCH {word}", "is not an option")
-        if name not in _SUPPORTED and (ignored is not None or name not in OF_USERS):
+        if name not in _SUPPORTED and (ignored is not None or name not in ALLOWED):
             if not is_given and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             _unsupported(place, shown, ignored)
@@ -120,6 +120,13 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
     ignored.append(f"{place.file}:{place.line}: #SBATCH {shown}: is not supported, and ignored")
 
 
+def _time(place: _Place, shown: str, value: str) -> str:
+    try:
+        return span_text(parse_time_ms("time", value, bare="m"))
+    except OptionError as error:
+        raise place.error(shown, error.problem) from None
+
+
 def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
     shown = f"#SBATCH --{option}"
     match option:
@@ -128,10 +135,7 @@ def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
                 raise place.error(shown, f"{value!r} is not a number from 1 up; ranges and suffixes are not supported")
             return SubmitOptions(nodes=int(value)) if option == "nodes" else SubmitOptions(tasks=int(value))
         case "time":
-            try:
-                return SubmitOptions(time=span_text(parse_time_ms("time", value, bare="m")))
-            except OptionError as error:
-                raise place.error(shown, error.problem) from None
+            return SubmitOptions(time=_time(place, shown, value))
         case "hold" | "requeue" | "no-requeue":
             return SubmitOptions(hold=True) if option == "hold" else SubmitOptions(requeue=option == "requeue")
         case "dependency":
@@ -143,7 +147,7 @@ def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
             return _export(place, shown, value)
         case "job-name":
             return SubmitOptions(name=value)
-    if option in OF_USERS:
+    if option in ALLOWED:
         return SubmitOptions(batch_option=(f"{option}={value}",))
     return SubmitOptions.of({option: value})
 

@@ -26,17 +26,17 @@ WRONG_STATUS = 1
 File = Annotated[
     str,
     typer.Argument(
-        metavar="SCHEDULE", help="jobs.csv of gridweave, or a schedule of Batsim, Alea or AccaSim, or a trace (SWF)."
+        metavar="SCHEDULE", help="jobs.csv from gridweave, a schedule from Batsim, Alea or AccaSim, or a trace (SWF)."
     ),
 ]
 OfTrace = Annotated[
-    str, typer.Option("--trace", metavar="TRACE", help="The trace that it is a schedule of: a file, or a known name.")
+    str, typer.Option("--trace", metavar="TRACE", help="The trace that was scheduled: a file, or a known name.")
 ]
 Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the machine. \\[default: as the trace says]")]
 Promise = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="easy or conservative: what the schedule claims to be; then a broken promise is wrong."
+        metavar="NAME", help="Policy it claims to follow, easy or conservative; a broken promise is then an error."
     ),
 ]
 Against = Annotated[
@@ -142,9 +142,9 @@ def _print_json(
 
 
 def view(
-    folders: Annotated[list[str], typer.Argument(metavar="RESULT...", help="Folders that --out has written.")],
+    folders: Annotated[list[str], typer.Argument(metavar="RESULT...", help="Folders written by --out.")],
     out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the report to this file, and open no browser.")
+        str | None, typer.Option(metavar="FILE", help="Write the report to this file instead of opening a browser.")
     ] = None,
 ) -> None:
     """Look at a run in a browser, or at several side by side: the schedule and the metrics.

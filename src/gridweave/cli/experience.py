@@ -47,23 +47,22 @@ NodeMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of a node, e.g. '64 GB'; needed for resource fractions.")
 ]
 Site = Annotated[
-    str | None, typer.Option(metavar="NAME", help="What this site of the grid has learned; its machines differ.")
+    str | None,
+    typer.Option(metavar="NAME", help="Show what this site has learned (sites with differing machines only)."),
 ]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="WHOSE=MEAN[,DEVIATION[,RUNS]]",
-        help="In FILE.toml, or at --site: set this time. WHOSE is CLASS@RESOURCE; without RESOURCE it is work at "
-        "speed 1 on any; user:NAME is that of a user. Repeatable.",
+        help="Set a known run time, in FILE.toml or at --site. WHOSE is CLASS@RESOURCE, CLASS (work at speed 1, on any "
+        "resource) or user:NAME. Repeatable.",
     ),
 ]
 Forgets = Annotated[
     list[str] | None, typer.Option("--forget", metavar="WHOSE", help="Forget what is known of WHOSE. Repeatable.")
 ]
-Out = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write what is shown of FILE.toml, or of --site, to this file.")
-]
+Out = Annotated[str | None, typer.Option(metavar="FILE", help="Write the run times shown to this file.")]
 
 _NONE = "-"
 _MOST_NAMES = 8
@@ -128,8 +127,8 @@ def experience(
 ) -> None:
     """Show what the jobs of each user and class have used, and what to request for the next one.
 
-    Of machines that differ: show, and edit, how long jobs of each class are known to take on each resource, from a
-    file that a simulation has written or GRID.toml takes, or as a site of the grid has learned it.
+    For sites whose machines differ, show or edit the known run times of each job class on each resource: from a file,
+    written by a simulation or named in GRID.toml, or as a site has learned them.
 
     Example: gridweave experience north.journal --user anna --disk-bandwidth '200 MB/s' --node-memory '64 GB'
 
@@ -138,7 +137,7 @@ def experience(
     edit = _Edit(sets or [], forgets or [], user, job_class, out)
     files = [place for place in journals or () if place.endswith(".toml")]
     if len(files) + (site is not None) > 1 or ((files or site) and len(files) != len(journals or ())):
-        raise InputError("give journals, or one FILE.toml, or --site; not several of these at once")
+        raise InputError("give journals, one FILE.toml or --site, not several of these")
     if site is not None:
         _show_site(reach, site, edit)
     elif files:
@@ -285,7 +284,7 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
 
     found = reach.ask(work)
     if not found.learns:
-        raise InputError(f"site {site} learns no run times; a site of machines that differ does")
+        raise InputError(f"site {site} does not learn run times; only sites with differing machines do")
     _show_times(reach, found.times, edit, edit.out)
 
 
@@ -340,12 +339,14 @@ def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
     whose, is_there, numbers = text.rpartition("=")
     mean, *rest = numbers.split(",")
     if not is_there or len(rest) > 2 or not all((mean, *rest)):
-        raise OptionError(_SET, f"{text!r} is none; write CLASS@RESOURCE=MEAN or CLASS@RESOURCE=MEAN,DEVIATION,RUNS")
+        raise OptionError(
+            _SET, f"{text!r} is not a run time; write CLASS@RESOURCE=MEAN or CLASS@RESOURCE=MEAN,DEVIATION,RUNS"
+        )
     one = _whose(_SET, whose)
     before = known.get(one.key, msgspec.structs.replace(one, runs=1))
     runs = rest[1].strip() if len(rest) == 2 else str(before.runs)
     if not runs.isdecimal():
-        raise OptionError(_SET, f"{text!r}: {runs!r} is no number of runs")
+        raise OptionError(_SET, f"{text!r}: {runs!r} is not a number of runs")
     times = msgspec.structs.replace(
         before,
         mean_ms=float(parse_time_ms(_SET, mean)),
@@ -364,7 +365,7 @@ def _whose(option: str, text: str) -> KnownTimes:
     text = text.strip()
     name, _, resource = (part.strip() for part in text.removeprefix(_USER).partition("@"))
     if not name or (text.startswith(_USER) and resource):
-        raise OptionError(option, f"{text!r} names nobody; write CLASS@RESOURCE, CLASS or user:NAME")
+        raise OptionError(option, f"{text!r} names no run time; write CLASS@RESOURCE, CLASS or user:NAME")
     value = int(name) if name.isdecimal() else name
     if text.startswith(_USER):
         return KnownTimes(user=value, runs=0, mean_ms=0)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Address of the gateway. \\[default: found as docs/cli.md says]"),
+    typer.Option(metavar="URL", help="Address of the gateway. \\[default: see docs/cli.md]"),
 ]
 Here = Annotated[str | None, typer.Option("--grid", metavar="NAME", help="Use the grid of this name on this machine.")]
 Profile = Annotated[

@@ -142,7 +142,7 @@ _Policy = Annotated[
 ]
 _Hours = Annotated[
     float,
-    typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead; the jobs of the last H hours come again."),
+    typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead, replaying the arrivals of the last H hours."),
 ]
 
 
@@ -153,11 +153,11 @@ def what_if(
     nodes: _Nodes = None,
     cut: _Cut = None,
     policy: _Policy = None,
-    load: Annotated[float, typer.Option("--load", metavar="X", min=0, help="X times as many jobs come again.")] = 1.0,
+    load: Annotated[float, typer.Option("--load", metavar="X", min=0, help="Multiply the arriving jobs by X.")] = 1.0,
     hours: _Hours = 24.0,
-    nothing_comes: Annotated[bool, typer.Option("--nothing-comes", help="No more jobs come.")] = False,
+    nothing_comes: Annotated[bool, typer.Option("--nothing-comes", help="Assume that no more jobs arrive.")] = False,
 ) -> None:
-    """Ask how long jobs would wait, and how busy nodes would be, if the grid were changed; nothing really changes.
+    """Ask how long jobs would wait, and how busy nodes would be, if the grid were changed. Nothing is changed.
 
     The grid plays its queue forward from now, as it is and as it would be. Only operators may ask.
 
@@ -273,7 +273,7 @@ def give_up(
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Give up a machine that never comes back: what ran there runs again.
+    """Give up on a machine that will not come back; its jobs run again.
 
     Only a machine that is away can be given up. If it was alive after all, its jobs run twice.
 

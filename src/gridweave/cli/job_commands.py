@@ -125,7 +125,7 @@ def jobs(
         return
     if not records and not reach.as_json:
         told = all_jobs or state or outcome or is_past
-        say("there are no such jobs" + ("" if told else "; with --all also those that ended"))
+        say("no matching jobs" + ("" if told else "; add --all to include ended ones"))
         return
     reach.show(records[:most], lambda shown: print_jobs(shown, {job.job_id: job.start_ms for job in queued}))
     if most is not None and len(records) > most and not reach.as_json:
@@ -234,7 +234,7 @@ def parse_when_ms(option: str, text: str, at_ms: int) -> int:
         return max(0, at_ms - parse_time_ms(option, written))
     except OptionError:
         right = "write 2026-11-23, 2026-11-23T14:00, 14:00 (today), or 2d (ago)"
-        raise OptionError(option, f"{text!r} is not an instant; {right}") from None
+        raise OptionError(option, f"{text!r} is not a time; {right}") from None
 
 
 # -- usage
@@ -373,7 +373,7 @@ def _print_elements(record: JobRecord) -> None:
         for one in sorted(record.elements, key=lambda one: one.index)
     ]
     if not rows:
-        say("none of its elements is known to have ended; they are told when the job ends, or an attempt of it")
+        say("no element is known to have ended yet; results arrive when the job or an attempt ends")
         return
     headings = ("element", "exit code", "starts", "started", "ran for", "CPU", "memory", "bytes written")
     print_table(rows, headings=headings, left=0)
@@ -438,7 +438,7 @@ def _exit_text(rank: int, code: int | None, signal: int | None) -> str:
 
 @at_grid
 def explain(reach: Reach, job: OneJob) -> None:
-    """Say when and where a job will start, and why not sooner: the reason of each site, and what a split would gain.
+    """Explain when and where a job will start, and why not sooner: each site's reason, and what a split would gain.
 
     Example: gridweave explain 17
     """
@@ -448,11 +448,11 @@ def explain(reach: Reach, job: OneJob) -> None:
 _Job = Annotated[
     list[str] | None, typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")
 ]
-_Now = Annotated[bool, typer.Option("--now", help="Kill running jobs at once, without giving them time to end.")]
+_Now = Annotated[bool, typer.Option("--now", help="Kill running jobs at once, without giving them time to exit.")]
 _Signal = Annotated[
     str | None,
     typer.Option(
-        "--signal", "-s", metavar="SIGNAL", help="Send running jobs this signal, e.g. USR1, and do not end them."
+        "--signal", "-s", metavar="SIGNAL", help="Send running jobs this signal, e.g. USR1, instead of ending them."
     ),
 ]
 
@@ -471,7 +471,7 @@ def cancel(
 ) -> None:
     """Cancel waiting and running jobs: those named, or all that the options select.
 
-    A running job is told to end (TERM), and killed after a while; with --now it is killed at once.
+    A running job is told to exit (TERM), and killed after a while; with --now it is killed at once.
 
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
 
@@ -494,10 +494,10 @@ def cancel(
 
 @at_grid
 def requeue(reach: Reach, job: Jobs) -> None:
-    """Have running jobs save what they have done, end, and run again, here or elsewhere.
+    """Requeue running jobs: let them save their work, stop them, and run them again, here or elsewhere.
 
-    A job is sent its checkpoint signal (`gridweave submit --checkpoint-signal`) and has its time to end. Then it waits
-    as if it had been submitted now. Jobs with --no-requeue are left alone.
+    A job is sent its checkpoint signal (`gridweave submit --checkpoint-signal`) and gets time to exit. Then it goes
+    back into the queue. Jobs with --no-requeue are left alone.
 
     Example: gridweave requeue 17
     """
@@ -531,12 +531,12 @@ _DONE = {
     "release": "released",
 }
 _NOT_DONE = {
-    "cancel": "had ended, or there is",
-    "kill": "had ended, or there is",
-    "signal": "did not run, or there is",
-    "requeue": "did not run, or may not be begun anew, or there is",
-    "hold": "did not wait, or there is",
-    "release": "was not held, or there is",
+    "cancel": "already ended",
+    "kill": "already ended",
+    "signal": "not running",
+    "requeue": "not running, may not be requeued",
+    "hold": "not waiting",
+    "release": "not held",
 }
 
 
@@ -552,7 +552,8 @@ def _wish(
     """Do what is wanted of jobs that are named, or of all that a query finds, once the user has agreed."""
     if bool(texts) == (query is not None):
         raise OptionError(
-            "JOB", "name the jobs, or give --all" if not texts else "are named, and options that choose jobs as well"
+            "JOB",
+            "give job numbers or selection options, not both" if texts else "name the jobs, or give --all",
         )
 
     async def work(grid: Client) -> tuple[list[int], list[int]]:
@@ -573,9 +574,9 @@ def _wish(
         typer.echo(f"{_DONE[kind]}: {ranges_text(done)}")
     left = sorted(set(wanted) - set(done))
     if left and query is None:
-        raise InputError(f"{ranges_text(left)}: {_NOT_DONE[kind]} no such job of yours")
+        raise InputError(f"{ranges_text(left)}: {_NOT_DONE[kind]}, or not one of your jobs")
     if not wanted and not reach.as_json:
-        say("there are no such jobs")
+        say("no matching jobs")
 
 
 def _agreed(job_ids: Sequence[int]) -> None:
@@ -587,7 +588,7 @@ def _agreed(job_ids: Sequence[int]) -> None:
 
 
 _Element = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="For a packed array: only what this element has written.")
+    int | None, typer.Option(metavar="N", min=0, help="For a packed array: print only this element's output.")
 ]
 
 

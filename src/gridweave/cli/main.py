@@ -50,7 +50,7 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     _SIMULATION: (
         ("simulate", "simulate"),
-        ("coschedule", "coschedule"),
+        ("sharing", "coschedule"),
         ("simulate", "bound"),
         ("sweep", "sweep"),
         ("optimum", "optimum"),

@@ -39,18 +39,18 @@ LIMIT_S = 10.0
 
 At = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="The instant, from the beginning of the trace, such as 9d or 3600s."),
+    typer.Option(metavar="TIME", help="The instant, counted from the start of the trace, e.g. 9d or 3600s."),
 ]
 Every = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Every Nth submission at which several jobs wait, instead of one instant."),
+    typer.Option(metavar="N", help="Every Nth submission at which several jobs are waiting, instead of one instant."),
 ]
 Sizes = Annotated[
     str | None,
-    typer.Option(metavar="N,...", help="Instants at which about so many jobs wait; prints the loss by number."),
+    typer.Option(metavar="N,...", help="Queue lengths at which to solve; prints the loss for each."),
 ]
 PerSize = Annotated[
-    int, typer.Option(metavar="N", help="For --sizes: how many instants of each, spread over the trace.")
+    int, typer.Option(metavar="N", help="With --sizes: instants for each length, spread over the trace.")
 ]
 Metric = Annotated[str, typer.Option(metavar="NAME", help="What the plan minimises: artww, art, artwa, sld or sldww.")]
 Solver = Annotated[
@@ -58,8 +58,8 @@ Solver = Annotated[
     typer.Option(metavar="NAME", help="cp-sat: exact (OR-Tools). highs: the integer program of Streit, section 4.6."),
 ]
 TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="How long the solver may search at each instant.")]
-Most = Annotated[int, typer.Option(metavar="N", help="With --every: pass over instants at which more jobs wait.")]
-Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 queues are longer.")]
+Most = Annotated[int, typer.Option(metavar="N", help="With --every: skip instants with more than N waiting jobs.")]
+Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1, queues are longer.")]
 Own = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Option of dynP, which plays the trace."),
@@ -86,9 +86,9 @@ def optimum(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Find the best plan of an instant, and print what the best policy loses against it.
+    """Find the best plan at an instant, and print how much worse the best policy is.
 
-    The trace is played under dynP; the best plans are only compared.
+    The trace is played under dynP; the best plans are compared with it, not followed.
 
     Example: gridweave optimum KTH-SP2-1996-2 --nodes 100 --every 2000
     """
@@ -121,7 +121,7 @@ def _show(lines: list[OptimumLine], sizes: list[SizeLine] | None, *, as_json: bo
 
         print_json([msgspec.to_builtins(line) for line in (lines if sizes is None else sizes)])
     elif not lines:
-        say("at none of these instants several jobs wait")
+        say("at none of these instants is more than one job waiting")
     elif sizes is not None:
         _print_sizes(sizes)
     else:

@@ -15,6 +15,8 @@ from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
+    import msgspec
+
     from gridweave.scenarios.workload.reservations import Request
     from gridweave.site.disciplines.protocol import Entry, Policy
     from gridweave.site.policy import Limit, Window
@@ -85,7 +87,7 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
     base = 1024 if found.group(3) else 1000
     value = float(found.group(1)) * float(base) ** " kmgtp".index((found.group(2) or " ").lower())
     if value <= 0:
-        raise OptionError(option, f"{text!r} is nothing; more than 0")
+        raise OptionError(option, f"{text!r} must be more than 0")
     return value
 
 
@@ -254,6 +256,16 @@ def _unless(value: T, usual: T) -> T | None:
     return None if value == usual else value
 
 
+def _values(text: str, table: type[msgspec.Struct]) -> dict[str, list[object]]:
+    """Return the values of each key that a text names."""
+    if text.startswith("@"):
+        return {key: [value] for key, value in _options_in(text[1:], table).items()}
+    key, separator, written = (part.strip() for part in text.partition("="))
+    if not (separator and key and written):
+        raise OptionError("--option", f"{text!r} is not key=value, nor @FILE")
+    return {key: [_value(one.strip()) for one in written.split(",")]}
+
+
 def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
     """Return a discipline's own options, under the key of their table: one for each combination of their values.
 
@@ -268,13 +280,7 @@ def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
         raise OptionError("--option", f"is of no use: the discipline {entry.name} has no options of its own")
     values: dict[str, list[object]] = {}
     for text in texts:
-        if text.startswith("@"):
-            values |= {key: [value] for key, value in _options_in(text[1:], entry.table).items()}
-            continue
-        key, separator, written = (part.strip() for part in text.partition("="))
-        if not (separator and key and written):
-            raise OptionError("--option", f"{text!r} is not key=value, nor @FILE")
-        values[key] = [_value(one.strip()) for one in written.split(",")]
+        values |= _values(text, entry.table)
     report = FileReport("--option")
     chosen = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
     tables = [{entry.table_key: convert_table(one, entry.table, (), report)} for one in chosen]

@@ -46,7 +46,9 @@ _Out = Annotated[
 def reproduce(
     tables: _Tables = None,
     seeds: _Seeds = None,
-    full: Annotated[bool, typer.Option("--full", help=f"For {FULL}. It takes hours; run again to go on.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help=f"For {FULL}. Takes hours; if interrupted, run it again to continue.")
+    ] = False,
     out: _Out = None,
     as_json: Json = False,
 ) -> None:

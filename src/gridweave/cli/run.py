@@ -99,8 +99,7 @@ Where = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="simulation; or live, and compared with the simulation: ray, the URL of a grid, or grid, the one that all "
-        "commands find.",
+        help="simulation, or a live run compared with it: ray, a gateway URL, or grid (the one that commands find).",
     ),
 ]
 Speed = Annotated[

@@ -43,11 +43,11 @@ def fuzz(
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Search for what must never happen, in simulated worlds with bad networks and failing sites.
+    """Search for violations in simulated worlds with bad networks and failing sites.
 
     Every run checks that no job is lost or run twice, that no part of a job runs alone, that no node has two jobs, and
     that no node is reserved past its lease. The first violation ends the search with status 1, and is printed with the
-    command that shows it again.
+    command that reproduces it.
 
     Example: gridweave scenario fuzz two-sites --runs 1000 --seed 7
     """

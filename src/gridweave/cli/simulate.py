@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.arguments import Json, Needs, Nodes, Trace
-from gridweave.cli.coschedule import (
+from gridweave.cli.optimum import loss_over, print_loss
+from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
+from gridweave.cli.output import (
+    check_folder,
+    delayed_progress,
+    give_back_large_arrays,
+    interruptible,
+    print_json,
+    print_table,
+    say,
+)
+from gridweave.cli.sharing import (
     SHARING,
     SHARING_HELP,
     Cores,
@@ -22,17 +33,6 @@ from gridweave.cli.coschedule import (
     Variants,
     compare_sharing,
     side_by_side,
-)
-from gridweave.cli.optimum import loss_over, print_loss
-from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
-from gridweave.cli.output import (
-    check_folder,
-    delayed_progress,
-    give_back_large_arrays,
-    interruptible,
-    print_json,
-    print_table,
-    say,
 )
 from gridweave.errors import InputError, OptionError, check_known
 from gridweave.site.times import parse_time_ms, span_text
@@ -134,7 +134,7 @@ RunTimes = Annotated[
         metavar="MODEL",
         help="Run times: keep (those of the trace), lognormal:X (drawn around those, with a standard deviation of X "
         "times the mean), or experience:FILE.toml (drawn for each class of jobs as its [[experience]] says). Estimates "
-        "stay.",
+        "stay the same.",
     ),
 ]
 Priorities = Annotated[
@@ -146,13 +146,13 @@ Priorities = Annotated[
         "shares:PRIORITY=SHARE,... (drawn).",
     ),
 ]
-Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1 the load rises.")]
+Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1, the load rises.")]
 Cancelled = Annotated[
     bool,
     typer.Option(
         "--cancelled",
-        help="Keep jobs that were cancelled before they started (SWF: status 5): one that still waits then leaves the "
-        "queue.",
+        help="Keep jobs that were cancelled before they started (SWF: status 5); one that is still waiting at that "
+        "time leaves the queue.",
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed for the draws of omega, phi and a mix of resources.")]
@@ -160,8 +160,8 @@ ShowMatrix = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="For gang: print who has which nodes in which time slice at an instant, such as 10d; times count from the "
-        "beginning of the trace.",
+        help="For gang: print which job has which nodes in which time slice at this time, e.g. 10d; times count from "
+        "the start of the trace.",
     ),
 ]
 Save = Annotated[
@@ -171,13 +171,14 @@ Save = Annotated[
 SaveEvery = Annotated[str, typer.Option(metavar="TIME", help="How often --save and --resume save.")]
 Resume = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Go on from what --save has written, with the same trace and options."),
+    typer.Option(metavar="FILE", help="Continue from a file written by --save, with the same trace and options."),
 ]
 OptimumEvery = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="For dynp: find the best plan at every Nth submission, 10 s each, and print what the best policy loses.",
+        help="For dynp: find the best plan at every Nth submission (10 s each), and print how much worse the best "
+        "policy is.",
     ),
 ]
 Out = Annotated[
@@ -408,7 +409,7 @@ def _saved_on_interrupt(saving: Saving | None) -> Iterator[None]:
             saving.ask()
             saving.saved.wait()
             if saving.path.exists():
-                say(f"saved; go on with --resume {saving.path}")
+                say(f"saved; continue with --resume {saving.path}")
         raise
 
 
@@ -605,7 +606,7 @@ Against = Annotated[
         "GreedyPM*/per/OPT=MIN/MINVT=600.",
     ),
 ]
-BoundMethod = Annotated[str, typer.Option(metavar="NAME", help="flow, or lp: the same by a linear program, slowly.")]
+BoundMethod = Annotated[str, typer.Option(metavar="NAME", help="flow, or lp (the same by linear programming; slow).")]
 
 
 def bound(
@@ -619,14 +620,13 @@ def bound(
     seed: Seed = 1,
     as_json: Json = False,
 ) -> None:
-    """Print the least maximum stretch that any schedule of a trace can have, with run times known and unlimited memory.
+    """Print the lowest possible maximum stretch of a trace, with run times known and unlimited memory.
 
     Example: gridweave bound lublin_256.swf --nodes 256 --needs lublin --jobs 1000 --against easy,GreedyPM*/OPT=MIN
     """
     from gridweave.scenarios.results.bound import METHODS, stretch_bound
 
-    if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+    check_seed(seed)
     check_known("--method", method, METHODS)
     with named_as_typed(), delayed_progress("Reading") as report:
         names = [name.strip() for name in against.split(",") if name.strip()]
@@ -645,36 +645,23 @@ def bound(
     typer.echo(f"bound {least:,.3f}")
     if rows:
         typer.echo("")
-        print_table([_bound_row(row) for row in rows], headings=_BOUND_HEADINGS, left=1)
-
-
-_BOUND_HEADINGS = (
-    "discipline",
-    "max. stretch",
-    "from bound",
-    "underutilization",
-    "preemptions/h",
-    "migrations/h",
-    "nodes' memory moved/h",
-)
-
-
-def _bound_row(row: dict[str, object]) -> tuple[str, ...]:
-    texts = [str(row["discipline"])]
-    for name, shown in _BOUND_SHOWN.items():
-        value = row.get(name)
-        texts.append("-" if value is None else format(value, shown))
-    return tuple(texts)
+        print_table([_bound_row(row) for row in rows], headings=tuple(_BOUND_SHOWN), left=1)
 
 
 _BOUND_SHOWN = {
-    "need_max_stretch": ",.2f",
-    "degradation_from_bound": ",.2f",
-    "need_underutilization_normalized": ".1%",
-    "preemptions_per_h": ",.1f",
-    "migrations_per_h": ",.1f",
-    "moved_nodes_per_h": ",.1f",
+    "discipline": ("discipline", ""),
+    "max. stretch": ("need_max_stretch", ",.2f"),
+    "from bound": ("degradation_from_bound", ",.2f"),
+    "underutilization": ("need_underutilization_normalized", ".1%"),
+    "preemptions/h": ("preemptions_per_h", ",.1f"),
+    "migrations/h": ("migrations_per_h", ",.1f"),
+    "nodes' memory moved/h": ("moved_nodes_per_h", ",.1f"),
 }
+"""Heading to what stands below it, and how that is written."""
+
+
+def _bound_row(row: dict[str, object]) -> list[str]:
+    return ["-" if row.get(name) is None else format(row[name], text) for name, text in _BOUND_SHOWN.values()]
 
 
 def _policy_named(name: str) -> object:

@@ -100,7 +100,7 @@ _Hold = Annotated[bool | None, typer.Option("--hold/--no-hold", help="Hold the j
 _After = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="JOB[:HAS]", help="Wait until these jobs have finished (or started, ended, failed). Repeatable."
+        metavar="JOB[:STATE]", help="Wait until these jobs have finished (or started, ended, failed). Repeatable."
     ),
 ]
 _Array = Annotated[
@@ -116,7 +116,10 @@ _Pack = Annotated[
 _PackSize = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, max=10_000, help="With --pack: number of elements in one job. \\[default: by the nodes]"
+        metavar="N",
+        min=1,
+        max=10_000,
+        help="With --pack: number of elements in one job. \\[default: depends on the nodes]",
     ),
 ]
 _Ranks = Annotated[
@@ -135,24 +138,27 @@ _CheckpointSignal = Annotated[
     typer.Option(
         "--checkpoint-signal",
         metavar="SIGNAL[@SECONDS]",
-        help="Signal at which the job saves its work and ends, and how long it has for that. It goes on from there.",
+        help="Signal that tells the job to save its work and exit, and the seconds it gets. It resumes from there.",
     ),
 ]
 _CpuNeed = Annotated[
     float | None,
     typer.Option(
-        "--cpu-need", metavar="X", help="Part of a node's CPU with which a task runs at full speed, e.g. 0.25."
+        "--cpu-need",
+        metavar="X",
+        help="Fraction of a node's CPU that a task needs to run at full speed, e.g. 0.25.",
     ),
 ]
 _MemoryNeed = Annotated[
     float | None,
-    typer.Option("--memory-need", metavar="X", help="Part of a node's memory that a task needs, e.g. 0.1."),
+    typer.Option("--memory-need", metavar="X", help="Fraction of a node's memory that a task needs, e.g. 0.1."),
 ]
 _TaskGroup = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GROUP",
-        help="Tasks that are alike, where others differ (tasks=4,cpu=0.25,memory=0.1). Repeatable, lowest ranks first.",
+        help="Group of identical tasks, if a job's tasks differ (tasks=4,cpu=0.25,memory=0.1). Repeatable, lowest "
+        "ranks first.",
     ),
 ]
 _Priority = Annotated[float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")]
@@ -167,15 +173,15 @@ _BatchOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="Option for the batch system of a site that passes it on (constraint=fast). Repeatable.",
+        help="Option to pass on to the site's batch system, e.g. constraint=fast. Repeatable.",
     ),
 ]
 _Form = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FORM",
-        help="Form in which the job can run on machines that differ (width=4,on=x86,speed=3), with its own command "
-        "after a colon if it has one. Repeatable.",
+        help="A form in which the job can run, if machines differ (width=4,on=x86,speed=3); add its own command after "
+        "a colon. Repeatable.",
     ),
 ]
 _Key = Annotated[
@@ -231,8 +237,8 @@ def submit(
 ) -> None:
     """Submit a job: a command on the machines, or a script from this computer; or several scripts, a job for each.
 
-    Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid of
-    `gridweave up` the job works in the folder where you stand.
+    Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid
+    that `gridweave up` has started, the job works in your current folder.
 
     Example: gridweave submit -n 4 -t 10m -- ./solver input
 
@@ -271,7 +277,7 @@ def _submit(ctx: typer.Context, command: list[str], wait: bool, ignore_unsupport
             _tell(jobs, wanted, arrays, reach.as_json)
         if not (grid.connection.shares_folders or any(options.chdir for options, _ in parts) or reach.as_json):
             what = "the job works in a folder of its own" if len(jobs) == 1 else "each job works in a folder of its own"
-            say(f"{what}: the machines do not share the one here; --chdir names one of theirs")
+            say(f"{what}: the machines cannot see this folder; use --chdir to name one of theirs")
         if wait:
             await _wait(jobs, reach.as_json)
 
@@ -364,7 +370,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
     try:
         records: list[JobRecord] = await asyncio.gather(*(job.done() for job in jobs))
     except asyncio.CancelledError:  # Ctrl-C
-        say(f"the jobs go on; end them with: gridweave cancel {ranges_text(job.id for job in jobs)}")
+        say(f"the jobs keep running; cancel them with: gridweave cancel {ranges_text(job.id for job in jobs)}")
         raise
     if as_json:
         print_json([plain(record) for record in records])
@@ -380,7 +386,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
         if error.stderr_tail:
             say(error.stderr_tail.rstrip())
         if len(bad) > 1:
-            say(f"{len(bad):,} of {len(jobs):,} jobs did not end well: {ranges_text(job.id for job in bad)}")
+            say(f"{len(bad):,} of {len(jobs):,} jobs failed: {ranges_text(job.id for job in bad)}")
         raise
 
 

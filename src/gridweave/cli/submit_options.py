@@ -196,7 +196,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     export_all: bool = False
     chdir: str | None = None
     hold: bool | None = None
-    after: tuple[str, ...] = ()  # ``JOB`` or ``JOB:HAS``
+    after: tuple[str, ...] = ()  # ``JOB`` or ``JOB:STATE``
     array: str | None = None
     pack: bool = False  # whether many elements of the array run in one job
     pack_size: int | None = None
@@ -435,7 +435,7 @@ def _values(option: str, text: str, kinds: _Kinds, right: str) -> dict[str, Any]
         try:
             found[name] = kinds[name](value)
         except ValueError:
-            raise OptionError(option, f"{text!r}: {value!r} is no {name}; {right}") from None
+            raise OptionError(option, f"{text!r}: {value!r} is not valid for {name}; {right}") from None
     return found
 
 
@@ -538,6 +538,14 @@ def _environment(options: SubmitOptions) -> dict[str, str]:
 # -- arrays, and what comes before
 
 
+def _indexes(part: str) -> range:
+    """Return what ``1-9:4`` stands for; nothing if it is no such text."""
+    span = _SPAN.fullmatch(part)
+    if span is None or (span[3] and int(span[3]) < 1):
+        return range(0)
+    return range(int(span[1]), int(span[2] or span[1]) + 1, int(span[3] or 1))
+
+
 def parse_array(text: str) -> tuple[list[int], int]:
     """Return the indexes of an array, ascending, and how many of its jobs may be under way at once (0: all).
 
@@ -552,15 +560,12 @@ def parse_array(text: str) -> tuple[list[int], int]:
         raise OptionError("--array", f"{text!r} is not an array; {right}")
     found: set[int] = set()
     for part in match[1].split(","):
-        span = _SPAN.fullmatch(part)
-        first = int(span[1]) if span else 1
-        last = int(span[2]) if span and span[2] else first
-        step = int(span[3]) if span and span[3] else 1
-        if span is None or last < first or step < 1:
+        indexes = _indexes(part)
+        if not indexes:
             raise OptionError("--array", f"{part!r} of {text!r} are not indexes; {right}")
-        if len(found) + (last - first) // step >= MOST_IN_ARRAY:
+        if len(found) + len(indexes) > MOST_IN_ARRAY:
             raise OptionError("--array", f"{text!r} has too many jobs; at most {MOST_IN_ARRAY:,}")
-        found.update(range(first, last + 1, step))
+        found.update(indexes)
     if match[2] is not None and int(match[2]) < 1:
         raise OptionError("--array", f"{text!r} lets no job run; give at least %1, or leave it out")
     return sorted(found), int(match[2] or 0)
@@ -593,7 +598,7 @@ def parse_after(text: str) -> tuple[str, Literal["started", "ended", "finished",
     jobs, _, has = text.strip().partition(":")
     has = has or "finished"
     if not jobs or has not in HAS:
-        raise OptionError("--after", f"{text!r}: write JOB or JOB:HAS, with HAS one of {', '.join(HAS)}")
+        raise OptionError("--after", f"{text!r}: write JOB or JOB:STATE, with STATE one of {', '.join(HAS)}")
     return jobs, has  # type: ignore[return-value]
 
 

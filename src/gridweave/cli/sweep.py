@@ -60,7 +60,7 @@ def sweep(
     over: Annotated[str | None, typer.Option(metavar="KEY", help="Varied key for the x axis of the plots.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run every combination of varied keys with every seed, in parallel; runs that are finished are not repeated.
+    """Run every combination of varied keys with every seed, in parallel; finished runs are not repeated.
 
     Example: gridweave sweep two-sites --vary p=0,0.1,0.3 --vary grid.mode=multi-site,adaptive --seeds 10
     """
@@ -136,7 +136,7 @@ def _run(plan: SweepPlan, folder: Path, address: str | None, workers: int | None
     except KeyboardInterrupt:
         store = FinishedRuns(folder)
         kept = sum(store.find(run) is not None for run in plan.runs)
-        say(f"{kept:,} of {len(plan.runs):,} runs are kept in {folder}; the same command goes on from there")
+        say(f"{kept:,} of {len(plan.runs):,} runs are kept in {folder}; run the same command to continue")
         raise
 
 

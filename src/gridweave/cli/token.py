@@ -64,7 +64,7 @@ _MaxPriority = Annotated[float | None, typer.Option(metavar="N", help="Only for 
 
 @app.command("create")
 def create(
-    user: Annotated[str, typer.Argument(metavar="USER", help="User that the token speaks for.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="User that the token acts for.")],
     scope: _Scope = "read,submit,cancel",
     valid: _Valid = "90d",
     sites: _Sites = "",
@@ -106,7 +106,7 @@ def short(
 ) -> None:
     """Ask the gateway for a token of your own for a short time, e.g. for a job that submits jobs, and print it.
 
-    It has the limits of the token that you ask with, ends with it at the latest, and is revoked with it.
+    It has the limits of the token that you ask with, expires no later than it does, and is revoked with it.
 
     Example: GRIDWEAVE_TOKEN=$(gridweave token short --valid 2h) gridweave submit -e GRIDWEAVE_TOKEN -- ./driver.sh
     """
@@ -164,7 +164,7 @@ def audit(
     tokens: Place = None,
     here: Here = None,
 ) -> None:
-    """Check that no line of an audit log was changed or taken out, from its oldest file on.
+    """Check that no line of an audit log was changed or removed, from its oldest file on.
 
     Example: gridweave token audit /var/lib/gridweave/audit.log
     """

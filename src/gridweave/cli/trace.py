@@ -60,7 +60,7 @@ def info(file: Trace, nodes: Nodes = None, as_json: Json = False, plot: _Plot = 
 
 _Source = Annotated[
     str | None,
-    typer.Option("--from", metavar="sacct", help="TRACE is what `sacct --parsable2` of Slurm has printed."),
+    typer.Option("--from", metavar="sacct", help="TRACE is the output of Slurm's `sacct --parsable2`."),
 ]
 _Cancelled = Annotated[
     bool, typer.Option("--cancelled", help="Keep jobs that were cancelled before they started (SWF: status 5).")
@@ -87,6 +87,10 @@ def convert(
         return
     if source != "sacct":
         raise OptionError("--from", f"{source!r} is not known; sacct, or leave it out")
+    _convert_accounting(file, out, nodes, to, as_json=as_json)
+
+
+def _convert_accounting(file: str, out: str, nodes: int | None, to: str | None, *, as_json: bool) -> None:
     from gridweave.scenarios.traces.sacct import read_sacct, states_of, write_states
 
     with named_as_typed():
@@ -103,24 +107,24 @@ _File = Annotated[
     str,
     typer.Argument(
         metavar="LOG",
-        help="What `sacctmgr --parsable2 show event` of Slurm has printed, or failure data of Los Alamos.",
+        help="Output of Slurm's `sacctmgr --parsable2 show event`, or failure data of Los Alamos.",
     ),
 ]
 _Start = Annotated[
     str | None, typer.Option("--start", metavar="DATE", help="Time 0, e.g. 2005-06-01T00:00 on the clock of LOG.")
 ]
-_System = Annotated[str | None, typer.Option("--system", metavar="N", help="Which system of the data of Los Alamos.")]
+_System = Annotated[str | None, typer.Option("--system", metavar="N", help="Which system in the Los Alamos data.")]
 
 
 @app.command()
 def outages(
     file: _File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="File to write, for `simulate --node-events` (.csv).")],
-    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Time 0 is that of this trace.")] = None,
+    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="Take time 0 from this trace.")] = None,
     start: _Start = None,
     system: _System = None,
 ) -> None:
-    """Read when nodes were down, for `gridweave simulate --node-events`.
+    """Extract node outages from a log, for `gridweave simulate --node-events`.
 
     Example: gridweave trace outages events.txt nodes.csv --trace log.swf
     """
@@ -140,7 +144,7 @@ def outages(
 def _time_0(trace: str | None, start: str | None) -> int:
     """Return time 0 in seconds since 1970, of a trace or as a date; exactly one of both is given."""
     if (trace is None) == (start is None):
-        raise OptionError("--start", "or --trace is needed, and not both: the instant that is time 0")
+        raise OptionError("--start", "or --trace must say when time 0 is; give one of them")
     if trace is not None:
         workload, _ = _load(trace, None)
         if workload.start_unix_s is None:

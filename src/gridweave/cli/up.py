@@ -55,7 +55,7 @@ def up(
 ) -> None:
     """Start a whole grid on this machine: a local Ray, the sites, the meta-scheduler and the gateway.
 
-    Parts that already run are left alone, and missing ones are started. Earlier jobs are still known.
+    Parts that already run are left alone, and missing ones are started. Earlier jobs are remembered.
 
     Example: gridweave up
 
@@ -111,7 +111,7 @@ _KeepJobs = Annotated[
 def down(name: Name = None, keep_jobs: _KeepJobs = False, as_json: Json = False) -> None:
     """Stop what `gridweave up` started, and nothing else.
 
-    Running jobs are stopped. They run again after the next `up`, and so do waiting ones.
+    Running jobs are stopped, and run again after the next `up`; waiting jobs go on waiting.
 
     Example: gridweave down --keep-jobs
     """
@@ -180,7 +180,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
         raise OptionError("--fresh", f"the grid {name!r} runs; run `gridweave down` first")
     count = open_jobs(Path(last.folder))
     if count and not yes:
-        raise OptionError("--fresh", f"would forget {counted(count, 'open job')}; give --yes as well to do so")
+        raise OptionError("--fresh", f"would forget {counted(count, 'open job')}; add --yes to do so")
     begin_anew(name)
 
 
@@ -262,9 +262,9 @@ def _print_next(state: LocalGridState) -> None:
 
         token = state_folder(state.name) / TOKEN
         if state.name != "default":
-            typer.echo(f"Commands ask it with --grid {state.name}, or: export GRIDWEAVE_GRID={state.name}")
+            typer.echo(f"Reach it with --grid {state.name}, or: export GRIDWEAVE_GRID={state.name}")
         if state.tokens:
-            typer.echo(f"Your token is in {token}; commands of yours find it by themselves.")
+            typer.echo(f"Your token is in {token}; your commands find it automatically.")
         else:
             typer.echo("There are no tokens: everybody on this machine may do everything.")
         typer.echo("\nWhat next:")
@@ -272,14 +272,12 @@ def _print_next(state: LocalGridState) -> None:
         typer.echo("  gridweave submit -n 4 -t 10m -- hostname    submit a job")
         typer.echo("  gridweave jobs                              what became of it")
         typer.echo("  gridweave watch                             see the sites at work")
-    typer.echo(f"  gridweave status{named}".ljust(46) + "whether all is well")
-    typer.echo(
-        f"  gridweave down{named}".ljust(46) + "stop it; jobs that were submitted are known again after the next up"
-    )
+    typer.echo(f"  gridweave status{named}".ljust(46) + "whether it is healthy")
+    typer.echo(f"  gridweave down{named}".ljust(46) + "stop it; submitted jobs are still there after the next up")
 
 
 def status(name: Name = None, as_json: Json = False) -> None:
-    """Show whether the grid on this machine is well; exits with status 3 if a part of it is missing.
+    """Show whether the grid on this machine is healthy; exits with status 3 if a part of it is missing.
 
     Example: gridweave status --json
     """
@@ -313,7 +311,7 @@ def _status_plain(found: LocalStatus) -> dict[str, Any]:
 def _word(found: LocalStatus) -> str:
     """Return in short how a grid is."""
     if found.well:
-        return "is well"
+        return "is healthy"
     missing = [part.name for part in found.parts if not part.well]
     if missing == ["gateway"]:
         return "has no gateway; its sites run on"

@@ -34,10 +34,10 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print one screen and exit.")] = False,
     every: Annotated[str, typer.Option(metavar="TIME", help="How often to refresh sites and queue.")] = "1s",
 ) -> None:
-    """Watch the grid at work: its sites, what runs (whose, where, how much longer at most), the queue, and events.
+    """Watch the grid at work: its sites, running jobs (user, site, time left), the queue, and events.
 
-    Keys: s changes the order, r reverses it, / shows only jobs that match what you type, Esc all again, j and k (or the
-    arrows) scroll, q or Ctrl-C quits. If the output is not a terminal, it prints one screen.
+    Keys: s changes the order, r reverses it, / shows only jobs that match what you type, Esc shows all again, j and k
+    (or the arrows) scroll, q or Ctrl-C quits. If the output is not a terminal, it prints one screen.
 
     Example: gridweave watch
     """

@@ -94,7 +94,7 @@ async def test_schemathesis_finds_nothing(tmp_path: Path, choice: str) -> None:
             "--header",
             f"Authorization: Bearer {token}",
             "--max-examples",
-            "20",
+            "5",
             "--phases",
             "examples,coverage,fuzzing",
             "--suppress-health-check",

@@ -86,7 +86,7 @@ export function Used({ record }) {
   return html`<section class="card"><h2>What it ${isOver ? "used" : "uses"}</h2>
     ${isOver && html`<dl class="facts">${rows.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`}
     ${usage?.pieces.length > 0 ? html`<${OverTime} usage=${usage} />` : html`<p class="hint">Nothing is known of it over time.</p>`}
-    ${codes.length > 0 && html`<p>Ranks that did not end well: ${codes.map(([rank, code, signal]) =>
+    ${codes.length > 0 && html`<p>Ranks that failed: ${codes.map(([rank, code, signal]) =>
       `rank ${rank} ${signal === null ? `with exit code ${code}` : `by signal ${signal}`}`).join(", ")}.</p>`}
   </section>`;
 }

@@ -1,4 +1,7 @@
-"""``gridweave simulate --discipline lomarc``: a site whose nodes jobs share, under several variants side by side."""
+"""``gridweave simulate --discipline lomarc``: a site whose nodes jobs share, under several variants side by side.
+
+``gridweave coschedule`` is its older name.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from gridweave.cli.output import Report, check_folder, delayed_progress, interru
 from gridweave.errors import InputError, OptionError, not_known
 
 if TYPE_CHECKING:
+    from gridweave.scenarios.results.metrics import SharedMetrics
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
     from gridweave.site.disciplines.sharing.policy import NodeKind, SharingPolicy
     from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 SHARING = "lomarc"
-SHARING_HELP = "lomarc: jobs share nodes; what that brings is compared for several --variants."
+SHARING_HELP = "lomarc: jobs share nodes; several --variants are compared."
 
 Resources = Annotated[
     str,
@@ -73,11 +77,11 @@ def coschedule(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Run gridweave simulate --discipline lomarc under its older name.
+    """Do as gridweave simulate --discipline lomarc, whose older name this is.
 
     Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
     """
-    say("gridweave coschedule is now gridweave simulate --discipline lomarc; both take the same options")
+    say("gridweave coschedule is now gridweave simulate --discipline lomarc, which takes all of these options")
     options = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
     compare_sharing(trace, nodes, options, backfill, seed, out, as_json=as_json)
 
@@ -200,33 +204,22 @@ def _sites(
 
 
 def _print(results: list[SimulationResult]) -> None:
-    headings = (
-        "variant",
-        "response [s]",
-        "relative",
-        "slowdown",
-        "shared starts",
-        "UTIL",
-        "efficiency",
-        "makespan [h]",
-    )
-    rows = []
-    for result in results:
-        figures = result.sharing_metrics()
-        rows.append(
-            (
-                result.label,
-                f"{figures.art_ms / 1000:,.0f}",
-                f"{figures.relative_response:,.2f}",
-                f"{figures.mean_slowdown:.3f}",
-                f"{figures.shared_starts:,}",
-                f"{figures.util:.2%}",
-                f"{figures.efficiency:.2%}",
-                f"{figures.makespan_ms / 3_600_000:,.1f}",
-            )
-        )
-    schedule = results[0]
-    print_table(rows, headings=headings, title=f"{schedule.workload.name} on {schedule.nodes:,} nodes", left=1)
+    rows = [(result.label, *_figures(result.sharing_metrics()).values()) for result in results]
+    headings = ("variant", *_figures(results[0].sharing_metrics()))
+    title = f"{results[0].workload.name} on {results[0].nodes:,} nodes"
+    print_table(rows, headings=headings, title=title, left=1)
+
+
+def _figures(found: SharedMetrics) -> dict[str, str]:
+    return {
+        "response [s]": f"{found.art_ms / 1000:,.0f}",
+        "relative": f"{found.relative_response:,.2f}",
+        "slowdown": f"{found.mean_slowdown:.3f}",
+        "shared starts": f"{found.shared_starts:,}",
+        "UTIL": f"{found.util:.2%}",
+        "efficiency": f"{found.efficiency:.2%}",
+        "makespan [h]": f"{found.makespan_ms / 3_600_000:,.1f}",
+    }
 
 
 def _as_json(result: SimulationResult) -> dict[str, object]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from gridweave.cli import sharing
 from gridweave.cli.main import app
+from gridweave.cli.simulate import simulate
 from gridweave.errors import GridweaveError
 
 
@@ -32,6 +35,12 @@ def refusal(*arguments: object) -> str:
     error = coschedule(*arguments).exception
     assert isinstance(error, GridweaveError)
     return str(error)
+
+
+def test_simulate_takes_all_options_of_its_older_name() -> None:
+    """Every option of coschedule is one of simulate, with the same default, as the remark says."""
+    older, today = inspect.signature(sharing.coschedule).parameters, inspect.signature(simulate).parameters
+    assert {name: one.default for name, one in older.items()} == {name: today[name].default for name in older}
 
 
 def test_variants_are_compared_in_one_table(jobs: Path) -> None:
