@@ -10,7 +10,7 @@ demo: $(VENV)/installed-live
 	PATH="$(abspath $(BIN)):$$PATH" examples/demo.sh out/demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 # The failure drills, against a grid in containers: needs a Docker engine, and root (docs/compose.md).
 test-compose: $(VENV)/installed-dev

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -45,15 +45,31 @@ class Window:
 
 
 @contextlib.asynccontextmanager
-async def browsing(**settings: Any) -> AsyncIterator[Window]:
-    """Yield a window of a new browser; `settings` are those of its context (viewport, color_scheme)."""
+async def a_browser() -> AsyncIterator[Browser]:
+    """Yield a browser, which takes seconds to start; its windows know nothing of each other."""
     # Chromium's sandbox does not work as root, and tests of the launcher run as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
-        context.set_default_timeout(_TIMEOUT_MS)
         try:
-            yield Window(await context.new_page())
+            yield browser
         finally:
             await browser.close()
+
+
+@contextlib.asynccontextmanager
+async def window_of(browser: Browser, **settings: Any) -> AsyncIterator[Window]:
+    """Yield a window of a browser; `settings` are those of its context (viewport, color_scheme)."""
+    context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+    context.set_default_timeout(_TIMEOUT_MS)
+    try:
+        yield Window(await context.new_page())
+    finally:
+        await context.close()
+
+
+@contextlib.asynccontextmanager
+async def browsing(**settings: Any) -> AsyncIterator[Window]:
+    """Yield a window of a browser of its own."""
+    async with a_browser() as browser, window_of(browser, **settings) as window:
+        yield window

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,6 +20,8 @@ from reference.ordering import ORDERS
 if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
+
+T = TypeVar("T")
 
 HOUR = DAY // 24
 WEIGHTS = (0.5, 1.0, 1.0, 2.0, 3.0)
@@ -40,6 +42,41 @@ def assert_alike(got: SimulationResult, want: Any) -> None:
     assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
     assert {job_id: tuple(got.fragments_of(row)) for job_id, row in ran.items()} == want.fragments
     assert {job_id for job_id, _ in got.refused} == set(want.refused)
+
+
+class Dice:
+    """Small numbers read from the bytes of one draw, one byte each.
+
+    Hypothesis takes longer over a number than over a hundred bytes, and shrinks each byte as it does a number. A drawn
+    byte stands for the same number whatever else is drawn, so a workload can be cut short.
+    """
+
+    def __init__(self, draw: st.DrawFn, count: int) -> None:
+        self._bytes = iter(draw(st.binary(min_size=count, max_size=count)))
+
+    def number(self, first: int, last: int) -> int:
+        """Return a number from the first to the last, at most 256 of them."""
+        assert 0 <= last - first < 256
+        return first + next(self._bytes) % (last - first + 1)
+
+    def pick(self, values: Sequence[T]) -> T:
+        """Return one of the values."""
+        return values[self.number(0, len(values) - 1)]
+
+    def chance(self) -> bool:
+        """Return yes or no."""
+        return self.pick((False, True))
+
+    def ids(self, count: int, among: int) -> list[int]:
+        """Return the numbers from 1 in any order, of as many as there may be."""
+        keys = [self.number(0, 255) for _ in range(among)]
+        return sorted(range(1, count + 1), key=lambda job_id: keys[job_id - 1])
+
+    def times(self, *, perfect: bool) -> tuple[int, int]:
+        """Return an estimate and a run time, which is often the estimate and may be beyond it."""
+        estimate, exact = self.number(1, 12), self.chance()
+        run = self.number(1, estimate + 2)
+        return estimate, estimate if perfect or not exact else run
 
 
 @st.composite
@@ -65,25 +102,23 @@ def cases(
     -------
     Case
     """
-    nodes = draw(st.integers(1, max_nodes))
-    count = draw(st.integers(1, max_jobs))
-    ids = draw(st.permutations(range(1, count + 1)))
+    dice = Dice(draw, 2 + 9 * max_jobs)
+    nodes = dice.number(1, max_nodes)
     jobs = []
     submit = 0
-    for job_id in ids:
-        submit += draw(st.integers(0, 4)) * tick
-        estimate = draw(st.integers(1, 12))
-        run = estimate if perfect else draw(st.one_of(st.just(estimate), st.integers(1, estimate + 2)))
+    for job_id in dice.ids(dice.number(1, max_jobs), max_jobs):
+        submit += dice.number(0, 4) * tick
+        estimate, run = dice.times(perfect=perfect)
         jobs.append(
             Job(
                 job_id,
                 submit,
-                width=draw(st.integers(1, nodes + too_wide)),
+                width=dice.number(1, nodes + too_wide),
                 estimate=estimate * tick,
                 run=run * tick,
-                weight=draw(st.sampled_from(WEIGHTS)),
-                priority=draw(st.integers(-1, 2)),
-                user=draw(st.sampled_from(USERS)),
+                weight=dice.pick(WEIGHTS),
+                priority=dice.number(-1, 2),
+                user=dice.pick(USERS),
             )
         )
     return Case(nodes, jobs)
@@ -94,44 +129,48 @@ def queue_options(
     draw: st.DrawFn, backfills: Sequence[str] = ("none", "easy", "conservative", "slack")
 ) -> dict[str, Any]:
     """Draw keyword arguments of `reference.simulation.simulate` for a queue with one of the backfillings given."""
+    dice = Dice(draw, 5)
     return {
         "discipline": "queue",
-        "order": draw(st.sampled_from(ORDERS)),
-        "backfill": draw(st.sampled_from(backfills)),
-        "choice": draw(st.sampled_from(("first-fit", "best-fit"))),
-        "slack": draw(st.sampled_from((0.0, 0.1, 0.29, 0.5, 1.0, 2.5))),
-        "aging_ms": draw(st.sampled_from((0.0, 1.0, 3.0, math.inf))),
+        "order": dice.pick(ORDERS),
+        "backfill": dice.pick(backfills),
+        "choice": dice.pick(("first-fit", "best-fit")),
+        "slack": dice.pick((0.0, 0.1, 0.29, 0.5, 1.0, 2.5)),
+        "aging_ms": dice.pick((0.0, 1.0, 3.0, math.inf)),
     }
 
 
 @st.composite
 def planning_options(draw: st.DrawFn, backfills: Sequence[str] = ("none", "easy")) -> dict[str, Any]:
     """Draw keyword arguments of `reference.simulation.simulate` for a planning site, without reservations or limits."""
+    dice = Dice(draw, 3)
     return {
         "discipline": "planning",
-        "order": draw(st.sampled_from(ORDERS)),
-        "backfill": draw(st.sampled_from(backfills)),
-        "aging_ms": draw(st.sampled_from((0.0, 1.0, 3.0, math.inf))),
+        "order": dice.pick(ORDERS),
+        "backfill": dice.pick(backfills),
+        "aging_ms": dice.pick((0.0, 1.0, 3.0, math.inf)),
     }
 
 
-def cancellation_lists(jobs: Sequence[Job], *, tick: int = 1) -> st.SearchStrategy[list[tuple[int, int]]]:
-    """Return a strategy for cancellations: before, at and after submissions, of jobs waiting, running and gone."""
+@st.composite
+def cancellation_lists(draw: st.DrawFn, jobs: Sequence[Job], *, tick: int = 1) -> list[tuple[int, int]]:
+    """Draw cancellations: before, at and after submissions, of jobs waiting, running and gone."""
+    dice = Dice(draw, 11)
     last = max(job.submit for job in jobs) // tick + 15
-    instants = st.integers(0, last).map(lambda instant: instant * tick)
-    return st.lists(st.tuples(instants, st.sampled_from([job.id for job in jobs])), max_size=5)
+    return [(dice.number(0, last) * tick, dice.pick(jobs).id) for _ in range(dice.number(0, 5))]
 
 
 @st.composite
 def reservation_lists(draw: st.DrawFn, case: Case, *, tick: int = 1, max_size: int = 4) -> list[Reservation]:
     """Draw requests for reservations, some in the past, some wider than the machine."""
+    dice = Dice(draw, 1 + 6 * max_size)
     last = max(job.submit for job in case.jobs) // tick + 10
     requests = []
-    for number in range(draw(st.integers(0, max_size))):
-        request = draw(st.one_of(st.integers(0, last), st.sampled_from([job.submit // tick for job in case.jobs])))
-        start = max(0, request + draw(st.integers(-2, 20)))
-        length, width = draw(st.integers(1, 10)), draw(st.integers(1, case.nodes + 1))
-        place = draw(st.one_of(st.none(), st.integers(0, 3)))
+    for number in range(dice.number(0, max_size)):
+        request = dice.number(0, last) if dice.chance() else dice.pick(case.jobs).submit // tick
+        start = max(0, request + dice.number(-2, 20))
+        length, width = dice.number(1, 10), dice.number(1, case.nodes + 1)
+        place = dice.pick((None, None, None, None, 0, 1, 2, 3))
         requests.append(Reservation(number, request * tick, start * tick, length * tick, width, place))
     return requests
 
@@ -139,23 +178,23 @@ def reservation_lists(draw: st.DrawFn, case: Case, *, tick: int = 1, max_size: i
 @st.composite
 def limit_lists(draw: st.DrawFn, nodes: int, *, tick: int = HOUR, max_size: int = 3) -> list[Limit]:
     """Draw limits of both kinds; the windows begin and end on full hours."""
+    dice = Dice(draw, 1 + 7 * max_size)
     limits = []
-    for _ in range(draw(st.integers(0, max_size))):
+    for _ in range(dice.number(0, max_size)):
         whom: dict[str, Any] = {
-            "wider_than": draw(st.integers(0, nodes - 1)),
-            "longer_than_ms": draw(st.integers(0, 8)) * tick,
-            "user": draw(st.sampled_from(USERS)),
+            "wider_than": dice.number(0, nodes - 1),
+            "longer_than_ms": dice.number(0, 8) * tick,
+            "user": dice.pick(USERS),
         }
-        kind = draw(st.sampled_from(("window", "max_nodes", "max_jobs")))
+        kind = dice.pick(("window", "max_nodes", "max_jobs"))
         if kind == "window":
-            days = frozenset(draw(st.sets(st.integers(0, 6), max_size=7)))
-            limits.append(
-                Limit(**whom, window=Window(days, draw(st.integers(0, 23)) * HOUR, draw(st.integers(0, 24)) * HOUR))
-            )
+            picked = dice.number(0, 127)
+            days = frozenset(day for day in range(7) if picked >> day & 1)
+            limits.append(Limit(**whom, window=Window(days, dice.number(0, 23) * HOUR, dice.number(0, 24) * HOUR)))
         elif kind == "max_nodes":
-            limits.append(Limit(**whom, max_nodes=draw(st.integers(0, nodes))))
+            limits.append(Limit(**whom, max_nodes=dice.number(0, nodes)))
         else:
-            limits.append(Limit(**whom, max_jobs=draw(st.integers(0, 3))))
+            limits.append(Limit(**whom, max_jobs=dice.number(0, 3)))
     return limits
 
 
@@ -302,20 +341,21 @@ def grid_cases(
     -------
     GridCase
     """
-    nodes = tuple(draw(st.lists(st.integers(1, max_nodes), min_size=1, max_size=max_sites)))
+    dice = Dice(draw, 2 + max_sites + 10 * max_jobs)
+    places = dice.number(1, max_sites)
+    nodes = tuple([dice.number(1, max_nodes) for _ in range(max_sites)][:places])
     widest = (max(nodes) if for_one_site else sum(nodes)) + too_wide
-    ids = draw(st.permutations(range(1, draw(st.integers(1, max_jobs)) + 1)))
-    jobs = []
+    ids = dice.ids(dice.number(1, max_jobs), max_jobs)
+    jobs, home, draws, sensitivity = [], {}, {}, {}
     submit = 0
     for job_id in ids:
-        submit += draw(st.integers(0, 3)) * tick
-        estimate = draw(st.integers(1, 12))
-        run = estimate if perfect else draw(st.one_of(st.just(estimate), st.integers(1, estimate + 2)))
-        width = draw(st.one_of(st.integers(1, min(max(nodes), widest)), st.integers(1, widest)))
+        submit += dice.number(0, 3) * tick
+        estimate, run = dice.times(perfect=perfect)
+        width = dice.number(1, min(max(nodes), widest) if dice.chance() else widest)
         jobs.append(Job(job_id, submit, width, estimate * tick, run * tick))
-    home = {job_id: draw(st.integers(0, len(nodes) - 1)) for job_id in ids}
-    draws = {job_id: draw(st.integers(0, 63)) / 64 for job_id in ids}
-    sensitivity = {job_id: draw(st.sampled_from((1.0, 1.0, 0.0, 0.5, 2.0))) for job_id in ids}
+        home[job_id] = dice.number(0, places - 1)
+        draws[job_id] = dice.number(0, 63) / 64
+        sensitivity[job_id] = dice.pick((1.0, 1.0, 0.0, 0.5, 2.0))
     return GridCase(nodes, jobs, home, draws, sensitivity)
 
 
@@ -333,18 +373,31 @@ def grid_options(
 
     With ``limited`` there may be a lower bound and a table of fragments. ``heads``: what the head may reserve.
     """
-    overheads = st.sampled_from((0.0, 0.1, 0.29, 0.3, 0.5, 1.0, 3.0))
-    tables = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 4)), max_size=3, unique_by=lambda row: row[0])
-    return {
-        "mode": draw(st.sampled_from(modes)),
-        "order": draw(st.sampled_from(orders)),
-        "backfill": draw(st.sampled_from(backfills)),
-        "selection": draw(st.sampled_from(SELECTIONS)),
-        "overhead": draw(overheads | st.lists(overheads, min_size=1, max_size=4).map(tuple)),
-        "lower_bound": draw(st.sampled_from((0, 0, 2, 5))) if limited else 0,
-        "max_fragments": draw(st.one_of(st.none(), tables.map(sorted))) if limited else None,
-        **({"head_reservation": draw(st.sampled_from(heads))} if heads else {}),
+    dice = Dice(draw, 24)
+    options: dict[str, Any] = {
+        "mode": dice.pick(modes),
+        "order": dice.pick(orders),
+        "backfill": dice.pick(backfills),
+        "selection": dice.pick(SELECTIONS),
+        "overhead": _overhead(dice),
+        "lower_bound": dice.pick((0, 0, 2, 5)) if limited else 0,
+        "max_fragments": _max_fragments(dice) if limited else None,
     }
+    return options | ({"head_reservation": dice.pick(heads)} if heads else {})
+
+
+def _overhead(dice: Dice) -> float | tuple[float, ...]:
+    """Draw an overhead for all numbers of fragments, or one for each of the first few."""
+    overheads = (0.0, 0.1, 0.29, 0.3, 0.5, 1.0, 3.0)
+    each = dice.chance()
+    drawn = tuple(dice.pick(overheads) for _ in range(dice.number(1, 4)))
+    return drawn if each else drawn[0]
+
+
+def _max_fragments(dice: Dice) -> list[tuple[int, int]] | None:
+    """Draw None, or the rows of a table of up to three widths and the fragments that they allow."""
+    table = {dice.number(1, 16): dice.number(1, 4) for _ in range(dice.number(0, 3))}
+    return sorted(table.items()) if dice.chance() else None
 
 
 def random_grid_jobs(

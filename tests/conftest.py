@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 # Whoever starts the tests in the background may have them ignore interrupts, and all that they start with them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# To look for garbage takes a tenth of the time of tests that compile or compare with a reference, and finds little.
+gc.set_threshold(100_000, 20, 50)
+
 # No test fails because the machine was busy, or because a kernel had to be compiled first.
 hypothesis.settings.register_profile("gridweave", deadline=None)
 hypothesis.settings.load_profile("gridweave")
@@ -38,13 +42,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sizes = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ray = {item.path for item in items if item.get_closest_marker("ray")}
-    # Those with Ray are given to one worker and stay in their order: who takes Ray down comes before who shares it.
+    # Those with Ray are given to two workers (below), and stay in their order.
     items.sort(key=lambda item: (0, 0) if item.path in ray else (1 if item.path in slow else 2, -sizes[item.path]))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Give all files that start Ray to one worker: one cluster for all, while the others have the processors."""
+    """Give all files that share a Ray cluster to one worker, and those with a Ray of their own to another.
+
+    Both wait for most of their time, while the others have the processors.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
@@ -56,7 +63,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
             file = super()._split_scope(nodeid)
             if file not in self.files:
                 text = (config.rootpath / file).read_text(encoding="utf-8")
-                self.files[file] = "ray" if "pytest.mark.ray" in text else file
+                is_shared = "ray_cluster" in text
+                self.files[file] = ("shared ray" if is_shared else "ray") if "pytest.mark.ray" in text else file
             return self.files[file]
 
     if config.getoption("dist") != "loadfile":

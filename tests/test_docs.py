@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,28 @@ def test_links_in_pages(page: str) -> None:
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
+def test_nothing_tells_to_install_a_name_that_is_not_ours() -> None:
+    """Pages and messages say how to install a checkout, by extras that exist; `gridweave` on the index is not ours."""
+    there = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    folders = (PACKAGE, *(ROOT / name for name in ("grid", "site", "netmodel", "scenarios", "docker", "benchmarks")))
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    for path in [*(ROOT / page for page in PAGES), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sources]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"""pip install\s+(-\S+\s+)*['"]?gridweave\b""", text), path
+        assert set(re.findall(r"pip install\s+'\.\[([a-z]+)\]'", text)) <= there.keys(), path
+
+
 def test_the_life_of_a_job_names_each_file_once() -> None:
-    """The page takes a reader through fewer than 25 files, each of which is there and named once."""
+    """The page lists fewer than 25 files that decide, and as many carriers as it says; each is there and named once."""
     page = (ROOT / "docs" / "life-of-a-job.md").read_text(encoding="utf-8")
-    files = re.findall(r"`((?:[\w.-]+/)+[\w-]+\.py)`", page)
-    assert len(files) == len(set(files)) < 25
-    assert [file for file in files if not (ROOT / file).is_file()] == []
+    deciding, _, carried = page.partition("\n## Carried\n")
+    files = [re.findall(r"`((?:[\w.-]+/)+[\w-]+\.py)`", part) for part in (deciding, carried)]
+    assert len(set(files[0] + files[1])) == len(files[0]) + len(files[1])
+    assert [file for file in files[0] + files[1] if not (ROOT / file).is_file()] == []
+    assert re.findall(r"^(\d+)\. `([^`]+)`", deciding, re.MULTILINE) == [(f"{n}", f) for n, f in enumerate(files[0], 1)]
+    assert f"the {len(files[0])} files" in deciding
+    assert len(files[0]) < 25
+    assert f"These {len(files[1])} files" in carried
 
 
 def test_the_page_on_security_names_tests_that_are_there() -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 from gridweave.site.job import JobRecord
 
-_LOOK_AGAIN_S = 0.02
+_LOOK_AGAIN_S = 0.05
 
 
-def until(happened: Callable[[], Any], patience_s: float = 300.0) -> Any:
-    """Wait until something has happened that happens by itself; return it."""
+def until(happened: Callable[[], Any], patience_s: float = 300.0, *, every_s: float = _LOOK_AGAIN_S) -> Any:
+    """Wait until something has happened that happens by itself; return it. Look less often where looking is work."""
     until_s = time.monotonic() + patience_s
     while not (found := happened()):
         assert time.monotonic() < until_s, f"it does not happen within {patience_s:g} s"
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(every_s)
     return found
 
 

@@ -35,6 +35,30 @@ def test_random_jobs_run_for_their_estimate_when_estimates_are_perfect() -> None
     assert {(job.run > job.estimate) - (job.run < job.estimate) for job in jobs} == {-1, 0, 1}
 
 
+def test_drawn_workloads_reach_their_bounds() -> None:
+    """Among two hundred are the largest and the smallest, with jobs that end early, in time and are killed."""
+    met: set[tuple[str, object]] = set()
+
+    @settings(max_examples=200, database=None, derandomize=True)
+    @given(cases(max_jobs=6, max_nodes=3, too_wide=1))
+    def draw(case: Case) -> None:
+        met.update(
+            {
+                ("nodes", case.nodes),
+                ("jobs", len(case.jobs)),
+                ("in order", [job.id for job in case.jobs] == sorted(job.id for job in case.jobs)),
+            }
+        )
+        for job in case.jobs:
+            met.update({("id", job.id), ("width", job.width - case.nodes), ("estimate", job.estimate)})
+            met.add(("ends", (job.run > job.estimate) - (job.run < job.estimate)))
+
+    draw()
+    want = {"nodes": range(1, 4), "jobs": range(1, 7), "id": range(1, 7), "width": range(-2, 2), "ends": (-1, 0, 1)}
+    want |= {"estimate": range(1, 13), "in order": (False, True)}
+    assert met == {(name, value) for name, values in want.items() for value in values}
+
+
 @settings(deadline=None)
 @given(cases())
 def test_a_job_table_holds_the_same_jobs(case: Case) -> None:

@@ -22,7 +22,7 @@ from reference.simulation import simulate as simulate_reference
 from stepping import is_expressible, site_limit, site_policy, step
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_queue_with_cancellations(data: st.DataObject) -> None:
     """A queue site starts every job when the reference does, though jobs are cancelled while they wait or run."""
@@ -47,7 +47,7 @@ def test_long_queue_with_cancellations(choice: str, order: str) -> None:
     assert step(SiteCore(12, site_policy(options)), jobs, cancellations=cancellations).start == want.start
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_planning_with_reservations(data: st.DataObject) -> None:
     """A planning site answers every request for a reservation as the reference does, and starts every job with it."""
@@ -63,7 +63,7 @@ def test_planning_with_reservations(data: st.DataObject) -> None:
         assert got.answers[request_id] == (answer.accepted, None if answer.accepted else answer.start)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_planning_with_limits(data: st.DataObject) -> None:
     """A planning site keeps windows and caps as the reference does, and refuses the same jobs."""

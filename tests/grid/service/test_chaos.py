@@ -46,12 +46,13 @@ class Grid:
         self.up()
 
     def up(self) -> None:
-        """Start Ray and the grid; what its journals know goes on."""
+        """Start Ray and the grid."""
         from ray.cluster_utils import Cluster
 
         from gridweave.grid.service.cluster import start_grid
 
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        # No workers in stock: the hosts of actors, which need no processor, get theirs when they are made.
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         for site in SITES:
             self.add_raylet(site)
         ray.init(address=self.cluster.address, namespace=self.plan.namespace, log_to_driver=False)
@@ -59,7 +60,7 @@ class Grid:
 
     def add_raylet(self, site: str) -> None:
         """Start the Ray node of a site."""
-        self.raylets[site] = self.cluster.add_node(num_cpus=1, labels={SITE_LABEL: site}, wait=False)
+        self.raylets[site] = self.cluster.add_node(num_cpus=0, labels={SITE_LABEL: site}, wait=False)
 
     def down(self) -> None:
         """Take Ray down."""
@@ -179,20 +180,3 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> 
     assert set(outcomes) == {*jobs, *(job_id for ids in own.values() for job_id in ids)}
     check_stories(grid.story, outcomes, SITES)
     assert set(outcomes.values()) == {"finished"}
-
-
-def test_a_grid_goes_on_after_all_of_ray_was_killed(grid: Grid) -> None:
-    """After kill -9 of everything of Ray the grid is started anew, finds what runs, and loses nothing."""
-    jobs = grid.submit([(f"before {k}", grid.request(width, 3.0)) for k, width in enumerate([9, 3, 5, 10])])
-    grid.wait_until_begun(2)
-    for node in list(grid.cluster.list_all_nodes()):
-        node.kill_all_processes(check_alive=False, allow_graceful=False)
-    ray.shutdown()
-    grid.up()
-    again = grid.submit([(f"before {k}", grid.request(width, 3.0)) for k, width in enumerate([9, 3, 5, 10])])
-    assert again == jobs
-    grid.settle(jobs, {})
-    grid.stop()
-    outcomes = check_history(grid.plan)
-    check_stories(grid.story, outcomes, SITES)
-    assert outcomes == dict.fromkeys(jobs, "finished")

@@ -33,6 +33,7 @@ def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         policy=GridPolicy(mode="multi-site"),
         namespace=folder.name,
         labelled=False,
+        together=True,
     )
     running = start_grid(plan, timeout_s=PATIENCE_S)
     yield running

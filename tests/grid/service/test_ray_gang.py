@@ -22,12 +22,13 @@ SLICE_MS = 400
 GAP_S = 0.1
 """Who has not counted for so long was paused, or had no processor."""
 
-# Each rank and a child of it count until they have worked for two seconds, and write down from when to when they did.
+WORK_S = 2.4
+# Each rank and a child of it count until they have worked for so long, and write down from when to when they did.
 COUNT = f"""
 import json, os, sys, time
 def count(name):
     spans, worked, last = [[time.monotonic()] * 2], 0.0, time.monotonic()
-    while worked < 2.0:
+    while worked < {WORK_S}:
         now = time.monotonic()
         if now - last < {GAP_S}:
             worked += now - last
@@ -63,7 +64,7 @@ def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: P
     counts.mkdir()
     site = SitePlan(name="north", nodes=2, machines=2, policy=GangPolicy(mpl=2, slice_ms=SLICE_MS))
     policy, folder = GridPolicy(mode="sharing", control="none"), str(tmp_path / "grid")
-    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False)
+    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False, together=True)
     grid = start_grid(plan, timeout_s=PATIENCE_S)
     try:
         program = Program(argv=(sys.executable, "-c", COUNT, str(counts)), grace_ms=200)
@@ -79,8 +80,8 @@ def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: P
     for one, other in itertools.product(spans, spans):
         if one.partition("-")[0] < other.partition("-")[0]:
             # A process stops when it next has a processor: eight of them and other tests share two. Without pauses the
-            # two jobs would count together all of their 2 s; that nothing runs while paused has a test of its own.
-            assert overlap_s(spans[one], spans[other]) < 0.4 * 2.0, (one, other)
+            # two jobs would count together all of the time; that nothing runs while paused has a test of its own.
+            assert overlap_s(spans[one], spans[other]) < 0.4 * WORK_S, (one, other)
     for job_id, pieces in states.items():
         paused_ms = min(state.paused_ms for state in pieces if state is not None)
         assert len(pieces) == 2

@@ -191,6 +191,7 @@ def test_actors_end_with_their_host(grid: Any) -> None:
     before = process_of(grid, "site:south")
     ray.kill(grid.actors["site:south"], no_restart=False)
     until(lambda: process_of(grid, "site:south") not in (None, before))
-    assert process_stat(before) is None
+    left = process_stat(before)
+    assert left is None or left.state == "Z", "it runs on"  # one that has ended waits for Ray to take note
     (answer,) = grid.submit([("with the new one", shell("true", nodes=6))])
     assert the_end(grid, answer.job_id).outcome == "finished"

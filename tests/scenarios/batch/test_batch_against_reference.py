@@ -118,7 +118,7 @@ def test_long_queues(options: dict[str, Any], order: str) -> None:
     assert starts(workload, nodes, policy, "core") == want
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
     """Loop and reference agree where ends, submissions and shadow times fall on one instant all the time."""
@@ -129,7 +129,7 @@ def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
     assert validate(outcome, case.jobs, case.nodes) == []
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_limits(data: st.DataObject) -> None:
     """Loop and reference agree under windows and caps, refusals included."""

@@ -298,7 +298,7 @@ def replayed(done: LiveRun, margin_ms: int) -> SimulationResult:
 def test_a_live_run_is_as_simulated_with_its_lengths(mode: str, ray_cluster: None, tmp_path: Path) -> None:
     """Given the submissions and the lengths that jobs had live, the simulation places every one alike."""
     speed = 100.0
-    path = scenario_file(tmp_path, f'mode = "{mode}"', widest=8 if mode == "sharing" else 12, limit_s=6_000)
+    path = scenario_file(tmp_path, f'mode = "{mode}"', jobs=12, widest=8 if mode == "sharing" else 12, limit_s=6_000)
     done = run_on_ray(path, speed=speed)
     assert set(done.outcomes) == {"finished"}
     assert any("simulated with what was measured: processes took" in remark for remark in done.remarks)
