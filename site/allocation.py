@@ -87,7 +87,7 @@ class NodePool:
         self._free |= taken
         self.free += taken.bit_count()
 
-    def hold(self, taken: int) -> None:
+    def occupy(self, taken: int) -> None:
         """Take nodes that are free, the bits of a number."""
         if taken & ~self._free:
             raise AssertionError("nodes taken, but some of them are not free, or not of this site")

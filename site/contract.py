@@ -14,7 +14,7 @@ import msgspec
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at, nodes_text
-from gridweave.site.job import Job, JobForm, State, why_impossible
+from gridweave.site.job import Job, JobForm, why_impossible
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
 from gridweave.site.messages import (
     Answer,
@@ -120,6 +120,7 @@ class GridJob(msgspec.Struct, gc=False):
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
     opened_ms: int | None = None
+    evicted: str = ""  # for which job, and why, where it was
 
 
 D = TypeVar("D")
@@ -280,12 +281,13 @@ class ContractCore:
 
         Nothing changes by that. The grid may have no more than the owner gives.
         """
-        said = self.site.aside().quote(now_ms, job)
+        said, run = self.site.aside().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:
-            said = msgspec.structs.replace(said, start_ms=None, waits_for=(), reason=reason)
-        state: State = "refused" if said.start_ms is None else "waiting"
-        return forecast_at(name, said, now_ms, None, job.width, job.estimate_ms, state)
+            said, run = msgspec.structs.replace(said, start_ms=None, waits_for=(), reason=reason), None
+        if run is None:
+            return forecast_at(name, said, now_ms, None, job.width, job.estimate_ms, "refused")
+        return forecast_at(name, said, now_ms, None, run.nodes, run.length_ms)
 
     def part_state(self, job_id: int) -> str | None:
         """Return whether a job of the grid is reserved, committed, running or waiting here; None if it is not here."""
@@ -444,14 +446,27 @@ class ContractCore:
         elif part.state == EVICTED:
             self._forget(job_id)
             outcome = "lost" if part.outcome == "finished" else part.outcome
-            self._answer(Ended(job_id, part.attempt, self._now_ms, outcome))
+            self._answer(Ended(job_id, part.attempt, self._now_ms, outcome, part.evicted))
             return ()
         elif part.state == RUNNING:
             self._forget(job_id)
             self._answer(Ended(job_id, part.attempt, self._now_ms, part.outcome))
+            event = JobFinished(job_id, event.succeeded and part.outcome == "finished")
         else:
             return ()
         return (event,)
+
+    def _why_refused(self, job: Job, start_ms: int) -> str | None:
+        """Return why no nodes are reserved for a job that is to start then, or None."""
+        if job.job_id in self._parts:
+            return "the site has another attempt of this job"
+        if job.in_step and not self.site.takes_parts:
+            if self.site.starts_jobs:
+                return "the site slows and pauses jobs, and a job on several sites would wait for itself here"
+            return "a batch system starts the jobs of the site, and nodes cannot be held there without pilots"
+        if start_ms < self._now_ms:
+            return f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
+        return why_impossible(job) or self._share.why_not(job.width)
 
     def _reserve(self, request: ReserveNodes) -> Iterable[Event]:
         job_id, width, start_ms, length_ms = request.job_id, request.width, request.start_ms, request.length_ms
@@ -466,16 +481,9 @@ class ContractCore:
             # The grid has chosen how wide it is, at most: a job that has forms may start in any.
             forms=(not is_shared and request.job and request.job.forms) or self._as_wide(width),
             in_step=is_shared,
+            evictions=request.evictions,
         )
-        reason = why_impossible(job) or self._share.why_not(width)
-        if job_id in self._parts:
-            reason = "the site has another attempt of this job"
-        elif is_shared and not self.site.takes_parts:
-            reason = "a batch system starts the jobs of the site, and nodes cannot be held there without pilots"
-            if self.site.starts_jobs:
-                reason = "the site slows and pauses jobs, and a job on several sites would wait for itself here"
-        elif start_ms < self._now_ms:
-            reason = f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
+        reason = self._why_refused(job, start_ms)
         if reason is not None:
             self._answer(Refused(job_id, request.attempt, reason))
             return ()
@@ -501,7 +509,7 @@ class ContractCore:
             request.attempt, job.width, WAITING, lease_until_ms=request.lease_until_ms, start_ms=-1
         )
         self._timed.add(job.job_id)
-        self._share.wait(msgspec.structs.replace(job, behind=self._owner.own_users_first))
+        self._share.wait(self._owner.as_delegated(job))
         return ()
 
     def _open(self, event: OpenGate, part: GridJob) -> None:
@@ -530,7 +538,7 @@ class ContractCore:
     def _end_lease(self, job_id: int, part: GridJob) -> Iterable[Event]:
         self._forget(job_id)
         self._answer(LeaseEnded(job_id, part.attempt))
-        return () if self._unsubmit(job_id) else (JobFinished(job_id),)
+        return () if self._unsubmit(job_id) else (JobFinished(job_id, succeeded=False),)
 
     def _unsubmit(self, job_id: int) -> bool:
         """Take back what the site was to be told of at this instant; return whether there was such a submission.
@@ -625,7 +633,7 @@ class ContractCore:
                 continue
             if evicted and getattr(command, "job_id", -1) in evicted:
                 if type(command) is StartJob:  # elsewhere, in this very pass
-                    evicted[command.job_id] = JobFinished(command.job_id)
+                    evicted[command.job_id] = JobFinished(command.job_id, succeeded=False)
                 continue
             if part is not None and type(command) is StartJob:
                 self._granted(command, part)
@@ -645,7 +653,7 @@ class ContractCore:
                     self._out.append(command)
             elif isinstance(command, RefuseJob):
                 self._forget(command.job_id)
-                cause: Cause = "job" if part.state == WAITING else ""
+                cause: Cause = "never" if command.is_final else "job" if part.state == WAITING else ""
                 self._answer(Refused(command.job_id, part.attempt, command.reason, cause))
             elif isinstance(command, KillJob) and part.outcome == "finished":
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
@@ -665,7 +673,7 @@ class ContractCore:
             self._out.append(command)
             return {}
         if part.state == RUNNING:
-            part.state = EVICTED
+            part.state, part.evicted = EVICTED, command.reason
             # Of the share it has nothing any more; who took its nodes may be the grid's, too.
             self._share.nodes -= part.width
             self._timed.discard(job_id)
@@ -673,7 +681,7 @@ class ContractCore:
             self._out.append(command)
         else:
             self._forget(job_id)
-            self._answer(LeaseEnded(job_id, part.attempt))
+            self._answer(LeaseEnded(job_id, part.attempt, command.reason))
         return {job_id: JobCancelled(job_id)}
 
     def _granted(self, command: StartJob, part: GridJob) -> None:
@@ -710,14 +718,15 @@ class ContractCore:
                 continue
             self._forget(job_id)
             if part.state in (RUNNING, EVICTED):
-                self._answer(Ended(job_id, part.attempt, self._now_ms, "lost"))
+                self._answer(Ended(job_id, part.attempt, self._now_ms, "lost", part.evicted))
             else:
                 self._answer(LeaseEnded(job_id, part.attempt))
-            gone.append(JobFinished(job_id))
+            gone.append(JobFinished(job_id, succeeded=False))
         again = sorted(self._own_running.items())
         self._own_running = {}
         self._own_jobs.update(again)
-        return [*gone, *(JobFinished(job_id) for job_id, _ in again), *(JobSubmitted(job) for _, job in again)]
+        gone += [JobFinished(job_id, succeeded=False) for job_id, _ in again]
+        return [*gone, *(JobSubmitted(job) for _, job in again)]
 
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
@@ -725,15 +734,13 @@ class ContractCore:
     def _quote(self, request: RequestQuote) -> Quoted:
         room = self._share.room
         free = min(room, self.site.startable(self._now_ms, request.length_ms))
-        reason = self._share.why_not(request.width)
-        start_ms, expected = None, None
+        reason, start_ms, expected = self._share.why_not(request.width), None, None
         if reason is None and request.job is not None:
-            expected = self.site.expected_run(self._now_ms, request.job)
-            start_ms = expected and expected.start_ms
-            reason = "" if expected else self.site.why_never(request.job)
-            reason = f"the site has {nodes_text(self.nodes)}" if reason is None else reason
+            expected = self.site.expected_run(self._now_ms, self._owner.as_delegated(request.job))
+            start_ms, reason = expected and expected.start_ms, self.site.why_never(request.job)
         elif reason is None:
             start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
+        if reason is None:
             reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
         if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
             reason = f"{reason}; {note}"
@@ -743,11 +750,13 @@ class ContractCore:
             coming, coming_ms = self.site.asks.coming(self._now_ms, request.length_ms)
             if coming_ms is not None and min(coming, room) > free:
                 quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
-        if request.job is None:
+        if request.job is not None and request.wants_ready:
+            ready = tuple(self.site.nodes_ready(self._now_ms))
+            quoted = msgspec.structs.replace(quoted, ready=ready, queued=len(self._own_jobs))
+        if expected is None:
             return quoted
-        ready, queued = tuple(self.site.nodes_ready(self._now_ms)), len(self._own_jobs)
-        run = {} if expected is None else {"length_ms": expected.length_ms, "nodes": expected.nodes}
-        return msgspec.structs.replace(quoted, ready=ready, queued=queued, **run)
+        evicts = self.site.would_evict(self._now_ms, expected)
+        return msgspec.structs.replace(quoted, length_ms=expected.length_ms, nodes=expected.nodes, evicts=evicts)
 
     def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
         """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""

@@ -27,7 +27,8 @@ from gridweave.site.disciplines.protocol import (
     Eviction,
     EvictsJobs,
     ExpectedRun,
-    ExpectsTimes,
+    ExpectsEnds,
+    ExpectsRuns,
     KeepsFigures,
     KeepsReservations,
     LearnsTimes,
@@ -137,6 +138,10 @@ class SiteCore:
         self._rates = decides if isinstance(decides, ChangesRates) else None
         self._moves = decides if isinstance(decides, MovesJobs) else None
         self._evicts = decides if isinstance(decides, EvictsJobs) else None
+        # To ask what an object can do takes longer than to quote.
+        self._expects_runs = discipline if isinstance(discipline, ExpectsRuns) else None
+        self._expects_ends = discipline if isinstance(discipline, ExpectsEnds) else None
+        self._learns = decides if isinstance(decides, LearnsTimes) else None
 
     @property
     def nodes(self) -> int:
@@ -170,7 +175,7 @@ class SiteCore:
     @property
     def learns(self) -> LearnsTimes | None:
         """The discipline, where it learns how long jobs take."""
-        return self._decides if isinstance(self._decides, LearnsTimes) else None
+        return self._learns
 
     @property
     def asks(self) -> AsksBatchSystem | None:
@@ -224,7 +229,7 @@ class SiteCore:
         commands: list[Command] = []
         for event in events:
             if type(event) is JobFinished:
-                self._release(event.job_id)
+                self._release(event)
         if self._reservations:
             commands += self._close_reservations()
         or_never: list[Job] = []
@@ -260,8 +265,8 @@ class SiteCore:
         if isinstance(event, BatchSeen):
             return self._batch_seen(event)
         if isinstance(event, ExperienceEdited):
-            if self.learns is not None:
-                self.learns.edit_times(event.times)
+            if self._learns is not None:
+                self._learns.edit_times(event.times)
             return []
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
@@ -384,30 +389,34 @@ class SiteCore:
         """Return a reason, with the rule by which the start may move if the discipline has one."""
         return f"{reason}; {self._decides.why_starts_move()}" if isinstance(self._decides, MovesStarts) else reason
 
-    def quote(self, now_ms: int, job: Job) -> SiteReason:
-        """Return when a job that is not here would start as the last in the queue, and why not sooner."""
-        waiting = sum(1 for _ in self._discipline.waiting())
-        start_ms = None
-        reason = why_impossible(job) or self._discipline.why_never(job)
+    def quote(self, now_ms: int, job: Job) -> tuple[SiteReason, ExpectedRun | None]:
+        """Return how a job that is not here would run if it were submitted now, and why it would not start sooner."""
+        ahead = sum(1 for _ in self._discipline.waiting())
+        reason, run = why_impossible(job) or self._discipline.why_never(job), None
         if reason is None:
-            start_ms = self._discipline.earliest_start_ms(now_ms, job.width, job.estimate_ms)
-            start_ms = None if start_ms is None else max(start_ms, now_ms)
-            if start_ms is None:
-                reason = f"the site has {nodes_text(self.nodes)}"
-            elif start_ms == now_ms:
-                reason = f"{free_text(self.free, self.nodes)}, and it could start at once"
-            else:
-                reason = f"it needs {nodes_text(job.width)}, {free_text(self.free, self.nodes)}, and "
-                reason = self._with_rule(f"{reason}{waiting} job{'s wait' if waiting != 1 else ' waits'}")
+            run = self.expected_run(now_ms, job)
+            ahead = ahead if run is None or run.ahead is None else run.ahead
+            reason = f"the site has {nodes_text(self.nodes)}" if run is None else self._why_then(now_ms, run, ahead)
+        start_ms = None if run is None else run.start_ms
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
-        return SiteReason(
+        said = SiteReason(
             nodes=self.nodes,
             free=self.free,
             start_ms=start_ms,
-            ahead=waiting,
+            ahead=ahead,
             waits_for=() if start_ms in (None, now_ms) else tuple(running.job.job_id for running in ends),
             reason=reason,
         )
+        return said, run
+
+    def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:
+        """Return why a job that is not here would start then, with so many jobs before it in the queue."""
+        free = free_text(self.free, self.nodes)
+        if run.start_ms == now_ms:
+            evicting = ", on nodes of jobs that it may evict" if self.would_evict(now_ms, run) else ""
+            return f"{free}, and it could start at once{evicting}"
+        reason = f"it needs {nodes_text(run.nodes)}, {free}, and {ahead} job{'s wait' if ahead != 1 else ' waits'}"
+        return self._with_rule(f"{reason} before it" if run.ahead is not None else reason)
 
     def aside(self) -> SiteCore:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it.
@@ -464,26 +473,31 @@ class SiteCore:
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return how a job would run that were submitted now, if all went as expected; None if it never could."""
+        if self._expects_runs is not None:
+            return self._expects_runs.expected_run(now_ms, job)
         discipline = self._discipline
-        if isinstance(discipline, ExpectsTimes):
-            return discipline.expected_run(now_ms, job)
         if discipline.why_never(job) is not None:
             return None
         start_ms = discipline.earliest_start_ms(now_ms, job.width, job.estimate_ms)
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
 
+    def would_evict(self, now_ms: int, run: ExpectedRun) -> bool:
+        """Return whether a job that would run so would have nodes now from which others are evicted."""
+        return self.evicts_jobs and run.start_ms <= now_ms and run.nodes > self.free
+
     def nodes_ready(self, now_ms: int) -> list[tuple[int, int]]:
         """Return from when on how many nodes have nothing to run, by the instant; of what waits nothing counts."""
-        discipline = self._discipline
-        if isinstance(discipline, ExpectsTimes):
-            ends = discipline.expected_ends(now_ms)
-        else:
-            ends = [now_ms] * self.free
-            for one in discipline.running():
-                # Jobs that share nodes are wider than these, and so the last of them do not count.
-                nodes = min(one.job.width, self.nodes - len(ends))
-                ends += [max(one.end_by_estimate_ms, now_ms + 1)] * nodes
-        return sorted(Counter(max(end_ms, now_ms) for end_ms in ends).items())
+        if self._expects_ends is not None:
+            ends = self._expects_ends.expected_ends(now_ms)
+            return sorted(Counter(max(end_ms, now_ms) for end_ms in ends).items())
+        ready = Counter({now_ms: self.free})
+        left = self.nodes - self.free
+        for one in self._discipline.running():
+            # Jobs that share nodes are wider than these, and so the last of them do not count.
+            nodes = min(one.job.width, left)
+            ready[max(one.end_by_estimate_ms, now_ms + 1)] += nodes
+            left -= nodes
+        return sorted((instant, nodes) for instant, nodes in ready.items() if nodes)
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
@@ -537,7 +551,7 @@ class SiteCore:
         self._discipline.restore(state.discipline)
         if self._places is None:
             for nodes in (*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())):
-                self._pool.hold(nodes)
+                self._pool.occupy(nodes)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a node held twice, or a job lost."""
@@ -558,14 +572,17 @@ class SiteCore:
             return
         reason = discipline.why_never(job)
         if reason is not None:
-            commands.append(RefuseJob(job_id, reason))
+            commands.append(RefuseJob(job_id, reason, is_final=True))
             return
         self._waiting.add(job_id)
         discipline.submit(self._now_ms, job)
 
-    def _release(self, job_id: int) -> None:
+    def _release(self, event: JobFinished) -> None:
+        job_id = event.job_id
         nodes = self._nodes_of.pop(job_id, None)
         if nodes is not None:
+            if self._learns is not None and event.succeeded and job_id not in self._killed:
+                self._learns.learn(self._now_ms, job_id)
             self._discipline.ended(self._now_ms, job_id)
             if self._places is None:
                 self._pool.give_back(nodes)

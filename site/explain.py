@@ -103,6 +103,9 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     queues : tuple of str
         The sites in whose own queues it waits, or could wait if it were handed in: they know when it starts there.
         Empty under full control.
+    evicted : str
+        Of a job of the grid that sites have evicted: how often, when last, where, and for which job; ``reason`` says so
+        too.
     """
 
     job_id: int | None = None
@@ -117,6 +120,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[SiteReason, ...] = ()
     split: SplitReason | None = None
     queues: tuple[str, ...] = ()
+    evicted: str = ""
 
 
 Planner = Callable[[], list[Forecast]]
@@ -244,6 +248,11 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
+def with_evictions(reason: str, evicted: str) -> str:
+    """Return why a job waits, with what is known of its evictions, if there were any."""
+    return f"{reason}; {evicted}" if evicted else reason
+
+
 def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
     """Return a forecast with what a site says of the job, that waits there or would.
 
@@ -258,7 +267,7 @@ def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecas
     start_ms = answer.start_ms
     if forecast.job_id is not None:
         where = f"it waits in the queue of {site}" if answer.state == "waiting" else f"at {site}"
-        reason = f"{where}: {answer.reason}"
+        reason = with_evictions(f"{where}: {answer.reason}", forecast.evicted)
         return msgspec.structs.replace(
             forecast, state=answer.state, start_ms=start_ms, ahead=answer.ahead, reason=reason
         )

@@ -188,6 +188,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     if_evicted : str
         What becomes of it where running jobs are evicted: it never is (``never``), begins again from zero
         (``restart``), or goes on from where it was (``checkpoint``); as the site says, if it is empty.
+    evictions : int
+        How often it has been evicted before it came here: the count that raises its level goes on from there.
     """
 
     job_id: int
@@ -204,6 +206,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     forms: tuple[JobForm, ...] = ()
     in_step: bool = False
     if_evicted: IfEvicted = ""
+    evictions: int = 0
+
+    @property
+    def needs_telling(self) -> bool:
+        """Whether a quote may depend on more of it than its width and its limit (docs/control.md, "Quotes")."""
+        has_class = self.job_class is not None or bool(self.class_name)
+        return bool(self.forms or self.evictions) or has_class or self.priority != 0
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):

@@ -299,7 +299,7 @@ class LiveSite:
             if why := self.runs.users.refusal(request.user):
                 self._answer(Refused(job_id, event.attempt, why, "user"))
             elif why := self._not_taken(request) or self._why_stuck(request):
-                self._answer(Refused(job_id, event.attempt, why))
+                self._answer(Refused(job_id, event.attempt, why, "never"))
             else:
                 expected.is_asked = True
                 if isinstance(event, ReserveNodes) and self.core.site.evicts_jobs:
@@ -524,7 +524,7 @@ class LiveSite:
             outcome, reason = run.outcome()
             if record is None or outcome != "lost":
                 is_here = record is None or run.next_start is not None
-                self._inner.append(JobFinished(job_id) if is_here else JobCancelled(job_id))
+                self._inner.append(JobFinished(job_id, succeeded=False) if is_here else JobCancelled(job_id))
                 continue
             del self.runs.over[job_id]
             _enter(record, run)

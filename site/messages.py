@@ -56,6 +56,7 @@ class JobFinished(msgspec.Struct, frozen=True, tag="JobFinished", gc=False):
     """A job has left its nodes, by itself or killed."""
 
     job_id: int
+    succeeded: bool = True  # whether it came to a good end of its own; what was killed, failed or was lost did not
 
 
 class JobCancelled(msgspec.Struct, frozen=True, tag="JobCancelled", gc=False):
@@ -193,10 +194,11 @@ class OpenFragment(msgspec.Struct, frozen=True, tag="OpenFragment", gc=False):
 
 
 class RefuseJob(msgspec.Struct, frozen=True, tag="RefuseJob", gc=False):
-    """Tell the user that a job can never run here, and why."""
+    """Tell the user that the site does not run a job, and why."""
 
     job_id: int
     reason: str
+    is_final: bool = False  # the job can never run here as it is
 
 
 class AcceptReservation(msgspec.Struct, frozen=True, tag="AcceptReservation", gc=False):
@@ -252,9 +254,10 @@ class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     user: str = ""  # whose job; who knows names fills that in
     # The job itself, for which the site then says how long it expects it to take, and when its nodes come free.
     job: Job | None = None
+    wants_ready: bool = True  # whether, if it has the job, it is to say when its nodes come free
 
 
-class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False):
+class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_omit_defaults=True):
     """Ask for nodes for a fragment of a job, now or never."""
 
     width: int  # nodes of the fragment
@@ -264,6 +267,7 @@ class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False):
     start_ms: int | None = None
     # What else a site's queue goes by, of a job of which the site has been told; the grid leaves it out.
     job: Job | None = None
+    evictions: int = 0  # how often the job has been evicted
 
 
 class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
@@ -321,9 +325,10 @@ Request = (
 )
 
 
-Cause = Literal["", "user", "job"]
-"""Of a refusal: ``user`` if the site takes no job of that user, which no wait changes; ``job`` if it had taken the job
-and will not have it after all, as its batch system cancels it; otherwise what it has now."""
+Cause = Literal["", "user", "job", "never"]
+"""Of a refusal: ``user`` if the site takes no job of that user, and ``never`` if it can never run this job, neither of
+which any wait changes; ``job`` if it had taken the job and will not have it after all, as its batch system cancels it;
+otherwise what it has now."""
 
 
 class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
@@ -341,12 +346,14 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     # when the last of them is expected.
     coming: int = 0
     coming_ms: int | None = None
-    # Only if the job itself was told: how long it is expected to take from its start on, on how many nodes; from when
-    # on how many nodes have nothing to run, by the instant; and how many jobs wait there that are not the grid's.
+    # Only if the job itself was told: how long it is expected to take from its start on, on how many nodes. And if that
+    # is wanted: from when on how many nodes have nothing to run, by the instant; and how many jobs wait there that are
+    # not the grid's.
     length_ms: int | None = None
     nodes: int | None = None
     ready: tuple[tuple[int, int], ...] = ()
     queued: int = 0
+    evicts: bool = False  # whether it would start now on nodes of jobs that are evicted for it
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
@@ -363,8 +370,10 @@ class Refused(OfAttempt, frozen=True, tag="Refused", gc=False):
     cause: Cause = ""
 
 
-class LeaseEnded(OfAttempt, frozen=True, tag="LeaseEnded", gc=False):
-    """Reserved nodes were released, or not committed in time; they are free."""
+class LeaseEnded(OfAttempt, frozen=True, tag="LeaseEnded", gc=False, repr_omit_defaults=True):
+    """Reserved nodes were released, or not committed in time, or others have them; the job does not."""
+
+    evicted: str = ""  # for which job, and why, if others were given the nodes
 
 
 class Enqueued(OfAttempt, frozen=True, tag="Enqueued", gc=False, repr_omit_defaults=True):
@@ -386,13 +395,14 @@ class Started(OfAttempt, frozen=True, tag="Started", gc=False):
     start_ms: int
 
 
-class Ended(OfAttempt, frozen=True, tag="Ended", gc=False):
+class Ended(OfAttempt, frozen=True, tag="Ended", gc=False, repr_omit_defaults=True):
     """A fragment, or a delegated job, has left its nodes."""
 
     end_ms: int
     # ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
-    # limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed.
+    # limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed, or it was evicted.
     outcome: str
+    evicted: str = ""  # for which job, and why, if others were given its nodes
 
 
 class TakesUsers(msgspec.Struct, frozen=True, tag="TakesUsers"):

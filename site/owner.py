@@ -31,6 +31,10 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many of a site's nodes jobs of the grid may hold at one time: the share, rounded down."""
         return math.floor(nodes * self.grid_share + 1e-9)
 
+    def as_delegated(self, job: Job) -> Job:
+        """Return a job of the grid as it stands in the queue of the site."""
+        return msgspec.structs.replace(job, behind=self.own_users_first)
+
 
 def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
     """Return how a site schedules, in words that tell apart any two that do so differently.

@@ -618,9 +618,7 @@ class Runs:
                 self._takes(event)
                 return []
             case MachineForgotten(machine=machine):
-                why = f"machine {machine} is gone for good"
-                lost = [RunEnded(machine, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
-                return [told for end in lost for told in self._ended(end)]
+                return self._forgotten(machine)
 
     def _takes(self, event: MachineJoined | MachineTakes) -> None:
         """Take note of whom a machine takes; the grid hears whom the whole site does, if that is others than before."""
@@ -661,6 +659,11 @@ class Runs:
             self._book.note(event.job_id, "runs", f"on {run.where}")
         return []
 
+    def _forgotten(self, machine: str) -> list[CoreEvent]:
+        why = f"machine {machine} is gone for good"
+        lost = [RunEnded(machine, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
+        return [told for end in lost for told in self._ended(end)]
+
     def _ended(self, event: RunEnded) -> list[CoreEvent]:
         if not self.expects(event.machine, event.job_id, event.attempt):
             return []
@@ -685,7 +688,7 @@ class Runs:
         self.ports.give(run.port)
         self.over[event.job_id] = run
         # For the core what was evicted has left long ago; what it is told depends on how that has ended.
-        return [] if run.is_evicted else [JobFinished(event.job_id)]
+        return [] if run.is_evicted else [JobFinished(event.job_id, run.outcome()[0] == "finished")]
 
     def _runs_that_waited(self, machine: str) -> None:
         """Begin the runs on a machine that nothing is in the way of any more, by job id."""

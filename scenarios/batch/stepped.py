@@ -232,7 +232,7 @@ class _SteppedSite:
         self._answers: dict[int, ReservationAnswer] = {}
         self._columns = {name: np.zeros(len(workload)) for name in entry_of(policy).columns}
         self._switches: list[tuple[int, int]] = []
-        self._evicts = core.evicts_jobs
+        self._evicts, self._figures, self._switcher = core.evicts_jobs, core.figures, core.switches
 
     @property
     def played(self) -> int:
@@ -249,12 +249,11 @@ class _SteppedSite:
     def step(self, now_ms: int) -> None:
         """Tell the core of what happens at an instant, and do what it says."""
         events: list[Event] = []
-        figures = self.core.figures
         for job_id in self._running.ended(now_ms):
             row = self._row_of[job_id]
             self._end_ms[row] = now_ms
-            if figures is not None:
-                for column, value in zip(self._columns.values(), figures.figures_of(now_ms, job_id), strict=True):
+            if self._figures is not None:
+                for column, value in zip(self._columns.values(), self._figures.figures_of(now_ms, job_id), strict=True):
                     column[row] = value
             events.append(JobFinished(job_id))
         while self._arrivals and self._arrivals[0][0] == now_ms:
@@ -265,21 +264,21 @@ class _SteppedSite:
             self._pass_over_cancelled()
         for command in self.core.handle(now_ms, *events):
             self._carry_out(now_ms, command)
-        if self.core.switches is not None:
-            self._switches += self.core.switches.switches_after(len(self._switches))
+        if self._switcher is not None:
+            self._switches += self._switcher.switches_after(len(self._switches))
 
     def outcome(self) -> Stepped:
         """Return what became of the jobs and of the requests."""
         answers = tuple(self._answers[reservation_id] for reservation_id in self._asked)
-        totals = {} if self.core.figures is None else dict(self.core.figures.totals())
+        totals = {} if self._figures is None else dict(self._figures.totals())
         return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals, self._own())
 
     def _own(self) -> object:
         """Return what the discipline tells besides, where it switches between policies, or has learned."""
-        if self.core.switches is None:
+        if self._switcher is None:
             return self.core.own_at_end
         (policies, *_) = self._columns.values()
-        return self.core.switches.own(self._switches, np.where(self._start_ms == NEVER, -1, policies).astype(np.int64))
+        return self._switcher.own(self._switches, np.where(self._start_ms == NEVER, -1, policies).astype(np.int64))
 
     def _pass_over_cancelled(self) -> None:
         """Pass over cancellations of jobs that have started for good, or were refused."""

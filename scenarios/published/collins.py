@@ -401,7 +401,7 @@ def _priority(runs: CollinsRuns) -> list[Section]:
     columns = [f"{way} {level} s" for level in LEVELS for way in ("SJS", "PJS")]
     by_level = []
     for name in list(DISTRIBUTIONS)[:3]:
-        for n_jobs in (50, 100, 200, 500):
+        for n_jobs in PRIORITY_JOBS:
             sjs, pjs = (runs.priority_total(n_jobs, name, way) for way in ("sjs", "pjs"))
             pairs = [value for pair in zip(sjs, pjs, strict=True) for value in pair]
             by_level.append(Row((name, f"{n_jobs}"), _values(pairs)))

@@ -170,6 +170,7 @@ class NodesAsked(NamedTuple):
     ask: int  # a number that no other of the site ever has
     has_started: bool
     places: tuple[int, ...] = ()  # of a pilot: which nodes of the site its own are
+    was_seen: bool = False  # whether the batch system has told of it
 
 
 @runtime_checkable
@@ -226,14 +227,23 @@ class ExpectedRun(NamedTuple):
     start_ms: int
     nodes: int
     length_ms: int
+    ahead: int | None = None  # how many jobs would stand before it in the queue; None: all that wait
 
 
 @runtime_checkable
-class ExpectsTimes(Protocol):
-    """What `SiteCore` asks besides of a discipline whose jobs run for other times than they say, or on other nodes."""
+class ExpectsRuns(Protocol):
+    """What `SiteCore` asks besides of a discipline in which width and limit do not tell how a job would run.
+
+    As it has levels, or forms, or runs for other times than it says.
+    """
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return how a job would run that were submitted now; None if it never could."""
+
+
+@runtime_checkable
+class ExpectsEnds(Protocol):
+    """What `SiteCore` asks besides of a discipline whose jobs end at other times than by their limits."""
 
     def expected_ends(self, now_ms: int) -> list[int]:
         """Return when each node in service is expected to have nothing to run; an instant that has passed: now."""
@@ -314,6 +324,9 @@ class ChoosesForms(Protocol):
 @runtime_checkable
 class LearnsTimes(Protocol):
     """What `SiteCore` asks besides of a discipline that learns how long jobs take."""
+
+    def learn(self, now_ms: int, job_id: int) -> None:
+        """Learn from a running job that has come to a good end of its own; ``ended`` follows."""
 
     def known_times(self) -> tuple[KnownTimes, ...]:
         """Return what is known of run times now."""
@@ -469,6 +482,11 @@ class Entry:
     metrics: Callable[[Played], Mapping[str, float]] | None = None
     compiled: Compiled | None = None
     variants: Mapping[str, Any] = field(default_factory=dict)
+
+
+def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
+    """Return what the schema of scenarios says of an option that is one of some names."""
+    return msgspec.Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
 def until_its_limit(_policy: Policy, estimate_ms: int) -> int:

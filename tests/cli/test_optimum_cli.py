@@ -78,4 +78,4 @@ def test_wrong_questions_are_refused_in_a_line(trace: Path, monkeypatch: pytest.
     for more in (("--discipline", "dynp", "--optimum-every", 5), ("--discipline", "optimal")):
         error = refused("simulate", trace, *more)
         assert isinstance(error, UnavailableError)
-        assert "the best plan needs OR-Tools: pip install 'gridweave[optimum]'" in str(error)
+        assert "OR-Tools is not installed; in a checkout of gridweave run: pip install '.[optimum]'" in str(error)

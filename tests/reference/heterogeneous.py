@@ -14,22 +14,26 @@ Teams = list[tuple[list[int], int]]
 
 @dataclass
 class Plan:
-    """When each machine is ready, and the machines and the end of each job that has a place."""
+    """When each machine is ready, how its taking troubles others, and where and when each job runs."""
 
     ready: list[int]
+    trouble: list[int]
     places: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    teams: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> Plan:
         """Return one of which nothing is shared."""
-        return Plan(list(self.ready), dict(self.places), dict(self.ends))
+        known = (dict(each) for each in (self.places, self.teams, self.starts, self.ends))
+        return Plan(list(self.ready), self.trouble, *known)
 
     def give(self, job: int, machines: list[int], length: int) -> None:
         """Let a job run on machines as soon as all are ready."""
-        end = max(self.ready[machine] for machine in machines) + length
+        start = max(self.ready[machine] for machine in machines)
         for machine in machines:
-            self.ready[machine] = end
-        self.places[job], self.ends[job] = tuple(sorted(machines)), end
+            self.ready[machine] = start + length
+        self.places[job], self.starts[job], self.ends[job] = tuple(sorted(machines)), start, start + length
 
     @property
     def total(self) -> int:
@@ -37,13 +41,22 @@ class Plan:
         return sum(self.ends.values())
 
 
-def mapped(algorithm: str, ready: list[int], alone: Times, on_team: Times, teams: Teams, profit: str = "end") -> Plan:
-    """Map jobs by one of the algorithms."""
-    base = Plan(list(ready))
+def mapped(
+    algorithm: str,
+    ready: list[int],
+    alone: Times,
+    on_team: Times,
+    teams: Teams,
+    profit: str = "end",
+    trouble: list[int] | None = None,
+) -> Plan:
+    """Map jobs by one of the algorithms; `trouble` is 1 where jobs stand still, 2 where one would be evicted."""
+    base = Plan(list(ready), trouble or [0] * len(ready))
     for job, times in enumerate(alone):
         can = [team for team in range(len(teams)) if on_team[job][team] is not None]
         if all(time is None for time in times) and can:
-            give_team(base, job, min(can, key=lambda team: end_on(base, job, team, on_team, teams)), on_team, teams)
+            first = min(can, key=lambda team: (end_on(base, job, team, on_team, teams), trouble_on(base, teams[team])))
+            give_team(base, job, first, on_team, teams)
     if algorithm not in ("sjs", "pjs"):
         return alone_mapped(algorithm, base, alone)
     best = better_of_two(base, alone)
@@ -85,20 +98,26 @@ def next_of(algorithm: str, plan: Plan, left: list[int], alone: Times) -> tuple[
         return plan.ready[machine] + (alone[job][machine] or 0)
 
     if algorithm == "olb":
-        return left[0], min(machines(left[0]), key=lambda machine: plan.ready[machine])
+        return left[0], min(machines(left[0]), key=lambda machine: (plan.ready[machine], plan.trouble[machine]))
     if algorithm == "best-assignment":
         job = left[0]
-        return job, min(machines(job), key=lambda machine: (alone[job][machine], plan.ready[machine]))
-    best = {job: min(machines(job), key=lambda machine: end(job, machine)) for job in left}
+        length = alone[job]
+        return job, min(machines(job), key=lambda one: (length[one], plan.ready[one], plan.trouble[one]))
+    best = {job: min(machines(job), key=lambda one: (end(job, one), plan.trouble[one])) for job in left}
     sign = 1 if algorithm == "min-min" else -1
     job = min(left, key=lambda job: sign * end(job, best[job]))
     return job, best[job]
 
 
 def chosen(plan: Plan, team: tuple[list[int], int]) -> list[int]:
-    """Return the machines of a team: those of its cluster that are ready first."""
+    """Return the machines of a team: those of its cluster that are ready first, and trouble others least."""
     machines, width = team
-    return sorted(sorted(machines), key=lambda machine: plan.ready[machine])[:width]
+    return sorted(machines, key=lambda machine: (plan.ready[machine], plan.trouble[machine], machine))[:width]
+
+
+def trouble_on(plan: Plan, team: tuple[list[int], int]) -> int:
+    """Return the trouble of the worst machine of a team."""
+    return max(plan.trouble[machine] for machine in chosen(plan, team))
 
 
 def end_on(plan: Plan, job: int, team: int, on_team: Times, teams: Teams) -> int:
@@ -109,12 +128,15 @@ def end_on(plan: Plan, job: int, team: int, on_team: Times, teams: Teams) -> int
 def give_team(plan: Plan, job: int, team: int, on_team: Times, teams: Teams) -> None:
     """Let a job run on a team."""
     plan.give(job, chosen(plan, teams[team]), on_team[job][team] or 0)
+    plan.teams[job] = team
 
 
 def most_profitable(base: Plan, alone: Times, on_team: Times, teams: Teams, profit: str) -> tuple[int, int] | None:
-    """Return the job and the team with the largest reduction, if there is any; the first job, the first team."""
-    best: tuple[int, int] | None = None
-    most = 0
+    """Return the job and the team with the largest reduction, if there is any.
+
+    Of several the first job, then the team that troubles others least, then the first.
+    """
+    found = []
     for job, team in itertools.product(range(len(alone)), range(len(teams))):
         if job in base.places or on_team[job][team] is None:
             continue
@@ -123,9 +145,9 @@ def most_profitable(base: Plan, alone: Times, on_team: Times, teams: Teams, prof
             gain = min(base.ready[machine] + time for machine, time in runs) - end_on(base, job, team, on_team, teams)
         else:
             gain = min(time for _, time in runs) - (on_team[job][team] or 0)
-        if gain > most:
-            best, most = (job, team), gain
-    return best
+        if gain > 0:
+            found.append((-gain, job, trouble_on(base, teams[team]), team))
+    return min(found)[1::2] if found else None
 
 
 def optimum(ready: list[int], alone: Times, on_team: Times, teams: Teams) -> int:
@@ -150,4 +172,4 @@ def optimum(ready: list[int], alone: Times, on_team: Times, teams: Teams) -> int
                 found.append(search(twin, tuple(other for other in left if other != job)))
         return min(found)
 
-    return search(Plan(list(ready)), tuple(range(len(alone))))
+    return search(Plan(list(ready), [0] * len(ready)), tuple(range(len(alone))))

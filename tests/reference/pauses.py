@@ -73,8 +73,13 @@ def _map_level(
             ready[job.machine] = max(ready[job.machine], free[job.machine])
     waiting = [job for job in jobs if job.submit <= now and job.machine is None and job.level == level]
     begin = []
+    trouble = [
+        2 * any(job.works() and job.machine == machine and job.level in evicts[level] for job in jobs)
+        or int(any(job.machine == machine and job.level in evicts[level] for job in _standing(jobs)))
+        for machine in range(len(ready))
+    ]
     for job in sorted(waiting, key=lambda job: (job.submit, job.number)):
-        machine = ready.index(min(ready))
+        machine = min(range(len(ready)), key=lambda one: (ready[one], trouble[one]))
         if ready[machine] == now:
             begin.append((job, machine))
         ready[machine] += job.estimate

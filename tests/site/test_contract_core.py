@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.contract import OWN, ContractCore
+from gridweave.site.disciplines.heterogeneous.machines import MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
@@ -582,3 +587,50 @@ def test_no_requests_bring_a_site_out_of_order(
     assert {job_id for job_id in running if core.attempt_of(job_id) != OWN} == {
         job_id for job_id in range(1, 7) if core.part_state(job_id) == "running"
     }
+
+
+THREE = (
+    Level(name="high", priority=2, evicts=("low",)),
+    Level(name="medium", priority=1),
+    Level(name="low", priority=0),
+)
+ONE_MACHINE = (MachineClass(name="plain", count=1),)
+EVICTING = [
+    LevelsPolicy(levels=THREE, raise_after=2),
+    HeterogeneousPolicy(nodes=1, classes=ONE_MACHINE, levels=THREE, raise_after=2),
+]
+
+
+@pytest.mark.parametrize("policy", EVICTING, ids=lambda policy: policy.discipline)
+@pytest.mark.parametrize("is_delegated", [False, True])
+def test_what_has_been_evicted_elsewhere_counts_here(policy: Policy, is_delegated: bool) -> None:
+    """A job of the grid is evicted until its evictions anywhere raise its level; the grid hears for whom and why."""
+    core = ContractCore(1, policy)
+
+    def asked(attempt: int, evictions: int) -> ReserveNodes | EnqueueJob:
+        low = Job(job_id=1, width=1, estimate_ms=100, evictions=evictions)
+        return (
+            EnqueueJob(low, attempt, 10**6) if is_delegated else ReserveNodes(1, attempt, 1, 100, evictions=evictions)
+        )
+
+    told(core, 0, asked(1, 1))
+    told(core, 10, JobSubmitted(Job(job_id=7, width=1, estimate_ms=100, priority=2)))
+    (ended,) = (each for each in answers(core, 20, JobFinished(1)) if isinstance(each, Ended))
+    assert ended.outcome == "lost"
+    assert ended.evicted.replace("machines", "nodes") == "job 7 of level 'high' takes nodes of level 'low'"
+    told(core, 50, JobFinished(7))
+    told(core, 60, asked(2, 2))
+    assert commands(core, 70, JobSubmitted(Job(job_id=8, width=1, estimate_ms=100, priority=2))) == []
+    figures = core.site.figures
+    assert figures is not None
+    assert figures.figures_of(70, 1)[-1] == 2
+
+
+def test_when_nodes_come_free_is_told_where_that_is_wanted() -> None:
+    """A quote for a job that was told has its length, and what a mapping needs besides if it is asked for."""
+    core, asked = site(4), Job(job_id=7, width=2, estimate_ms=100, priority=1)
+    told(core, 0, own(1, 3, 50))
+    for wanted, ready in ((True, ((10, 1), (50, 3))), (False, ())):
+        request = RequestQuote(1, 2, 100, job=asked, wants_ready=wanted)
+        (quote,) = (each for each in answers(core, 10, request) if isinstance(each, Quoted))
+        assert (quote.start_ms, quote.length_ms, quote.nodes, quote.ready) == (50, 100, 2, ready)

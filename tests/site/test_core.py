@@ -101,7 +101,7 @@ def test_cancelling_a_running_job_kills_it() -> None:
 def test_a_job_wider_than_the_site_is_refused() -> None:
     """A job that can never run is refused with the numbers, and is not in the queue."""
     core = SiteCore(4, SitePolicy())
-    assert core.handle(0, submitted(1, 5, 10)) == [RefuseJob(1, "it needs 5 nodes and the site has 4")]
+    assert core.handle(0, submitted(1, 5, 10)) == [RefuseJob(1, "it needs 5 nodes and the site has 4", is_final=True)]
     assert list(core.waiting()) == []
 
 

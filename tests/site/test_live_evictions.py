@@ -214,7 +214,8 @@ def test_a_part_of_the_grid_goes_back_when_it_has_left(has_begun: bool) -> None:
     assert answers(commands) == []
     commands = north.handle(22_000, RunEnded("m0", 7, 1, "cancelled"))
     north.check_invariants()
-    assert answers(commands) == [Ended(7, 1, 22_000, "lost")]
+    why = f"job {OWN} of level 'high' takes machines of level 'low'"
+    assert answers(commands) == [Ended(7, 1, 22_000, "lost", why)]
     assert starts(commands) == [("m0", OWN, 1, 50_000)]
     assert list(north.core.site.waiting()) == []
 
@@ -225,7 +226,7 @@ def test_a_part_that_has_not_started_is_released() -> None:
     north.handle(0, *of_the_grid(7, 60_000))
     commands = north.handle(20_000, submitted("high", 2, 50))
     north.check_invariants()
-    assert answers(commands) == [LeaseEnded(7, 1)]
+    assert answers(commands) == [LeaseEnded(7, 1, f"job {OWN} of level 'high' takes machines of level 'low'")]
     assert starts(commands) == [("m0", OWN, 1, 50_000)]
 
 
@@ -238,7 +239,18 @@ def test_a_part_that_the_grid_cancels_while_it_leaves_is_cancelled() -> None:
     north.handle(21_000, CancelJob(7, 1))
     north.check_invariants()
     commands = north.handle(22_000, RunEnded("m0", 7, 1, "cancelled"))
-    assert answers(commands) == [Ended(7, 1, 22_000, "cancelled")]
+    assert [each.outcome for each in answers(commands)] == ["cancelled"]
+    north.check_invariants()
+
+
+def test_a_part_of_the_grid_brings_the_evictions_that_it_has_had() -> None:
+    """One that was evicted elsewhere as often as raises its level is not evicted here, though it is described anew."""
+    north = site(raise_after=1)
+    described, reserve = of_the_grid(7)
+    north.handle(0, described, msgspec.structs.replace(reserve, evictions=1))
+    north.handle(5, RunStarted("m0", 7, 1))
+    assert starts(north.handle(20_000, submitted("high", 2, 50))) == []
+    assert [running.job.evictions for running in north.core.site.running()] == [1]
     north.check_invariants()
 
 

@@ -24,11 +24,13 @@ from gridweave.site.messages import (
     TakesUsers,
     TellGrid,
     UserSubmitted,
+    Wish,
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.state import dump_state, read_state
 
+NEVER = "none of its forms fits a machine or a cluster in service here"
 OWN = 1_000_000_000_001
 AGENTS = (Machine(name="m0", nodes=4), Machine(name="m1", nodes=2))
 POLICY = HeterogeneousPolicy(
@@ -117,6 +119,20 @@ def test_a_site_learns_how_long_a_class_runs_by_its_name() -> None:
     assert known == [(None, 0, "", 5_000), ("short", None, "", 5_000), ("short", None, "all", 5_000)]
 
 
+def test_a_site_learns_only_from_jobs_that_ended_well() -> None:
+    """A run that failed, was cancelled or was lost teaches nothing; one that finished does."""
+    north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
+    north.handle(0, *[UserSubmitted(str(n), asked(job_class="x")) for n in range(4)])
+    north.handle(1, *[RunStarted("m0", OWN + n, 1) for n in range(4)])
+    north.handle(2, Wish("cancel", (OWN + 1,)))
+    for n, outcome in enumerate(("failed", "cancelled", "lost")):
+        north.handle(50 + n, RunEnded("m0", OWN + n, 1, outcome))
+    assert north.core.site.learns is not None
+    assert north.core.site.learns.known_times() == ()
+    north.handle(60, RunEnded("m0", OWN + 3, 1, "finished"))
+    assert {one.mean_ms for one in north.core.site.learns.known_times()} == {60}
+
+
 def test_what_a_live_site_knows_is_edited() -> None:
     """An operator knows that a class takes 8 s, and is believed from then on; what is forgotten is not known."""
     north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
@@ -141,12 +157,12 @@ def test_what_a_live_site_knows_is_edited() -> None:
         (
             asked(JobForm(on=("gpu",)), JobForm(width=5)),
             POLICY,
-            "none of its forms fits a machine or a cluster in service here (its own: 2)",
+            f"{NEVER}; 'gpu' is neither a class nor a label, one of new, old, x86",
         ),
         (
             asked(JobForm(memory_mb=999, on=("old",))),
             POLICY,
-            "none of its forms fits a machine or a cluster in service here (its own: 1)",
+            NEVER,
         ),
         (asked(priority=2, user="bert"), POLICY, "priority 2 is of level 'high', for users anna; its user is bert"),
         (
@@ -192,3 +208,11 @@ def test_the_grid_hears_which_sites_take_forms(policy: Any, told: list[bool]) ->
     commands = site(policy).handle(0, MachineJoined("m0", "h"))
     messages = [each.message for each in commands if isinstance(each, TellGrid)]
     assert [each.users.forms for each in messages if isinstance(each, TakesUsers)] == told
+
+
+def test_a_quote_is_that_of_the_form_that_would_be_chosen() -> None:
+    """How long a job would take, and on how many machines, is told of the form in which it would run."""
+    quote = site().quote(0, asked(JobForm(on=("x86",))))
+    assert (quote.start_ms, quote.length_ms, quote.places) == (0, 30_000, (("north", 1),))
+    wide = site().quote(0, asked(JobForm(width=4, speed=3.0, on=("old",)), JobForm(on=("old",))))
+    assert (wide.start_ms, wide.length_ms, wide.places) == (0, 20_000, (("north", 4),))

@@ -21,11 +21,7 @@ from gridweave.site.disciplines.dynp.policy import (
     CalendarEntry,
     DynPPolicy,
 )
-from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown, until_its_limit
-
-
-def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    return Meta(description=description, extra_json_schema={"enum": list(names)})
+from gridweave.site.disciplines.protocol import Entry, Options, one_of, refuse_unknown, until_its_limit
 
 
 class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -44,17 +40,17 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     policies: list[str] | str = "+".join(THREE)
-    decider: Annotated[str, _one_of(tuple(WAYS), "Who chooses the policy.")] = "advanced"
+    decider: Annotated[str, one_of(tuple(WAYS), "Who chooses the policy.")] = "advanced"
     preferred: Annotated[str, Meta(description="For the decider preferred: one of the candidates.")] | None = None
-    metric: Annotated[str, _one_of(tuple(METRICS), "By which plans are judged.")] = "artww"
-    tuning: Annotated[str, _one_of(tuple(TUNINGS), "After what there is a tuning step.")] = "full"
+    metric: Annotated[str, one_of(tuple(METRICS), "By which plans are judged.")] = "artww"
+    tuning: Annotated[str, one_of(tuple(TUNINGS), "After what there is a tuning step.")] = "full"
     slackness_pct: Annotated[float, Meta(description="By how much another plan must be better.")] = 0.0
     first_jobs: Annotated[int, Meta(description="Only so many waiting jobs count.")] | None = None
     within_ms: Annotated[int, Meta(description="Only jobs count that start within this time.")] | None = None
     lower_ms: Annotated[float, Meta(description="For the decider bounds.")] = 7_200_000.0
     upper_ms: Annotated[float, Meta(description="For the decider bounds.")] = 9_000_000.0
     calendar: list[CalendarEntry] = []
-    reading: Annotated[str, _one_of(READINGS, "Of what the thesis leaves open.")] | bool = "true"
+    reading: Annotated[str, one_of(READINGS, "Of what the thesis leaves open.")] | bool = "true"
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:

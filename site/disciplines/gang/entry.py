@@ -6,7 +6,6 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.gang.compiled import compiled_site
@@ -19,15 +18,11 @@ from gridweave.site.disciplines.gang.policy import (
     SCHEDULINGS,
     GangPolicy,
 )
-from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
+from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 from gridweave.site.explain import nodes_text
 
 SHORTEST_MS = 10_000
 """A job that ran less is taken to have run this long, in the slowdown (Zhang, section 2.3)."""
-
-
-def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    return Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
 class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -42,9 +37,9 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     mpl: int = 5
     slice_ms: int = 200_000
     switch_ms: int = 0
-    scheduling: Annotated[str, _one_of(SCHEDULINGS, "When decisions are taken.")] = "continuous"
-    phases: Annotated[str, _one_of(PHASES, "Up to which phase a decision goes.")] = "compact"
-    migration: Annotated[str, _one_of(MIGRATIONS, "What jobs are moved to other nodes for.")] = "none"
+    scheduling: Annotated[str, one_of(SCHEDULINGS, "When decisions are taken.")] = "continuous"
+    phases: Annotated[str, one_of(PHASES, "Up to which phase a decision goes.")] = "compact"
+    migration: Annotated[str, one_of(MIGRATIONS, "What jobs are moved to other nodes for.")] = "none"
     migration_ms: int = 0
     max_tasks: int | None = None
     window_ms: int | None = None

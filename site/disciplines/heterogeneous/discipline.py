@@ -2,13 +2,15 @@
 
 At every pass all that waits is mapped anew, level by level from the highest down. What the mapping has start now on
 machines that are free, or whose jobs may be evicted, starts; the rest waits for the next pass.
+
+Where no level finds a machine ready, from some level down, nothing can start there. What is mapped of these levels is
+put off until somebody asks for what is planned.
 """
 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import msgspec
@@ -16,12 +18,15 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import PCG64, Generator
 
+from gridweave.site.disciplines.heterogeneous.at_work import EVICTS, KEEPS_OFF, AtWork
 from gridweave.site.disciplines.heterogeneous.experience import (
     ExperienceDatabase,
     LearnedTimes,
     RunTimes,
 )
-from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team, class_of
+from gridweave.site.disciplines.heterogeneous.lengths import Lengths
+from gridweave.site.disciplines.heterogeneous.level_queue import LevelQueue
+from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.heterogeneous.running import (
@@ -50,8 +55,8 @@ _ASKED = -1
 """The id of a job that is thought of to answer a question."""
 
 
-class LevelQueue(NamedTuple):
-    """The jobs that wait on a level, and how long each kind of them takes where.
+class LevelJobs(NamedTuple):
+    """The jobs of a level as they are mapped, and how long each kind of them takes where.
 
     Attributes
     ----------
@@ -108,6 +113,16 @@ class Heterogeneous:
         self._runs: dict[int, JobOnMachines] = {}
         self.experience = ExperienceDatabase()
         self.experience.edit(policy.experience)
+        self._lengths = Lengths(
+            self._site, self.experience, only_limits=policy.predict == "estimate", deviations=policy.deviations
+        )
+        # What is known of waiting and running jobs once more, by level and by machine.
+        self._queues = [LevelQueue() for _ in policy.levels]
+        self._at_work = AtWork(nodes, policy.levels)
+        # What the last pass has planned that is not noted yet; when that was, from which level down it has mapped
+        # none, and from when machines are ready behind those above.
+        self._planned: list[tuple[list[WaitingJob], Mapped]] = []
+        self._put_off: tuple[int, int, IntArray] | None = None
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
         self._evictions: list[Eviction] = []
         self._rates: list[tuple[int, int]] = []
@@ -118,22 +133,25 @@ class Heterogeneous:
         """Return why a job could never start here, or None."""
         speeds = self._site.speeds_of(job)
         if not any(speeds.alone) and not speeds.teams:
-            kind = f"forms of job class {class_of(job)}" if self._policy.forms else f"jobs of width {job.width}"
-            kind = f"its own: {len(job.forms)}" if job.forms else kind
-            return f"none of its forms fits a machine or a cluster in service here ({kind})"
+            return self._site.why_nowhere(job)
         return why_not_allowed(self._policy.levels, job.priority, job.user_name or job.user)
 
     def submit(self, now_ms: int, job: Job) -> None:
         """Take in a job."""
-        self._waiting[job.job_id] = WaitingJob(job=job, submit_ms=now_ms)
+        self._wait(WaitingJob(job=job, submit_ms=now_ms, evictions=job.evictions))
 
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
-        del self._waiting[job_id]
+        one = self._waiting.pop(job_id)
+        self._queues[self._level_of(one)].remove(one)
 
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a running job, and learn from it if it was not ended at its limit."""
-        run = self._runs.pop(job_id)
+        """Take out a running job."""
+        self._at_work.leave(self._runs.pop(job_id))
+
+    def learn(self, now_ms: int, job_id: int) -> None:
+        """Learn from a job that has ended well, if it has done all of its work here, and not just up to its limit."""
+        run = self._runs[job_id]
         worked_ms = run.worked_ms(now_ms)
         is_whole = now_ms < run.limit_ms and run.paused_ms is None and not run.was.done_ms
         if is_whole and worked_ms:
@@ -141,118 +159,139 @@ class Heterogeneous:
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
         """Move the limit of a running job, and with it the instant at which it is expected to end."""
+        self._note_plans()
         run = self._runs[job_id]
         run.expected_ms, run.limit_ms = max(now_ms + 1, run.expected_ms + end_ms - run.limit_ms), end_ms
+        if run.paused_ms is None:
+            self._at_work.work(run, self._level_of(run.was))
+
+    def _wait(self, one: WaitingJob) -> None:
+        self._waiting[one.job.job_id] = one
+        self._queues[self._level_of(one)].add(one, self._lengths.kind_of(one))
 
     # The pass.
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Map all that waits, evict whose machines are wanted, and return the jobs that start."""
-        for run in self._runs.values():
-            if run.expected_ms <= now_ms and run.paused_ms is None:
-                # Then it is expected at its limit, at which it is ended.
-                run.expected_ms = max(run.limit_ms, now_ms + 1)
-        claimed = np.full(self._site.nodes, now_ms, np.int64)
-        started: list[Job] = []
-        for level in range(len(self._policy.levels)):
-            if jobs := self._queue(level):
-                started += self._run_level(now_ms, self._level_queue(level, jobs), claimed)
-        for run in those_that_go_on(self._runs.values(), self._standing()):
-            run.go_on(now_ms)
-            self._rates.append((run.was.job.job_id, run.rate))
-        expect_resumptions(now_ms, self._runs.values(), self._standing())
+        for job_id in self._at_work.due(now_ms):
+            # It is past its expected end. Then it is expected at its limit, at which it is ended.
+            run = self._runs[job_id]
+            run.expected_ms = max(run.limit_ms, now_ms + 1)
+            self._at_work.work(run, self._level_of(run.was))
+        self._planned.clear()
+        started = self._map_levels(now_ms, 0, np.full(self._site.nodes, now_ms, np.int64))
+        if self._at_work.standing:
+            for run in those_that_go_on(self._runs.values(), self._standing()):
+                run.go_on(now_ms)
+                self._at_work.work(run, self._level_of(run.was))
+                self._rates.append((run.was.job.job_id, run.rate))
+            expect_resumptions(now_ms, self._runs.values(), self._standing())
         return started
+
+    def _map_levels(self, now_ms: int, level: int, claimed: IntArray, *, all_levels: bool = False) -> list[Job]:
+        """Map what waits, from a level down, each behind those above it; return the jobs that start.
+
+        A level is mapped again if that has raised somebody to it, from the next one below. Levels from which
+        down none can start are put off, unless all are to be mapped.
+        """
+        started: list[Job] = []
+        while level < len(self._queues) and (all_levels or self._may_start(now_ms, level, claimed)):
+            claimed_above, told = claimed.copy(), len(self._evictions)
+            if queue := self._queues[level]:
+                kinds, numbers = queue.numbered_kinds()
+                jobs = LevelJobs(level, queue.jobs.copy(), numbers, *self._lengths.table_of(kinds))
+                started += self._run_level(now_ms, jobs, claimed)
+            if any(self._level_of(self._waiting[each.job_id]) == level for each in self._evictions[told:]):
+                claimed = claimed_above
+            else:
+                level += 1
+        self._put_off = now_ms, level, claimed
+        return started
+
+    def _may_start(self, now_ms: int, level: int, claimed: IntArray) -> bool:
+        """Whether any level from one down has jobs that wait, and finds a machine ready, or may make one so."""
+        levels = [at for at in range(level, len(self._queues)) if self._queues[at]]
+        # What jobs that stand still are expected to do goes by what is mapped, so nothing is put off then.
+        return bool(self._at_work.standing) or any(
+            (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms).any() for at in levels
+        )
+
+    def _note_plans(self) -> None:
+        """Note what the last pass plans for each job that waits."""
+        if self._put_off is not None:
+            started = self._map_levels(*self._put_off, all_levels=True)
+            assert not started, "a job starts on a level that was put off as none could"
+            self._put_off = None
+        for jobs, mapped in self._planned:
+            lengths_ms = mapped.end_ms - mapped.start_ms
+            for row, one in enumerate(jobs):
+                if self._waiting.get(one.job.job_id) is one:
+                    one.planned_ms, one.planned_length_ms = int(mapped.start_ms[row]), int(lengths_ms[row])
+                    one.planned_on = len(mapped.machines_of(row))
+        self._planned.clear()
 
     def _standing(self) -> list[JobOnMachines]:
         """Return the jobs that stand still, in the order in which they go on."""
-        return stand_in_order(self._runs.values(), self._level_of)
+        return stand_in_order((self._runs[job_id] for job_id in self._at_work.standing), self._level_of)
 
-    def _run_level(self, now_ms: int, queue: LevelQueue, claimed: IntArray) -> list[Job]:
+    def _run_level(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> list[Job]:
         """Map the jobs of a level behind the levels above it, and start what starts now."""
-        expect_resumptions(now_ms, self._runs.values(), self._standing())
+        if self._at_work.standing:
+            expect_resumptions(now_ms, self._runs.values(), self._standing())
         mapped = self._wanted(now_ms, queue, claimed)
+        claimed[mapped.is_given] = mapped.ready_ms[mapped.is_given]
+        self._planned.append((queue.jobs, mapped))
         started = []
-        for row, one in enumerate(queue.jobs):
-            one.planned_ms = int(mapped.start_ms[row])
-            machines = mapped.machines[row]
-            one.planned_on, one.planned_length_ms = len(machines), int(mapped.end_ms[row] - mapped.start_ms[row])
-            claimed[list(machines)] = mapped.ready_ms[list(machines)]
-            if one.planned_ms == now_ms:
-                team = queue.team_of(int(mapped.team[row]))
-                self._make_room(now_ms, one, machines, team, queue.level)
-                started.append(self._start(now_ms, one, machines, team))
+        for row in np.flatnonzero(mapped.start_ms == now_ms).tolist():
+            one, machines, team = queue.jobs[row], mapped.machines_of(row), queue.team_of(int(mapped.team[row]))
+            self._make_room(now_ms, one, machines, team, queue.level)
+            started.append(self._start(now_ms, one, machines, team, int(mapped.end_ms[row])))
         return started
 
-    def _wanted(self, now_ms: int, queue: LevelQueue, claimed: IntArray) -> Mapped:
+    def _wanted(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> Mapped:
         """Return the mapping of a level in which nobody is evicted for less than the least gain."""
         least_ms = self._policy.least_gain_ms
-        without = self._mapped(now_ms, queue, claimed, set(self._runs)) if least_ms else None
+        without = self._mapped(queue, claimed, set(self._runs)) if least_ms else None
         protected: set[int] = set()
         while True:
-            mapped = self._mapped(now_ms, queue, claimed, protected)
+            mapped = self._mapped(queue, claimed, protected)
             if without is None:
                 return mapped
             spared = {
                 victim
                 for row in np.flatnonzero(mapped.start_ms == now_ms).tolist()
                 if without.end_ms[row] - mapped.end_ms[row] < least_ms
-                for victim in self._holders(mapped.machines[row])
+                for victim in self._holders(mapped.machines_of(row))
             }
             if not spared:
                 return mapped
             protected |= spared
 
-    def _mapped(self, now_ms: int, queue: LevelQueue, claimed: IntArray, protected: set[int]) -> Mapped:
-        """Map the jobs of a level to machines, of which those whose jobs may be evicted count as free."""
-        ready_ms = claimed.copy()
-        for job_id, run in self._runs.items():
+    def _mapped(self, queue: LevelJobs, claimed: IntArray, protected: set[int]) -> Mapped:
+        """Map the jobs of a level to machines, of which those whose jobs may be evicted count as free, but go last."""
+        is_held = self._at_work.held(queue.level, protected)
+        ready_ms, trouble = self._at_work.ready_ms(claimed, is_held), EVICTS * is_held
+        for job_id in self._at_work.standing:
+            run = self._runs[job_id]
+            at = list(run.machines)
             if job_id in protected or not self._may_evict(queue.level, run):
-                at = list(run.machines)
                 ready_ms[at] = np.maximum(ready_ms[at], run.ends_ms)
+            else:
+                trouble[at] = np.maximum(trouble[at], KEEPS_OFF)
         return map_to(
             self._site.arrays(queue.teams),
             ready_ms,
             queue.kinds,
             queue.alone_ms,
             queue.team_ms,
+            trouble=trouble,
             algorithm=self._policy.algorithm,
             profit=self._policy.profit,
             rng=Generator(PCG64(self._policy.seed)) if self._policy.algorithm == "gsa" else None,
         )
 
-    def _level_queue(self, level: int, jobs: list[WaitingJob]) -> LevelQueue:
-        """Return what waits on a level as the mapping takes it: jobs that are alike are a kind."""
-        number_of: dict[object, int] = {}
-        alone, on_teams = list[list[int]](), list[dict[Team, int]]()
-        kinds = []
-        for one in jobs:
-            job = one.job
-            key = (class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, job.user, one.done_ms)
-            if key not in number_of:
-                number_of[key] = len(alone)
-                speeds = self._site.speeds_of(job)
-                # The last class, of machines out of service, has no name and runs nothing.
-                names = [*(each.name for each in self._site.classes), ""]
-                rates = zip(names, speeds.alone, strict=True)
-                alone.append([self._length(one, name, rate) if rate else _NEVER for name, rate in rates])
-                on_teams.append(
-                    {team: self._length(one, self._site.name_of(team), rate) for team, rate in speeds.teams.items()}
-                )
-            kinds.append(number_of[key])
-        teams = tuple(sorted({team for lengths in on_teams for team in lengths}))
-        team_ms = np.array([[lengths.get(team, _NEVER) for team in teams] for lengths in on_teams], np.int64)
-        return LevelQueue(level, jobs, kinds, np.array(alone, np.int64), team_ms.reshape(len(alone), len(teams)), teams)
-
-    def _length(self, one: WaitingJob, resource: str, rate: int) -> int:
-        """Return how long a job is expected to run on a resource, in whole milliseconds."""
-        limit_ms = work_limit_ms(one, rate)
-        if self._policy.predict == "estimate":
-            return limit_ms
-        predicted = self.experience.predict(one.job, resource, rate)
-        run_ms = predicted.mean_ms + self._policy.deviations * predicted.deviation_ms
-        return min(max(1, math.ceil(run_ms - one.done_ms * RATE_ONE / rate)), limit_ms)
-
-    def _start(self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None) -> Job:
+    def _start(self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, end_ms: int) -> Job:
+        """Have a job run on machines on which nobody works any more, where it is expected to end at an instant."""
         speeds = self._site.speeds_of(one.job)
         if team is not None:
             rate, resource = speeds.teams[team], self._site.name_of(team)
@@ -260,12 +299,12 @@ class Heterogeneous:
             number = int(self._site.class_of[machines[0]])
             rate, resource = speeds.alone[number], self._site.classes[number].name
         form, is_in = self._site.form_at(one.job, machines[0], team)
-        del self._waiting[one.job.job_id]
-        one.planned_ms = None
-        self._runs[one.job.job_id] = JobOnMachines(
+        self.withdraw(now_ms, one.job.job_id)
+        one.planned_ms, one.planned_length_ms, one.planned_on = None, end_ms - now_ms, len(machines)
+        run = self._runs[one.job.job_id] = JobOnMachines(
             was=one,
             start_ms=now_ms,
-            expected_ms=now_ms + self._length(one, resource, rate),
+            expected_ms=end_ms,
             limit_ms=now_ms + work_limit_ms(one, rate),
             machines=machines,
             rate=rate,
@@ -274,6 +313,7 @@ class Heterogeneous:
             form=form,
             memory_mb=is_in.memory_mb,
         )
+        self._at_work.work(run, self._level_of(one))
         if rate != RATE_ONE:
             self._rates.append((one.job.job_id, rate))
         return one.job
@@ -297,12 +337,14 @@ class Heterogeneous:
                 self._evict(now_ms, run.was.job.job_id, one)
             elif run.paused_ms is None:
                 run.paused_ms = now_ms
+                self._at_work.stand(run)
                 self._count_eviction(now_ms, run.was, one)
                 self._rates.append((run.was.job.job_id, 0))
 
     def _evict(self, now_ms: int, job_id: int, by: WaitingJob) -> None:
         """Put a running job back into the queue, as another wants its machines."""
         run = self._runs.pop(job_id)
+        self._at_work.leave(run)
         keeps = (run.was.job.if_evicted or self._policy.evicted) == "checkpoint"
         worked_ms = run.worked_ms(now_ms)
         if keeps:
@@ -310,7 +352,7 @@ class Heterogeneous:
         else:
             self._totals["lost_machine_ms"] += worked_ms * len(run.machines)
         reason = self._count_eviction(now_ms, run.was, by)
-        self._waiting[job_id] = run.was
+        self._wait(run.was)
         self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
 
     def _count_eviction(self, now_ms: int, one: WaitingJob, by: WaitingJob) -> str:
@@ -336,18 +378,13 @@ class Heterogeneous:
         return base if after is None else max(0, base - one.evictions // after)
 
     def _may_evict(self, level: int, run: JobOnMachines) -> bool:
-        levels, job = self._policy.levels, run.was.job
-        return job.if_evicted != "never" and levels[self._level_of(run.was)].name in levels[level].evicts
+        return self._at_work.may_evict(level, run, self._level_of(run.was))
 
     def _holders(self, machines: Sequence[int]) -> list[int]:
         """Return the running jobs that have any of these machines, by job id."""
         wanted = set(machines)
-        return sorted(job_id for job_id, run in self._runs.items() if not wanted.isdisjoint(run.machines))
-
-    def _queue(self, level: int | None = None) -> list[WaitingJob]:
-        """Return what waits, of one level or of all, by submission; an evicted job stands where it stood."""
-        jobs = [one for one in self._waiting.values() if level is None or self._level_of(one) == level]
-        return sorted(jobs, key=lambda one: (one.submit_ms, one.job.job_id))
+        standing = {job_id for job_id in self._at_work.standing if not wanted.isdisjoint(self._runs[job_id].machines)}
+        return sorted(self._at_work.jobs_on(machines) | standing)
 
     # What is asked.
 
@@ -376,7 +413,10 @@ class Heterogeneous:
     @property
     def free(self) -> int:
         """Machines on which no job is, those out of service among them."""
-        return self._site.nodes - len({machine for run in self._runs.values() for machine in run.machines})
+        is_free = self._at_work.is_free
+        for job_id in self._at_work.standing:
+            is_free[list(self._runs[job_id].machines)] = False
+        return int(is_free.sum())
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the machines of a running job; it has all their hardware threads."""
@@ -393,12 +433,13 @@ class Heterogeneous:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when the next running job is expected to end: if it does not, what waits may do better elsewhere."""
-        ends = (run.expected_ms for run in self._runs.values() if run.paused_ms is None)
-        return min(ends, default=None) if self._waiting else None
+        first_ms = self._at_work.first_expected_ms
+        return first_ms if self._waiting and first_ms != _NEVER else None
 
     def next_end_ms(self) -> int | None:
         """Return the first limit of a running job."""
-        return min((run.limit_ms for run in self._runs.values() if run.paused_ms is None), default=None)
+        first_ms = self._at_work.first_limit_ms
+        return first_ms if first_ms != _NEVER else None
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their limits."""
@@ -408,7 +449,8 @@ class Heterogeneous:
 
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order of submission; none is promised a start."""
-        yield from ((one.job, None) for one in self._queue())
+        for one in sorted(self._waiting.values(), key=lambda one: (one.submit_ms, one.job.job_id)):
+            yield one.job, None
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many machines a job of this length, submitted now, could have at once."""
@@ -418,21 +460,24 @@ class Heterogeneous:
         return 0
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now on the lowest level would start, by the mapping of all that waits."""
+        """Return when a job on the lowest level, of somebody who may use it, would start if submitted now."""
         asked = Job(job_id=_ASKED, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
-        expected = self.expected_run(now_ms, asked)
+        expected = self._run_behind_all(now_ms, asked)
         return None if expected is None else expected.start_ms
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return how a job would run that were submitted now, by the mapping of all that waits."""
-        if self.why_never(job) is not None:
-            return None
+        return None if self.why_never(job) is not None else self._run_behind_all(now_ms, job)
+
+    def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        """Return the same, whoever's job it is; None if it can run nowhere."""
         twin = self.aside()
         twin.submit(now_ms, msgspec.structs.replace(job, job_id=_ASKED))
         twin.run_pass(now_ms)
         run = twin._runs.get(_ASKED)
         if run is not None:
             return ExpectedRun(now_ms, len(run.machines), run.expected_ms - now_ms)
+        twin._note_plans()
         one = twin._waiting[_ASKED]
         if one.planned_ms is None or one.planned_ms == _NEVER:
             return None
@@ -448,6 +493,7 @@ class Heterogeneous:
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier."""
+        self._note_plans()
         one = self._waiting[job_id]
         level = self._level_of(one)
         places = [(self._level_of(other), other.submit_ms, other.job.job_id) for other in self._waiting.values()]
@@ -484,17 +530,32 @@ class Heterogeneous:
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+        self._note_plans()
         twin = copy.copy(self)
-        twin._waiting = {job_id: msgspec.structs.replace(one) for job_id, one in self._waiting.items()}
-        twin._runs = {
-            job_id: msgspec.structs.replace(run, was=msgspec.structs.replace(run.was))
-            for job_id, run in self._runs.items()
-        }
+        twin._take_in(
+            (msgspec.structs.replace(one) for one in self._waiting.values()),
+            (msgspec.structs.replace(run, was=msgspec.structs.replace(run.was)) for run in self._runs.values()),
+        )
         twin._totals, twin._evictions, twin._rates = self._totals.copy(), [], []
         return twin
 
+    def _take_in(self, waiting: Iterable[WaitingJob], running: Iterable[JobOnMachines]) -> None:
+        """Have these jobs, and no others."""
+        self._planned, self._put_off = [], None
+        self._waiting, self._queues = {}, [LevelQueue() for _ in self._policy.levels]
+        for one in waiting:
+            self._wait(one)
+        self._runs = {run.was.job.job_id: run for run in running}
+        self._at_work = AtWork(self._site.nodes, self._policy.levels)
+        for run in self._runs.values():
+            if run.paused_ms is None:
+                self._at_work.work(run, self._level_of(run.was))
+            else:
+                self._at_work.standing.add(run.was.job.job_id)
+
     def state(self) -> HeterogeneousState:
         """Return what is known."""
+        self._note_plans()
         return HeterogeneousState(
             waiting=list(self._waiting.values()),
             running=list(self._runs.values()),
@@ -504,8 +565,7 @@ class Heterogeneous:
 
     def restore(self, state: HeterogeneousState) -> None:
         """Take in what was known."""
-        self._waiting = {one.job.job_id: one for one in state.waiting}
-        self._runs = {run.was.job.job_id: run for run in state.running}
+        self._take_in(state.waiting, state.running)
         self.experience.restore(state.experience)
         self._totals = dict(state.totals)
 
@@ -515,3 +575,9 @@ class Heterogeneous:
         assert len(taken) == len(set(taken)), "a machine has two jobs"
         assert self._site.out.isdisjoint(taken), "a job is on a machine out of service"
         assert not self._waiting.keys() & self._runs.keys(), "a job runs and waits"
+        for level, queue in enumerate(self._queues):
+            queue.check_invariants()
+            assert all(self._level_of(one) == level for one in queue.jobs), "a job waits on a level that is not its own"
+        queued = {one.job.job_id for queue in self._queues for one in queue.jobs}
+        assert queued == self._waiting.keys(), "the queues of the levels have other jobs than wait"
+        self._at_work.check_invariants(self._runs)

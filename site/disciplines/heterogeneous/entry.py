@@ -17,11 +17,7 @@ from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, H
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.figures import times_by_level
 from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level
-from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
-
-
-def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    return Meta(description=description, extra_json_schema={"enum": list(names)})
+from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 
 
 class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -37,12 +33,12 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     classes: tuple[MachineClass, ...] = ()
     clusters: tuple[Cluster, ...] = ()
     forms: tuple[Form, ...] = ()
-    algorithm: Annotated[str, _one_of(tuple(ALGORITHMS), "How jobs are mapped to machines.")] = "pjs"
-    profit: Annotated[str, _one_of(tuple(PROFITS), "What a job gains on a team, for pjs and gsa.")] = "end"
+    algorithm: Annotated[str, one_of(tuple(ALGORITHMS), "How jobs are mapped to machines.")] = "pjs"
+    profit: Annotated[str, one_of(tuple(PROFITS), "What a job gains on a team, for pjs and gsa.")] = "end"
     seed: Annotated[int, Meta(description="From which gsa draws.")] = 0
-    predict: Annotated[str, _one_of(PREDICTIONS, "By what run times are expected.")] = "experience"
+    predict: Annotated[str, one_of(PREDICTIONS, "By what run times are expected.")] = "experience"
     levels: tuple[Level, ...] = ()
-    evicted: Annotated[str, _one_of((*EVICTED, PAUSE), "What becomes of an evicted job.")] = "restart"
+    evicted: Annotated[str, one_of((*EVICTED, PAUSE), "What becomes of an evicted job.")] = "restart"
     raise_after: int | None = None
     least_gain_ms: int = 0
     out_of_service: str = ""

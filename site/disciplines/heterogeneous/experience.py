@@ -10,7 +10,7 @@ work done at speed 1; then the estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -119,6 +119,9 @@ class ExperienceDatabase:
 
     def __init__(self) -> None:
         self._times: dict[TimesKey, RunTimes] = {}
+        # How often times were put in place of others, and how often was learned of each class and each user.
+        self._edits = 0
+        self._learned: dict[tuple[str | None, str | None], int] = {}
 
     def learn(self, job: Job, resource: str, rate: int, run_ms: int) -> None:
         """Take in that a job has run to its end.
@@ -142,18 +145,28 @@ class ExperienceDatabase:
 
     def predict(self, job: Job, resource: str, rate: int) -> Prediction:
         """Return how long a job is expected to run on a resource; never longer than its estimate lets it."""
-        limit_ms = job.estimate_ms * RATE_ONE / rate
+        return next(self.predictions(job, [(resource, rate)]))
+
+    def predictions(self, job: Job, places: Iterable[tuple[str, int]]) -> Iterator[Prediction]:
+        """Yield the same for each of some resources and the rates of the job there."""
         job_class, user = name_text(_class_of(job)), name_text(_user_of(job))
-        for key, source, factor in (
-            ((job_class, None, resource), "resource", 1.0),
-            ((job_class, None, ""), "class", RATE_ONE / rate),
-            ((None, user, ""), "user", RATE_ONE / rate),
-        ):
-            known = self._times.get(key)
-            if known is not None:
-                deviation = math.sqrt(known.variance) * factor
-                return Prediction(min(known.mean_ms * factor, limit_ms), deviation, known.count, source)
-        return Prediction(limit_ms, 0.0, 0, "estimate")
+        of_class, of_user = self._times.get((job_class, None, "")), self._times.get((None, user, ""))
+        of_work, whose = (of_class, "class") if of_class is not None else (of_user, "user")
+        for resource, rate in places:
+            limit_ms = job.estimate_ms * RATE_ONE / rate
+            known, source, factor = self._times.get((job_class, None, resource)), "resource", 1.0
+            if known is None:
+                known, source, factor = of_work, whose, RATE_ONE / rate
+            if known is None:
+                yield Prediction(limit_ms, 0.0, 0, "estimate")
+            else:
+                deviation_ms = math.sqrt(known.variance) * factor
+                yield Prediction(min(known.mean_ms * factor, limit_ms), deviation_ms, known.count, source)
+
+    def changes_of(self, job: Job) -> tuple[int, int, int]:
+        """Return numbers that are others as soon as something else may be predicted of a job."""
+        job_class, user = name_text(_class_of(job)), name_text(_user_of(job))
+        return self._edits, self._learned.get((job_class, None), 0), self._learned.get((None, user), 0)
 
     def known(self) -> tuple[KnownTimes, ...]:
         """Return all that is known, by class, user and resource, as it is read and written."""
@@ -161,6 +174,7 @@ class ExperienceDatabase:
 
     def edit(self, changes: Iterable[KnownTimes]) -> None:
         """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
+        self._edits += 1
         for known in changes:
             self._times.pop(known.key, None)
             if known.runs:
@@ -172,6 +186,7 @@ class ExperienceDatabase:
 
     def restore(self, rows: Iterable[RunTimes]) -> None:
         """Take in what another knew."""
+        self._edits += 1
         self._times = {(name_text(one.job_class), name_text(one.user), one.resource): one for one in rows}
 
     def copy(self) -> ExperienceDatabase:
@@ -183,6 +198,7 @@ class ExperienceDatabase:
     def _add(self, empty: RunTimes, time_ms: float) -> None:
         key = (name_text(empty.job_class), name_text(empty.user), empty.resource)
         self._times.setdefault(key, empty).add(time_ms)
+        self._learned[key[:2]] = self._learned.get(key[:2], 0) + 1
 
 
 def _class_of(job: Job) -> Name:

@@ -89,6 +89,10 @@ Team = tuple[int, int]
 """The number of a cluster, and how many of its machines."""
 
 
+_FormsKey = tuple[str | None, int, tuple[JobForm, ...], bool]
+"""Of jobs that have the same forms: their class, if it has forms of its own, their width, their own, and their step."""
+
+
 class Speeds(msgspec.Struct, frozen=True):
     """At which rate a job runs on each class of machines, 0 where it cannot, and on which teams, at which rates.
 
@@ -121,7 +125,10 @@ class Inventory:
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
         self.room_mb = {node: self.classes[kind].memory_mb for node, kind in enumerate(self.class_of.tolist())}
         """What each machine has; None where that is not said."""
-        self._speeds: dict[tuple[str | None, int, tuple[JobForm, ...], bool], Speeds] = {}
+        self._in_service = {int(kind) for node, kind in enumerate(self.class_of) if node not in self.out}
+        self._with_own = {_text(form.job_class) for form in forms if form.job_class is not None}
+        self._speeds: dict[_FormsKey, Speeds] = {}
+        self._form_at: dict[tuple[_FormsKey, int, Team | None], tuple[int, Form | JobForm]] = {}
         self._arrays: dict[tuple[Team, ...], MachineArrays] = {}
 
     @property
@@ -150,15 +157,27 @@ class Inventory:
         Without any it runs on a machine alone, or, if it is wider, on so many machines of a cluster. Forms that it has
         of its own go first.
         """
-        kind = class_of(job)
-        has_own = any(_text(form.job_class) == kind for form in self._forms)
-        key = (kind if has_own else None, job.width, job.forms, job.in_step)
+        key = self._key_of(job)
         if key not in self._speeds:
             if len(self._speeds) >= MOST_KINDS:
                 self._speeds.clear()
             speeds = self.speeds_in(self._forms_of(job))
             self._speeds[key] = _in_step(speeds) if job.in_step else speeds
         return self._speeds[key]
+
+    def _key_of(self, job: Job) -> _FormsKey:
+        """Return what the forms of a job depend on."""
+        kind = class_of(job)
+        return (kind if kind in self._with_own else None, job.width, job.forms, job.in_step)
+
+    def why_nowhere(self, job: Job) -> str:
+        """Return why a job that runs on nothing here cannot."""
+        kind = f"forms of job class {class_of(job)}" if self._forms else f"jobs of width {job.width}"
+        whose = "" if job.forms else f" ({kind})"
+        known = {name for one in self.classes for name in (one.name, *one.labels)}
+        unknown = sorted({name for form in job.forms for name in form.on} - known)
+        right = f"; {unknown[0]!r} is neither a class nor a label, one of {', '.join(sorted(known))}" if unknown else ""
+        return f"none of its forms fits a machine or a cluster in service here{whose}{right}"
 
     def _forms_of(self, job: Job) -> Sequence[Form | JobForm]:
         kind = class_of(job)
@@ -169,11 +188,16 @@ class Inventory:
     def form_at(self, job: Job, machine: int, team: Team | None) -> tuple[int, Form | JobForm]:
         """Return in which form a job runs on a machine alone, or on a team: the first of the fastest, by its number."""
         kind = int(self.class_of[machine])
-        forms = self._forms_of(job)
-        speeds = [self.speeds_in([form]) for form in forms]
-        rates = [one.alone[kind] if team is None else one.teams.get(team, 0) for one in speeds]
-        number = rates.index(max(rates))
-        return number, forms[number]
+        key = (self._key_of(job), -1 if team is not None else kind, team)
+        if key not in self._form_at:
+            if len(self._form_at) >= MOST_KINDS:
+                self._form_at.clear()
+            forms = self._forms_of(job)
+            speeds = [self.speeds_in([form]) for form in forms]
+            rates = [one.alone[kind] if team is None else one.teams.get(team, 0) for one in speeds]
+            number = rates.index(max(rates))
+            self._form_at[key] = number, forms[number]
+        return self._form_at[key]
 
     def speeds_in(self, forms: Sequence[Form | JobForm]) -> Speeds:
         """Return how fast a job of these forms runs where, the fastest of several forms."""
@@ -181,7 +205,7 @@ class Inventory:
         for form in forms:
             fits = [self._fits(form, one) for one in self.classes]
             if form.width == 1:
-                for number in {int(c) for node, c in enumerate(self.class_of) if node not in self.out}:
+                for number in self._in_service:
                     if fits[number]:
                         alone[number] = max(alone[number], _rate(form.speed * self.classes[number].speed))
                 continue

@@ -40,19 +40,39 @@ class Mapped(NamedTuple):
     ----------
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         `NEVER_MS` for a job that can run nowhere.
-    machines : tuple of tuple of int
-        The machines of each job, one if it runs alone, the first of several of a class; none if it can run nowhere.
+    first : numpy.ndarray of int64, shape (n,)
+        The machine of a job that runs alone, the first of several of a class; -1 if it does not.
     team : numpy.ndarray of int64, shape (n,)
-        The team of a job that runs on one; -1 if it runs alone.
+        The team of a job that runs on one; -1 if it does not.
+    members : numpy.ndarray of int64, shape (n, widest)
+        The machines of a job on a team, as many as that is wide.
     ready_ms : numpy.ndarray of int64, shape (m,)
         When each machine has done it all.
+    is_given : numpy.ndarray of bool, shape (m,)
+        Whether it was given anything that takes time.
+    team_width : numpy.ndarray of int64, shape (teams,)
+        As in `MachineArrays`.
     """
 
     start_ms: IntArray
     end_ms: IntArray
-    machines: tuple[tuple[int, ...], ...]
+    first: IntArray
     team: IntArray
+    members: IntArray
     ready_ms: IntArray
+    is_given: npt.NDArray[np.bool_]
+    team_width: IntArray
+
+    @property
+    def machines(self) -> tuple[tuple[int, ...], ...]:
+        """The machines of each job; of several of a class the first, and none if it can run nowhere."""
+        return tuple(self.machines_of(row) for row in range(len(self.team)))
+
+    def machines_of(self, row: int) -> tuple[int, ...]:
+        """Return the same of one job."""
+        if self.team[row] >= 0:
+            return tuple(sorted(self.members[row, : self.team_width[self.team[row]]].tolist()))
+        return (int(self.first[row]),) if self.first[row] >= 0 else ()
 
     def total_ms(self, now_ms: int) -> int:
         """Return the sum of the expected execution and delay times: what the algorithms minimise."""
@@ -76,10 +96,16 @@ def machine_arrays(
     """
     kinds = np.asarray(classes, np.int64)
     teams = [(number, len(members)) for number, members in enumerate(clusters)] if teams is None else teams
+    sizes = np.array([len(members) for members in clusters], np.int64)
+    counts = np.bincount(kinds)
     return MachineArrays(
-        first=_bounds(np.bincount(kinds)),
+        class_of=kinds,
+        rank=np.arange(len(kinds)),
+        widest=max((width for _, width in teams), default=0),
+        largest=int(max(counts.max(initial=0), sizes.max(initial=0))),
+        first=_bounds(counts),
         by_class=np.argsort(kinds, kind="stable").astype(np.int64),
-        cluster_first=_bounds(np.array([len(members) for members in clusters], np.int64)),
+        cluster_first=_bounds(sizes),
         members=np.array([number for members in clusters for number in sorted(members)], np.int64),
         team_cluster=np.array([cluster for cluster, _ in teams], np.int64),
         team_width=np.array([width for _, width in teams], np.int64),
@@ -96,6 +122,7 @@ def map_to(
     algorithm: str = "pjs",
     profit: str = "end",
     rng: Generator | None = None,
+    trouble: npt.ArrayLike = 0,
     taken: npt.ArrayLike | None = None,
     from_ms: npt.ArrayLike | None = None,
 ) -> Mapped:
@@ -119,6 +146,9 @@ def map_to(
         One of `PROFITS`, for ``pjs`` and ``gsa``.
     rng : numpy.random.Generator, optional
         From which ``gsa`` draws.
+    trouble : array_like of int, shape (m,), optional
+        How much others are troubled by the taking of each machine (0, 1 or 2): of those that are ready equally early
+        the one with the least goes first, and of teams on which a job gains as much the one whose machines have least.
     taken : array_like of int, shape (kinds, classes), optional
         How many machines of a class a job takes that runs there, at most all of them; 1 if nothing is said. Not for
         ``gsa``, and neither is the next.
@@ -142,15 +172,14 @@ def map_to(
     >>> map_to(two, [0, 0], [0, 0], [[100]], [[60]]).machines
     ((0,), (1,))
     """
-    for option, name, known in (("algorithm", algorithm, ALGORITHMS), ("profit", profit, PROFITS)):
-        if name not in known:
-            raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
+    _check_names(algorithm, profit)
     anneals = algorithm == "gsa"
     if anneals and rng is None:
         raise OptionError("rng", "is missing; the algorithm gsa draws from a seeded generator")
     if anneals and not (taken is None and from_ms is None):
         raise OptionError("algorithm", "is gsa, which gives each job one machine of a class, as soon as that is ready")
     ready, kinds, alone = (np.ascontiguousarray(values, np.int64) for values in (ready_ms, kind, alone_ms))
+    machines = machines._replace(rank=machines.rank + len(machines.rank) * np.asarray(trouble, np.int64))
     n_teams = len(machines.team_width)
     team = np.full((len(alone), n_teams), NEVER_MS) if team_ms is None else np.ascontiguousarray(team_ms, np.int64)
     counts = np.bincount(kinds, minlength=len(alone)) if len(kinds) else np.zeros(len(alone), np.int64)
@@ -167,38 +196,36 @@ def map_to(
     total_ms = map_jobs(jobs, machines, desk, parallel.PJS if anneals else ALGORITHMS[algorithm], PROFITS[profit])
     if rng is not None and anneals and (desk.best.place != UNMAPPED).any():
         anneal(jobs, machines, desk, _plans(jobs, machines, desk.best, ready, rng), total_ms)
-    return _read(jobs, machines, desk.best)
+    return _read(jobs, machines, desk.best, ready)
 
 
-def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping) -> Mapped:
+def _check_names(algorithm: str, profit: str) -> None:
+    for option, name, known in (("algorithm", algorithm, ALGORITHMS), ("profit", profit, PROFITS)):
+        if name not in known:
+            raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
+
+
+def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray) -> Mapped:
     """Return a mapping as it is told."""
-    n_machines, n_classes = len(plan.ready_ms), len(machines.first) - 1
-    class_of = np.zeros(n_machines, np.int64)
-    class_of[machines.by_class] = np.repeat(np.arange(n_classes), np.diff(machines.first))
-    has_place = plan.place != UNMAPPED
+    n_machines, n_classes = len(plan.ready_ms), jobs.alone_ms.shape[1]
     on_team = plan.place >= n_machines
-    team = np.where(on_team, plan.place - n_machines, -1)
-    length_ms = np.zeros(len(plan.place), np.int64)
-    alone = has_place & ~on_team
-    length_ms[alone] = jobs.alone_ms[jobs.kind[alone], class_of[plan.place[alone]]]
-    length_ms[on_team] = jobs.team_ms[jobs.kind[on_team], team[on_team]]
-    places = []
-    for row, place in enumerate(plan.place.tolist()):
-        if place >= n_machines:
-            places.append(tuple(sorted(plan.team[row, : machines.team_width[place - n_machines]].tolist())))
-        else:
-            places.append((place,) if place >= 0 else ())
-    end_ms = np.where(has_place, plan.end_ms, NEVER_MS)
-    return Mapped(np.where(has_place, end_ms - length_ms, NEVER_MS), end_ms, tuple(places), team, plan.ready_ms)
+    first, team = np.where(on_team, -1, plan.place), np.where(on_team, plan.place - n_machines, -1)
+    start_ms = plan.end_ms.copy()
+    way = np.where(on_team, n_classes + team, machines.class_of[first])
+    lengths_ms = np.concatenate((jobs.alone_ms, jobs.team_ms), axis=1)
+    start_ms -= lengths_ms[jobs.kind, way]
+    has_place = plan.place != UNMAPPED
+    if not has_place.all():
+        start_ms[~has_place] = plan.end_ms[~has_place] = NEVER_MS
+    is_given = plan.ready_ms != ready_ms
+    return Mapped(start_ms, plan.end_ms, first, team, plan.team, plan.ready_ms, is_given, machines.team_width)
 
 
 def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray, rng: Generator) -> Plans:
     """Return plans to begin with: all give the jobs away in the order of their starts, as a mapping has them."""
     n_classes, n_machines = len(machines.first) - 1, len(ready_ms)
-    class_of = np.zeros(n_machines, np.int64)
-    class_of[machines.by_class] = np.repeat(np.arange(n_classes), np.diff(machines.first))
     alone = np.where(plan.place < n_machines, plan.place, 0)
-    way = np.where(plan.place < n_machines, class_of[alone], n_classes + plan.place - n_machines)
+    way = np.where(plan.place < n_machines, machines.class_of[alone], n_classes + plan.place - n_machines)
     mapped = np.flatnonzero(plan.place != UNMAPPED)
     length_ms = np.concatenate([jobs.alone_ms, jobs.team_ms], axis=1)[jobs.kind[mapped], way[mapped]]
     order = mapped[np.argsort(plan.end_ms[mapped] - length_ms, kind="stable")]
@@ -214,18 +241,16 @@ def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: Int
 
 
 def _desk(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingDesk:
-    widest = int(machines.team_width.max(initial=0))
-    largest = max(int(np.diff(bounds).max(initial=0)) for bounds in (machines.cluster_first, machines.first))
-    best, base, trial, other = (_empty_mapping(ready_ms, n_jobs, widest) for _ in range(4))
-    scratch = Scratch(np.zeros(len(ready_ms), np.int64), *np.zeros((3, n_kinds), np.int64))
-    return MappingDesk(best, base, trial, other, scratch, np.zeros(largest, np.int64))
-
-
-def _empty_mapping(ready_ms: IntArray, n_jobs: int, widest: int) -> Mapping:
-    end_ms, place = np.zeros(n_jobs, np.int64), np.full(n_jobs, UNMAPPED)
-    return Mapping(ready_ms.copy(), end_ms, place, np.zeros((n_jobs, widest), np.int64))
+    places = np.full((4, n_jobs), UNMAPPED)
+    teams = np.empty((4, n_jobs, machines.widest), np.int64)
+    rows = zip(np.tile(ready_ms, (4, 1)), np.empty((4, n_jobs), np.int64), places, teams, strict=True)
+    best, base, trial, other = (Mapping(*row) for row in rows)
+    scratch = Scratch(np.empty(len(ready_ms), np.int64), *np.empty((3, n_kinds), np.int64))
+    return MappingDesk(best, base, trial, other, scratch, np.empty(machines.largest, np.int64))
 
 
 def _bounds(counts: npt.NDArray[np.int64]) -> IntArray:
     """Return where each of some groups begins, and where the last ends."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -11,12 +11,16 @@ import numpy as np
 from gridweave.site.disciplines.levels.kernels.levels import STAYS, LevelRules, LevelTable
 from gridweave.site.disciplines.levels.policy import WAYS, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
-from gridweave.site.disciplines.protocol import Eviction
+from gridweave.site.disciplines.protocol import Eviction, ExpectedRun
 from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
-from gridweave.site.disciplines.slots import copy_into
+from gridweave.site.disciplines.slots import copied, copy_into
 from gridweave.site.explain import SiteReason
-from gridweave.site.job import Job
+from gridweave.site.job import MAX_ID, Job
+from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
+
+_ASKED = MAX_ID
+"""The id of a job that is thought of to answer a question: of those of an instant it is the last."""
 
 
 class LevelsState(ArrayDisciplineState, frozen=True, kw_only=True, tag="Levels 1"):
@@ -26,16 +30,7 @@ class LevelsState(ArrayDisciplineState, frozen=True, kw_only=True, tag="Levels 1
 
 
 class Levels(ArrayDiscipline):
-    """A queue or a planning site with levels of priority.
-
-    Parameters
-    ----------
-    nodes : int
-        Nodes of the site.
-    policy : LevelsPolicy
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
-    """
+    """A queue or a planning site with levels of priority."""
 
     state_type: Any = LevelsState
 
@@ -68,7 +63,7 @@ class Levels(ArrayDiscipline):
             self._grow()
         slot = self._slots.next_free
         self.table.base[slot] = level_of(self._by.levels, job.priority)
-        self.table.times[slot] = self.table.by[slot] = 0
+        self.table.times[slot], self.table.by[slot] = job.evictions, 0
         self.table.way[slot] = WAYS[job.if_evicted or self._by.evicted]
         super().submit(now_ms, job)
 
@@ -121,13 +116,44 @@ class Levels(ArrayDiscipline):
         """Return when a waiting job will start, why not earlier, and by whom it was evicted."""
         said = super().explain(now_ms, job_id)
         slot = self._slots.of[job_id]
-        level, count = self._by.levels[self._level(slot)].name, int(self.table.times[slot])
+        level = self._by.levels[self._level(slot)].name
+        count = int(self.table.times[slot]) - self._slots.jobs[slot].evictions
         reason = f"{said.reason}; it is of level {level!r}"
         if count:
             times = "once" if count == 1 else f"{count} times"
             by = f"job {self.table.by[slot]}, of a level that may take its nodes"
             reason += f", and was evicted {times}, last for {by}"
         return msgspec.structs.replace(said, reason=reason)
+
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        """Return how a job would run that were submitted now, by a twin in which it is: with whom it would evict."""
+        if self.why_never(job) is not None or job.width > self._in_service:
+            return None
+        twin = self._twin()
+        twin.submit(now_ms, msgspec.structs.replace(job, job_id=_ASKED))
+        ahead = twin._place(_ASKED)
+        if any(started.job_id == _ASKED for started in twin.run_pass(now_ms)):
+            return ExpectedRun(now_ms, job.width, job.estimate_ms, ahead)
+        start_ms = twin._planned_ms(now_ms, _ASKED)
+        return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms, ahead)
+
+    def _twin(self) -> Self:
+        """Return a site of the same state, to which anything may happen."""
+        twin = self.aside()
+        twin._state, twin._slots, twin._end_ms = copied(self._state), self._slots.copy(), self._end_ms.copy()
+        twin._plan = None if self._plan is None else copied(self._plan)
+        twin._rules, twin._evicted = twin._made_rules(), []
+        twin._name_numbers()
+        return twin
+
+    def _planned_ms(self, now_ms: int, job_id: int) -> int | None:
+        """Return when a waiting job starts behind those before it, if no other comes; nothing may happen here then."""
+        if self._plan is not None:
+            start_ms = int(self._state.jobs[self._slots.of[job_id]]["promised_ms"])
+            return None if start_ms in (NEVER_MS, UNPLACED_MS) else start_ms
+        job = self._slots.job(job_id)
+        self._state.counters["n_waiting"] = self._place(job_id)
+        return self.earliest_start_ms(now_ms, job.width, job.estimate_ms)
 
     def _level(self, slot: int, *, evictions: int | None = None) -> int:
         """Return the level of a job, with its evictions, or so many, that have raised it."""

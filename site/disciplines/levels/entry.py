@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from gridweave.errors import OptionError, not_known
 from gridweave.site.disciplines import queue
@@ -15,12 +14,8 @@ from gridweave.site.disciplines.levels.discipline import Levels
 from gridweave.site.disciplines.levels.figures import COLUMNS, metrics_of
 from gridweave.site.disciplines.levels.policy import NAME, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import EVICTED, Level
-from gridweave.site.disciplines.protocol import Entry, Options, until_its_limit
+from gridweave.site.disciplines.protocol import Entry, Options, one_of, until_its_limit
 from gridweave.site.policy import BACKFILLS
-
-
-def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    return Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
 class LevelsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -34,9 +29,9 @@ class LevelsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         As in `gridweave.site.disciplines.levels.policy.LevelsPolicy`.
     """
 
-    under: Annotated[str, _one_of(tuple(BACKFILLS), "What has the levels.")] = "queue"
+    under: Annotated[str, one_of(tuple(BACKFILLS), "What has the levels.")] = "queue"
     levels: tuple[Level, ...] = ()
-    evicted: Annotated[str, _one_of(EVICTED, "What becomes of an evicted job.")] = "restart"
+    evicted: Annotated[str, one_of(EVICTED, "What becomes of an evicted job.")] = "restart"
     raise_after: int | None = None
     least_gain_ms: int = 0
 

@@ -84,6 +84,19 @@ def level_problems(levels: Sequence[Level]) -> list[str]:
             if name not in names:
                 found.append(f"level {level.name!r} evicts {name!r}, which is not a level; one of {', '.join(names)}")
             elif names.index(name) <= place:
-                cycle = f"{level.name!r} evicts {name!r}"
-                found.append(f"{cycle}, which is not below it: evictions would go in a circle; name levels below it")
+                why = "which is not below it: evictions would go in a circle"
+                if not _reaches(levels, name, level.name):
+                    why = "which is above it: the higher level is served first, and would take the nodes back"
+                found.append(f"{level.name!r} evicts {name!r}, {why}; name levels below it")
     return found
+
+
+def _reaches(levels: Sequence[Level], first: str, last: str) -> bool:
+    """Whether a level is another, or may evict it, or one that may evict it, and so on."""
+    evicts = {level.name: level.evicts for level in levels}
+    found, left = {first}, [first]
+    while left:
+        new = set(evicts.get(left.pop(), ())) - found
+        found |= new
+        left += sorted(new)
+    return last in found

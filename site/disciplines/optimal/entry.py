@@ -12,7 +12,7 @@ from gridweave.site.disciplines.optimal.discipline import Optimal
 from gridweave.site.disciplines.optimal.instance import METRICS
 from gridweave.site.disciplines.optimal.intervals import THREE, cp_model_of
 from gridweave.site.disciplines.optimal.policy import NAME, OptimalPolicy
-from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
+from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 
 
 class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,9 +27,7 @@ class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     most_jobs : int
     """
 
-    metric: Annotated[str, Meta(description="What a plan minimises.", extra_json_schema={"enum": list(METRICS)})] = (
-        "artww"
-    )
+    metric: Annotated[str, one_of(tuple(METRICS), "What a plan minimises.")] = "artww"
     policies: list[str] | str = "+".join(THREE)
     effort_s: Annotated[float, Meta(description="The solver's work for each plan, about a second each.")] = 1.0
     most_jobs: Annotated[int, Meta(description="With more waiting jobs the plan is the best policy's.")] = 30

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gridweave.errors import check_known
 from gridweave.site.disciplines.compiled import Compiled
-from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.protocol import Entry, Options, one_of, refuse_unknown
 from gridweave.site.disciplines.sharing.compiled import compiled_site
 from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
 from gridweave.site.disciplines.sharing.policy import (
@@ -24,23 +24,19 @@ from gridweave.site.disciplines.sharing.policy import (
 from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS
 
 
-def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    return Meta(description=description, extra_json_schema={"enum": list(names)})
-
-
 class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``."""
 
     # A variant of docs/sharing.md: who shares nodes, and which match is best.
-    variant: Annotated[str, _one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
+    variant: Annotated[str, one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
     # Cores of a node, and hardware threads of a core.
     cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
     threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
     # Of a node, in units of the memory that the jobs' fractions are parts of.
     memory: Annotated[float, Meta(gt=0)] = 1.0
-    cpu: Annotated[str, _one_of(CPUS, "Kind of CPU.")] | None = None  # that of the variant if left out
+    cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None  # that of the variant if left out
     max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # no match may slow a job more
-    formula: Annotated[str, _one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"  # of the slowdown
+    formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"  # of the slowdown
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:

@@ -169,5 +169,7 @@ def test_impossible_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         instants_by_size(result, [2], 0)
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(UnavailableError, match="the best plan needs OR-Tools: pip install"):
+    with pytest.raises(
+        UnavailableError, match="OR-Tools is not installed; in a checkout of gridweave run: pip install"
+    ):
         solve_intervals(instance)

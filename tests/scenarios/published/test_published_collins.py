@@ -7,6 +7,7 @@ import pytest
 
 from gridweave.scenarios.published.collins import (
     CLUSTER_SIZES,
+    PRIORITY_JOBS,
     CollinsRuns,
     mapped_at_once,
     priority_total,
@@ -47,6 +48,12 @@ def test_levels_are_mapped_one_behind_the_other() -> None:
     assert medium > high > 0
     assert low > mapped_at_once(80, "pjs").total_ms(0) / 1000
     assert priority_total(50, "no priority", "sjs") == (0, 0, mapped_at_once(50, "sjs").total_ms(0) / 1000)
+
+
+def test_figure_6_has_every_total_of_the_conclusions() -> None:
+    """From 5 to 500 jobs in all, for each of the three distributions."""
+    figure_6 = report("collins-3", CollinsRuns(seeds=1, jobs=60)).sections[0]
+    assert [row.labels[1] for row in figure_6.rows] == [str(n_jobs) for n_jobs in PRIORITY_JOBS] * 3
 
 
 @pytest.mark.parametrize("table", GROUPS["collins"])

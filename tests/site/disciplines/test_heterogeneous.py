@@ -15,6 +15,7 @@ from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.contract import ContractCore
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import entry_named, read_policy
 from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
@@ -25,7 +26,18 @@ from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE
-from gridweave.site.messages import ChangeRate, EvictJob, JobFinished, JobSubmitted, RefuseJob, StartJob
+from gridweave.site.messages import (
+    ChangeRate,
+    EvictJob,
+    ExperienceEdited,
+    JobCancelled,
+    JobFinished,
+    JobSubmitted,
+    RefuseJob,
+    ReserveNodes,
+    SiteRestarted,
+    StartJob,
+)
 from gridweave.site.state import dump_state, read_state
 
 S_MS = 1000
@@ -109,6 +121,30 @@ def test_high_evicts_low_and_neither_evicts_medium() -> None:
     core.check_invariants()
 
 
+@pytest.mark.parametrize("algorithm", ["olb", "best-assignment", "sjs", "pjs", "gsa"])
+def test_nobody_is_evicted_while_an_alike_machine_is_idle(algorithm: str) -> None:
+    """The high job starts beside the low one, and its team is of the three machines that nobody has."""
+    classes, forms = (MachineClass(name="all", count=4),), (Form(job_class=1, width=3), Form())
+    clusters = (Cluster(name="whole", nodes="0-3"),)
+    policy = changed(ONE_MACHINE, nodes=4, classes=classes, clusters=clusters, forms=forms, algorithm=algorithm)
+    for kind, nodes in ((0, ((1, 2),)), (1, ((1, 2), (2, 3), (3, 4)))):
+        core = SiteCore(4, policy)
+        core.handle(0, JobSubmitted(job(1, 100)))
+        assert core.handle(10, JobSubmitted(job(2, 50, 2, job_class=kind))) == [StartJob(2, nodes)]
+
+
+def test_of_equally_good_places_the_one_that_evicts_nobody_is_taken() -> None:
+    """Of two classes or clusters on which the high job ends as early it takes the one on which no low job is."""
+    classes = (MachineClass(name="a", count=2), MachineClass(name="b", count=2))
+    clusters = (Cluster(name="one", nodes="0-1"), Cluster(name="two", nodes="2-3"))
+    forms = (Form(job_class=1, width=2), Form())
+    policy = changed(ONE_MACHINE, nodes=4, classes=classes, clusters=clusters, forms=forms)
+    for kind, nodes in ((0, ((2, 3),)), (1, ((2, 3), (3, 4)))):
+        core = SiteCore(4, policy)
+        core.handle(0, JobSubmitted(job(1, 100)), JobSubmitted(job(2, 100)))
+        assert core.handle(10, JobSubmitted(job(3, 50, 2, job_class=kind))) == [StartJob(3, nodes)]
+
+
 def test_an_evicted_job_begins_again_or_goes_on() -> None:
     """After 20 s of 100 the job needs 100 s more if it begins again, and 80 s if it keeps what it has done."""
     jobs = Workload(
@@ -143,6 +179,55 @@ def test_a_job_that_was_evicted_often_enough_is_of_the_next_level() -> None:
         core.handle(now_ms + 10 * S_MS, JobFinished(number if number < 4 else 1))
 
 
+def test_a_job_that_is_raised_to_a_level_that_was_mapped_starts_in_the_same_pass() -> None:
+    """The high job runs on one machine only; whom it evicts there is a high one then, and the other is idle."""
+    classes = (MachineClass(name="one", count=1), MachineClass(name="other", count=1))
+    options = {"levels": (LEVELS[0], LEVELS[2]), "forms": (Form(), Form(job_class=1, on=("one",))), "raise_after": 1}
+    core = SiteCore(2, HeterogeneousPolicy(nodes=2, classes=classes, **options))
+    core.handle(0, JobSubmitted(job(1, 100)))
+    evicted, *started = core.handle(10 * S_MS, JobSubmitted(job(2, 50, 2, job_class=1)))
+    assert isinstance(evicted, EvictJob)
+    assert started == [StartJob(2, ((0, 1),)), StartJob(1, ((1, 2),))]
+    core.check_invariants()
+
+
+@pytest.mark.parametrize("evicted", ["restart", "pause"])
+def test_nobody_waits_while_a_machine_is_idle(evicted: str) -> None:
+    """Where machines are alike, whomever evictions raise."""
+    levels = tuple(Level(name=name, priority=3 - at, evicts=tuple("abcd"[at + 1 :])) for at, name in enumerate("abcd"))
+    policy = changed(ONE_MACHINE, nodes=4, classes=(MachineClass(name="all", count=4),), levels=levels)
+    evictions = 0
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        core = SiteCore(4, changed(policy, raise_after=1, evicted=evicted))
+        for number in range(80):
+            kinds = [
+                Job(job_id=3 * number + at, width=1, estimate_ms=9 * S_MS, priority=p)
+                for at, p in enumerate(rng.integers(0, 4, rng.integers(0, 4)).tolist())
+            ]
+            done = [one.job.job_id for one in core.running()][: int(rng.integers(0, 3))]
+            commands = core.handle(number * S_MS, *map(JobFinished, done), *map(JobSubmitted, kinds))
+            core.check_invariants()
+            assert core.free == 0 or not list(core.waiting())
+            evictions += sum(isinstance(each, EvictJob) for each in commands)
+    assert evictions > 20 or evicted == "pause"
+
+
+@pytest.mark.parametrize(("speed", "evicted_ms", "left_ms"), [(1.0, 20, 80), (1.25, 10, 71)])
+def test_a_job_that_kept_all_that_was_expected_of_it_is_expected_at_its_limit(
+    speed: float, evicted_ms: int, left_ms: int
+) -> None:
+    """Of 12 ms it has done 20, or 12 to the last digit; those behind it wait for the rest of its 100 ms."""
+    classes, known = (MachineClass(name="only", count=1, speed=speed),), (KnownTimes(job_class=1, runs=3, mean_ms=12),)
+    core = SiteCore(1, changed(ONE_MACHINE, classes=classes, experience=known, evicted="checkpoint", algorithm="olb"))
+    core.handle(0, JobSubmitted(Job(job_id=1, width=1, estimate_ms=100, job_class=1)))
+    behind = Job(job_id=3, width=1, estimate_ms=10)
+    above = Job(job_id=2, width=1, estimate_ms=50, priority=2)
+    core.handle(evicted_ms, JobSubmitted(above), JobSubmitted(behind))
+    starts_ms = [core.explain(evicted_ms, number).start_ms for number in (1, 3)]
+    assert starts_ms == [evicted_ms + 50 / speed, evicted_ms + 50 / speed + left_ms]
+
+
 @pytest.mark.parametrize("algorithm", ["olb", "pjs"])
 @pytest.mark.parametrize("evicted", ["restart", "checkpoint"])
 def test_every_job_runs_its_whole_work_once(algorithm: str, evicted: str) -> None:
@@ -150,7 +235,7 @@ def test_every_job_runs_its_whole_work_once(algorithm: str, evicted: str) -> Non
     evictions = 0
     for seed, raise_after, least_gain_ms in ((1, None, 0), (2, 1, 0), (3, None, 10 * S_MS)):
         options = {"algorithm": algorithm, "evicted": evicted, "raise_after": raise_after}
-        workload = random_workload(seed)
+        workload = random_workload(seed, every_ms=2_000)
         result = played(changed(FAST_AND_SLOW, least_gain_ms=least_gain_ms, **options), workload)
         own = result.columns
         for row in range(len(workload)):
@@ -165,6 +250,30 @@ def test_every_job_runs_its_whole_work_once(algorithm: str, evicted: str) -> Non
         assert own["evictions"].sum() == result.own_metrics["evictions"]
         assert (own["evictions"][workload.columns["priority"] > 0] == 0).all()
     assert evictions > 10
+
+
+def test_what_machines_worked_in_vain_is_told() -> None:
+    """Of each eviction the time since the start, on each machine of the job, unless it goes on from a checkpoint."""
+    core, rng = SiteCore(6, FAST_AND_SLOW), np.random.default_rng(6)
+    began: dict[int, tuple[int, int]] = {}
+    lost_ms, evictions, teams, kept = 0, 0, 0, 0
+    for number in range(200):
+        now_ms, priority = number * 5 * S_MS, int(rng.integers(0, 3))
+        length_s, if_evicted = int(rng.integers(20, 200)), ("", "checkpoint")[number % 4 == 0]
+        comes = job(number, length_s, priority, job_class=(1, 2, 0)[priority], if_evicted=if_evicted)
+        done = [job_id for job_id in sorted(began) if rng.random() < 0.3]
+        for job_id in done:
+            del began[job_id]
+        for command in core.handle(now_ms, *map(JobFinished, done), JobSubmitted(comes)):
+            if isinstance(command, EvictJob):
+                start_ms, machines = began.pop(command.job_id)
+                lost_ms += 0 if command.keeps_work else (now_ms - start_ms) * machines
+                evictions, teams, kept = evictions + 1, teams + (machines > 1), kept + command.keeps_work
+            elif isinstance(command, StartJob):
+                began[command.job_id] = now_ms, sum(last - first for first, last in command.nodes)
+    assert core.figures is not None
+    assert core.figures.totals() == {"evictions": evictions, "lost_machine_ms": lost_ms}
+    assert min(lost_ms, teams, kept) > 0
 
 
 def test_high_priority_jobs_end_sooner() -> None:
@@ -214,9 +323,17 @@ def test_questions_leave_no_trace() -> None:
     core = SiteCore(6, FAST_AND_SLOW)
     core.handle(0, *(JobSubmitted(job(number, 50 + number)) for number in range(9)))
     before = dump_state(core)
-    assert core.quote(0, job(99, 20)).start_ms is not None
+    assert core.quote(0, job(99, 20))[1] is not None
     assert core.startable(0, 1000) == 0
     assert dump_state(core) == before
+
+
+def test_a_site_whose_lowest_level_is_for_some_says_what_is_free() -> None:
+    """Who asks when nodes are free is nobody in particular: it is told what those get who may use the level."""
+    low = msgspec.structs.replace(LEVELS[2], users=(7,))
+    core = SiteCore(6, changed(FAST_AND_SLOW, levels=(*LEVELS[:2], low)))
+    core.handle(0, [])
+    assert (core.startable(0, 1000), core.earliest_start_ms(0, 1, 1000)) == (6, 0)
 
 
 def test_experience_is_mean_and_variance_of_the_runs() -> None:
@@ -244,6 +361,34 @@ def test_a_site_learns_from_every_run() -> None:
     assert core.explain(10 * S_MS, 3).start_ms == 20 * S_MS
 
 
+def test_a_site_learns_nothing_from_runs_that_did_not_end_well() -> None:
+    """What was cancelled, even if it ends well then, what failed, and what ran to its limit teaches nothing."""
+    core = SiteCore(1, ONE_MACHINE)
+    for number in range(4):
+        core.handle(1_000 * number, JobSubmitted(job(number, 1, job_class=1)))
+        core.handle(1_000 * number + 10, *([JobCancelled(number)] if number == 0 else []))
+        end_ms = 1_000 * (number + 1) if number == 2 else 1_000 * number + 50
+        core.handle(end_ms, JobFinished(number, succeeded=number != 1))
+    assert core.learns is not None
+    assert [(one.resource, one.runs, one.mean_ms) for one in core.learns.known_times()] == [
+        ("", 1, 50),
+        ("only", 1, 50),
+    ]
+
+
+def test_a_site_that_was_lost_or_kept_nodes_for_a_lease_has_learned_nothing() -> None:
+    """Runs that a restart of the site has ended teach nothing, nor do reservations that nobody came to use."""
+    core = ContractCore(2, changed(ONE_MACHINE, nodes=2, classes=(MachineClass(name="only", count=2),)))
+    core.handle(0, JobSubmitted(job(1, 60, job_class=1)))
+    asked = job(2, 60, job_class=1)
+    core.handle(0, ReserveNodes(2, 1, 1, start_ms=20_000, length_ms=60_000, job=asked))
+    core.handle(20_001)
+    assert core.part_state(2) is None
+    core.handle(30_000, SiteRestarted())
+    assert core.site.learns is not None
+    assert core.site.learns.known_times() == ()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -260,6 +405,10 @@ def test_a_site_learns_from_every_run() -> None:
         (
             {"levels": (LEVELS[0], Level(name="low", priority=0, evicts=("high",)))},
             "'low' evicts 'high', which is not below it: evictions would go in a circle",
+        ),
+        (
+            {"levels": (Level(name="high", priority=1), Level(name="low", priority=0, evicts=("high",)))},
+            "'low' evicts 'high', which is above it: the higher level is served first, and would take the nodes back",
         ),
         ({"levels": (LEVELS[2], LEVELS[1])}, "levels go from the highest down"),
         ({"algorithm": "smart"}, "algorithm 'smart' is not known; one of olb"),
@@ -281,11 +430,11 @@ def test_a_job_that_runs_nowhere_or_may_not_have_its_priority_is_refused() -> No
     levels = (msgspec.structs.replace(LEVELS[0], users=(7,)), *LEVELS[1:])
     core = SiteCore(6, changed(FAST_AND_SLOW, levels=levels, forms=()))
     high = "priority 2 is of level 'high', for users 7; its user is 8"
-    assert core.handle(0, JobSubmitted(job(1, 1, priority=2, user=8))) == [RefuseJob(1, high)]
+    assert core.handle(0, JobSubmitted(job(1, 1, priority=2, user=8))) == [RefuseJob(1, high, is_final=True)]
     assert isinstance(core.handle(0, JobSubmitted(job(2, 1, priority=2, user=7)))[0], StartJob)
     wide = Job(job_id=3, width=5, estimate_ms=10)
     never = "none of its forms fits a machine or a cluster in service here (jobs of width 5)"
-    assert core.handle(0, JobSubmitted(wide)) == [RefuseJob(3, never)]
+    assert core.handle(0, JobSubmitted(wide)) == [RefuseJob(3, never, is_final=True)]
 
 
 def test_a_simulation_begins_with_what_an_earlier_one_has_learned(tmp_path: Path) -> None:
@@ -336,3 +485,36 @@ def test_a_careful_site_takes_the_machine_on_which_run_times_differ_less(deviati
     assert start == StartJob(1, ((node, node + 1),))
     with pytest.raises(OptionError, match="deviations is -1; a number from 0 to 10"):
         changed(policy, deviations=-1.0)
+
+
+def test_what_is_planned_is_of_the_last_pass_whenever_it_is_asked() -> None:
+    """The starts that are told at the instant of a pass are told later too, on levels that it has put off as well."""
+    cores = [SiteCore(6, FAST_AND_SLOW) for _ in range(2)]
+    rng, asked = np.random.default_rng(5), 0
+    for number in range(60):
+        now_ms = number * 3 * S_MS
+        done = sorted(running.job.job_id for running in cores[0].running())[: int(rng.integers(0, 2))]
+        length_s, kind = int(rng.integers(5, 90)), int(rng.integers(0, 3))
+        comes = JobSubmitted(job(number, length_s, int(rng.integers(0, 3)), job_class=kind))
+        at_once, later = (core.handle(now_ms, comes, *map(JobFinished, done)) for core in cores)
+        assert at_once == later
+        waiting = [one.job_id for one, _ in cores[0].waiting()]
+        starts = [cores[0].explain(now_ms, job_id).start_ms for job_id in waiting]
+        if number % 3 == 0:
+            assert starts == [cores[1].explain(now_ms + 2 * S_MS, job_id).start_ms for job_id in waiting]
+            assert dump_state(cores[0]) == dump_state(cores[1])
+            asked += len(waiting)
+        for core in cores:
+            core.check_invariants()
+    assert asked > 100
+
+
+def test_users_known_by_name_have_experience_of_their_own() -> None:
+    """Jobs alike but for the names of their users are expected to take as long as theirs did, as edited last."""
+    known = (KnownTimes(user="ann", runs=3, mean_ms=10 * S_MS), KnownTimes(user="bob", runs=3, mean_ms=100 * S_MS))
+    core = SiteCore(1, changed(ONE_MACHINE, algorithm="olb", experience=known))
+    core.handle(0, JobSubmitted(job(0, 50)))
+    core.handle(0, *(JobSubmitted(job(at, 200, user_name=name)) for at, name in enumerate(("ann", "bob", "ann"), 1)))
+    assert [core.explain(0, number).start_ms for number in (1, 2, 3)] == [50 * S_MS, 60 * S_MS, 160 * S_MS]
+    core.handle(1, ExperienceEdited((KnownTimes(user="bob", runs=4, mean_ms=30 * S_MS),)))
+    assert [core.explain(1, number).start_ms for number in (1, 2, 3)] == [50 * S_MS, 60 * S_MS, 90 * S_MS]

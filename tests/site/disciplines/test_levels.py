@@ -214,7 +214,7 @@ def test_a_job_of_a_level_that_its_user_may_not_use_is_refused() -> None:
     core = SiteCore(NODES, policy)
     (command,) = core.handle(0, JobSubmitted(job(1, 1, 10, priority=3, user=8)))
     why = "priority 3 is of level 'high', for users 7; its user is 8"
-    assert command == RefuseJob(1, why)
+    assert command == RefuseJob(1, why, is_final=True)
     workload = Workload(
         job_id=[1, 2], submit_ms=[0, 0], width=[1, 1], estimate_ms=[5, 5], run_ms=[5, 5],
         columns={"priority": [3, 3], "user": [8, 7]},
@@ -251,3 +251,61 @@ def test_the_dictionary_reads_levels() -> None:
     assert policy.label == "planning sjf none 3 levels evicting (restart)"
     with pytest.raises(OptionError, match="under 'gang' is not known; one of queue, planning"):
         read_policy("levels", 8, {"levels": LevelsTable(under="gang", levels=THREE)}, {})
+
+
+def test_a_quote_reckons_with_levels_and_evictions() -> None:
+    """On a full site a high job is quoted the nodes of the low one at once, and a medium one stands before the low."""
+    core = SiteCore(NODES, queue_of())
+    for job_id in (1, 2):
+        core.handle(0, JobSubmitted(Job(job_id=job_id, width=NODES, estimate_ms=500)))
+    quotes = {}
+    for priority in (2, 1, 0):
+        said, run = core.quote(100, Job(job_id=9, width=4, estimate_ms=50, priority=priority))
+        assert run is not None
+        quotes[priority] = run.start_ms, said.start_ms, said.ahead
+    assert quotes == {2: (100, 100, 0), 1: (500, 500, 0), 0: (1000, 1000, 1)}
+    said, _ = core.quote(100, Job(job_id=9, width=4, estimate_ms=50, priority=2))
+    assert said.reason == "0 of 8 nodes are free, and it could start at once, on nodes of jobs that it may evict"
+    said, _ = core.quote(100, Job(job_id=9, width=4, estimate_ms=50, priority=1))
+    assert said.reason == "it needs 4 nodes, 0 of 8 nodes are free, and 0 jobs wait before it"
+    assert core.expected_run(100, Job(job_id=9, width=NODES + 1, estimate_ms=50)) is None
+
+
+@pytest.mark.parametrize("levels", [THREE, CHAIN])
+@pytest.mark.parametrize("discipline", ["queue", "planning"])
+def test_what_is_expected_of_a_job_comes_true_at_once(discipline: str, levels: tuple[Level, ...]) -> None:
+    """A job is expected now if it starts when it is submitted, else as the plan then says; asking changes nothing."""
+    policy = queue_of(levels, discipline=discipline, order="sjf", raise_after=2)
+    rng, core, at_once = np.random.default_rng(1), SiteCore(NODES, policy), []
+    ends: dict[int, int] = {}
+    for job_id in range(1, 200):
+        now_ms = job_id * 20
+        while ends and min(ends.values()) <= now_ms:
+            end_ms, one = min((end_ms, one) for one, end_ms in ends.items())
+            del ends[one]
+            for command in core.handle(end_ms, JobFinished(one)):
+                _follow(command, ends, end_ms, core)
+        width, estimate_ms, priority = (int(rng.integers(*span)) for span in ((1, NODES + 1), (5, 60), (0, 3)))
+        job = Job(job_id=job_id, width=width, estimate_ms=estimate_ms, priority=priority)
+        before = dump_state(core)
+        run = core.expected_run(now_ms, job)
+        assert dump_state(core) == before
+        commands = core.handle(now_ms, JobSubmitted(job))
+        core.check_invariants()
+        for command in commands:
+            _follow(command, ends, now_ms, core)
+        starts = any(isinstance(command, StartJob) and command.job_id == job_id for command in commands)
+        assert run is not None
+        assert (run.start_ms == now_ms) == starts
+        at_once.append(starts)
+        if discipline == "planning" and not starts:
+            assert {one.job_id: start_ms for one, start_ms in core.waiting()}[job_id] == run.start_ms
+    assert 20 < sum(at_once) < 180
+
+
+def _follow(command: Any, ends: dict[int, int], now_ms: int, core: SiteCore) -> None:
+    """Take note of when a job ends that starts, by its estimate, and of one that is evicted."""
+    if isinstance(command, StartJob):
+        ends[command.job_id] = now_ms + core.limit_left_ms(now_ms, command.job_id)
+    elif isinstance(command, EvictJob):
+        del ends[command.job_id]

@@ -24,12 +24,13 @@ class Case(NamedTuple):
     kind: list[int]
     alone: np.ndarray
     team: np.ndarray
+    trouble: list[int]
 
     def mapped(self, algorithm: str, profit: str = "end") -> Mapped:
         """Return what the kernels make of it."""
         machines = machine_arrays(self.classes, self.clusters, self.teams)
         rng = np.random.default_rng(5) if algorithm == "gsa" else None
-        options = {"algorithm": algorithm, "profit": profit, "rng": rng}
+        options = {"algorithm": algorithm, "profit": profit, "rng": rng, "trouble": self.trouble}
         return map_to(machines, self.ready, self.kind, self.alone, self.team, **options)
 
     @property
@@ -55,7 +56,8 @@ def random_case(rng: np.random.Generator, most_jobs: int = 14, most_machines: in
     alone[rng.random(alone.shape) < 0.2] = NEVER_MS
     team[rng.random(team.shape) < 0.3] = NEVER_MS
     ready, kind = rng.integers(0, 6, n_machines).tolist(), rng.integers(0, n_kinds, n_jobs).tolist()
-    return Case(classes, clusters, teams, ready, kind, alone, team)
+    trouble = rng.integers(0, 3, n_machines).tolist()
+    return Case(classes, clusters, teams, ready, kind, alone, team, trouble)
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "gsa"])
@@ -67,7 +69,7 @@ def test_the_kernels_map_as_the_reference_does(algorithm: str) -> None:
         case = random_case(rng)
         for profit in ("end", "length"):
             found = case.mapped(algorithm, profit)
-            expected = reference.mapped(algorithm, case.ready, *case.plain, profit)
+            expected = reference.mapped(algorithm, case.ready, *case.plain, profit, case.trouble)
             rows = range(len(case.kind))
             assert [found.machines[row] for row in rows] == [expected.places.get(row, ()) for row in rows]
             assert [found.end_ms[row] for row in rows] == [expected.ends.get(row, NEVER_MS) for row in rows]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays
+from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays, goes_before
 from gridweave.site.disciplines.heterogeneous.kernels.parallel import MappingDesk, commit, copy_mapping
 from gridweave.site.kernels.state import NEVER_MS
 
@@ -124,7 +124,7 @@ def _play(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Pla
         best = machines.by_class[machines.first[way]]
         for place in range(machines.first[way] + 1, machines.first[way + 1]):
             machine = machines.by_class[place]
-            if desk.base.ready_ms[machine] < desk.base.ready_ms[best]:
+            if goes_before(machines, machine, best, desk.base.ready_ms):
                 best = machine
         end_ms = desk.base.ready_ms[best] + jobs.alone_ms[jobs.kind[row], way]
         desk.base.place[row], desk.base.end_ms[row], desk.base.ready_ms[best] = best, end_ms, end_ms

@@ -5,7 +5,8 @@ and 3.
 
 Jobs of one *kind* take equally long on each machine, and machines of one *class* are alike; so times stand in a table
 of kinds by classes. Where nothing is alike, each job is a kind and each machine a class. Jobs of a kind are mapped in
-the order of their rows. Of alike machines the one that is ready first is taken, and of those the lowest number.
+the order of their rows. Of alike machines the one that is ready first is taken, and of those the one with the lowest
+rank: the one whose taking troubles others least, then the lowest number.
 
 A job may take several machines of one class. So jobs are mapped to the sites of a grid: the nodes of each are a class.
 
@@ -66,8 +67,15 @@ class MachineArrays(NamedTuple):
 
     Attributes
     ----------
+    class_of : numpy.ndarray of int64, shape (m,)
+        Of each machine.
+    widest, largest : int
+        The machines of the widest team, and of the largest class or cluster.
     first : numpy.ndarray of int64, shape (classes + 1,)
         Where the machines of each class begin in ``by_class``.
+    rank : numpy.ndarray of int64, shape (m,)
+        Of machines that are ready equally early the one with the lowest goes first: the number of a machine, and m
+        times how much others are troubled by its taking (0, 1 or 2).
     by_class : numpy.ndarray of int64, shape (m,)
         The machines by class, ascending within each.
     cluster_first : numpy.ndarray of int64, shape (clusters + 1,)
@@ -78,6 +86,10 @@ class MachineArrays(NamedTuple):
         The cluster of each team, and how many of its machines it has.
     """
 
+    class_of: IntArray
+    rank: IntArray
+    widest: int
+    largest: int
     first: IntArray
     by_class: IntArray
     cluster_first: IntArray
@@ -149,7 +161,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
     for place in range(len(machines.by_class)):
         scratch.heap[place] = machines.by_class[place]
     for c in range(len(machines.first) - 1):
-        _make_heap(scratch.heap, machines.first[c], machines.first[c + 1], plan.ready_ms)
+        _make_heap(machines, scratch.heap, machines.first[c], machines.first[c + 1], plan.ready_ms)
     if rule <= BEST_ASSIGNMENT:
         return _map_in_order(jobs, machines, plan, scratch, rule)
     for kind in range(len(jobs.alone_ms)):
@@ -198,8 +210,9 @@ def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratc
 
 @kernel_part
 def _is_lower(machines: MachineArrays, scratch: Scratch, one: Int, other: Int) -> bool:
-    """Whether the first machine of a class has a lower number than that of another."""
-    lower: bool = scratch.heap[machines.first[one]] < scratch.heap[machines.first[other]]
+    """Whether the first machine of a class has a lower rank than that of another."""
+    first, second = scratch.heap[machines.first[one]], scratch.heap[machines.first[other]]
+    lower: bool = machines.rank[first] < machines.rank[second]
     return lower
 
 
@@ -210,9 +223,9 @@ def _start_ms(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
     if count == 1:
         ready_ms = plan.ready_ms[scratch.heap[first]]
     else:
-        _take_first(scratch.heap, first, end, count, plan.ready_ms)
+        _take_first(machines, scratch.heap, first, end, count, plan.ready_ms)
         ready_ms = plan.ready_ms[scratch.heap[end - count]]
-        _make_heap(scratch.heap, first, end, plan.ready_ms)
+        _make_heap(machines, scratch.heap, first, end, plan.ready_ms)
     return max(ready_ms, jobs.from_ms[kind, c])
 
 
@@ -226,7 +239,7 @@ def _next_row(jobs: JobKinds, plan: Mapping, kind: Int, at: Int) -> Int:
 
 @kernel_part
 def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, kind: Int) -> None:
-    """Find on which class the next job of a kind ends first; of several the one with the lowest machine."""
+    """Find on which class the next job of a kind ends first; of several by the rank of their first machine."""
     scratch.best_ms[kind], scratch.best_class[kind] = NEVER_MS, -1
     for c in range(len(machines.first) - 1):
         length_ms = jobs.alone_ms[kind, c]
@@ -263,40 +276,40 @@ def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c:
     plan.place[row], plan.end_ms[row] = machine, end_ms
     if count == 1:
         plan.ready_ms[machine] = end_ms
-        _sink(scratch.heap, first, end, first, plan.ready_ms)
+        _sink(machines, scratch.heap, first, end, first, plan.ready_ms)
         return
-    _take_first(scratch.heap, first, end, count, plan.ready_ms)
+    _take_first(machines, scratch.heap, first, end, count, plan.ready_ms)
     for place in range(end - count, end):
         plan.ready_ms[scratch.heap[place]] = end_ms
-    _make_heap(scratch.heap, first, end, plan.ready_ms)
+    _make_heap(machines, scratch.heap, first, end, plan.ready_ms)
 
 
 @kernel_part
-def _take_first(heap: IntArray, first: Int, end: Int, count: Int, ready_ms: IntArray) -> None:
+def _take_first(machines: MachineArrays, heap: IntArray, first: Int, end: Int, count: Int, ready_ms: IntArray) -> None:
     """Have the machines that are ready first stand behind the others, the very first at the end, out of the heap."""
     for taken in range(count):
         last = end - 1 - taken
         heap[first], heap[last] = heap[last], heap[first]
-        _sink(heap, first, last, first, ready_ms)
+        _sink(machines, heap, first, last, first, ready_ms)
 
 
 @kernel_part
-def _make_heap(heap: IntArray, first: Int, end: Int, ready_ms: IntArray) -> None:
+def _make_heap(machines: MachineArrays, heap: IntArray, first: Int, end: Int, ready_ms: IntArray) -> None:
     for place in range(first + (end - first) // 2 - 1, first - 1, -1):
-        _sink(heap, first, end, place, ready_ms)
+        _sink(machines, heap, first, end, place, ready_ms)
 
 
 @kernel_part
-def _sink(heap: IntArray, first: Int, end: Int, place: Int, ready_ms: IntArray) -> None:
+def _sink(machines: MachineArrays, heap: IntArray, first: Int, end: Int, place: Int, ready_ms: IntArray) -> None:
     """Let the machine at a place of a heap go down to where it belongs."""
     machine: Any = heap[place]
     while True:
         child = first + 2 * (place - first) + 1
         if child >= end:
             break
-        if child + 1 < end and _goes_before(heap[child + 1], heap[child], ready_ms):
+        if child + 1 < end and goes_before(machines, heap[child + 1], heap[child], ready_ms):
             child += 1
-        if not _goes_before(heap[child], machine, ready_ms):
+        if not goes_before(machines, heap[child], machine, ready_ms):
             break
         heap[place] = heap[child]
         place = child
@@ -304,6 +317,16 @@ def _sink(heap: IntArray, first: Int, end: Int, place: Int, ready_ms: IntArray) 
 
 
 @kernel_part
-def _goes_before(one: Int, other: Int, ready_ms: IntArray) -> bool:
-    before: bool = ready_ms[one] < ready_ms[other] or (ready_ms[one] == ready_ms[other] and one < other)
-    return before
+def goes_before(machines: MachineArrays, one: Int, other: Int, ready_ms: IntArray) -> bool:
+    """Whether a machine is taken before another: the one that is ready first, else that with the lower rank.
+
+    Parameters
+    ----------
+    machines : MachineArrays
+    one, other : int
+        Machines.
+    ready_ms : numpy.ndarray of int64, shape (m,)
+        When each machine is ready.
+    """
+    before: bool = ready_ms[one] < ready_ms[other]
+    return before or (ready_ms[one] == ready_ms[other] and machines.rank[one] < machines.rank[other])

@@ -22,6 +22,7 @@ from gridweave.site.disciplines.heterogeneous.kernels.greedy import (
     MachineArrays,
     Mapping,
     Scratch,
+    goes_before,
     map_alone,
 )
 from gridweave.site.kernels.state import NEVER_MS
@@ -128,23 +129,25 @@ def _better_of_two(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk) -
 def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, profit: Int) -> Any:
     """Return the kind and the team of the most profitable job without a place; -1, -1 if none has any profit.
 
-    Of several the lowest row, then the lowest team.
+    Of several the lowest row, then the team that troubles others least, then the lowest team.
     """
     n_kinds, n_teams = jobs.team_ms.shape
-    found, found_team, most, found_row = -1, -1, 0, -1
+    found, found_team, most, found_row, found_trouble = -1, -1, 0, -1, 0
     for kind in range(n_kinds):
         row = _first_row(jobs, desk, kind)
         desk.scratch.next_row[kind] = row
         desk.scratch.best_ms[kind] = _end_alone(jobs, machines, desk, kind, profit) if row >= 0 else NEVER_MS
     for team in range(n_teams):
-        ready_ms = _ready_ms(machines, desk, team) if profit == BY_END else 0
+        team_ms = _ready_ms(machines, desk, team)
+        ready_ms, trouble = team_ms if profit == BY_END else 0, _trouble(machines, desk, team)
         for kind in range(n_kinds):
             row, length_ms = desk.scratch.next_row[kind], jobs.team_ms[kind, team]
             if row < 0 or length_ms == NEVER_MS or desk.scratch.best_ms[kind] == NEVER_MS:
                 continue
             gain = desk.scratch.best_ms[kind] - ready_ms - length_ms
-            if gain > most or (gain == most and found >= 0 and row < found_row):
-                found, found_team, most, found_row = kind, team, gain, row
+            is_better = row < found_row or (row == found_row and trouble < found_trouble)
+            if gain > most or (gain == most and found >= 0 and is_better):
+                found, found_team, most, found_row, found_trouble = kind, team, gain, row, trouble
     return found, found_team
 
 
@@ -159,7 +162,7 @@ def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind:
         start_ms: Int = 0
         if profit == BY_END:
             first, size = machines.first[c], machines.first[c + 1] - machines.first[c]
-            ready_ms = _all_ready_ms(machines.by_class, first, size, jobs.taken[kind, c], desk)
+            ready_ms = _all_ready_ms(machines, machines.by_class, first, size, jobs.taken[kind, c], desk)
             start_ms = max(ready_ms, jobs.from_ms[kind, c])
         best = min(best, start_ms + length_ms)
     return best
@@ -177,14 +180,27 @@ def _first_row(jobs: JobKinds, desk: MappingDesk, kind: Int) -> Int:
 
 @kernel_part
 def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int) -> Int:
-    """Return the team on which a job of a kind ends first, the lowest of several; -1 if it runs on none."""
-    found, end_ms = -1, NEVER_MS
+    """Return the team on which a job of a kind ends first; -1 if it runs on none.
+
+    Of several the one that troubles others least, then the lowest.
+    """
+    found, end_ms, least = -1, NEVER_MS, 0
     for team in range(jobs.team_ms.shape[1]):
         if jobs.team_ms[kind, team] != NEVER_MS:
             ends_ms = _ready_ms(machines, desk, team) + jobs.team_ms[kind, team]
-            if ends_ms < end_ms:
-                found, end_ms = team, ends_ms
+            trouble = _trouble(machines, desk, team)
+            if ends_ms < end_ms or (ends_ms == end_ms and trouble < least):
+                found, end_ms, least = team, ends_ms, trouble
     return found
+
+
+@kernel_part
+def _trouble(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
+    """Return how much others are troubled by the taking of a team, for whose machines `_ready_ms` has just looked."""
+    most = 0
+    for place in range(machines.team_width[team]):
+        most = max(most, machines.rank[desk.reach[place]] // len(machines.rank))
+    return most
 
 
 @kernel
@@ -193,23 +209,24 @@ def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
     cluster = machines.team_cluster[team]
     first = machines.cluster_first[cluster]
     size = machines.cluster_first[cluster + 1] - first
-    ready_ms: Int = _all_ready_ms(machines.members, first, size, machines.team_width[team], desk)
+    ready_ms: Int = _all_ready_ms(machines, machines.members, first, size, machines.team_width[team], desk)
     return ready_ms
 
 
 @kernel
-def _all_ready_ms(group: npt.NDArray[np.int64], first: Int, size: Int, count: Int, desk: MappingDesk) -> Int:
+def _all_ready_ms(
+    machines: MachineArrays, group: npt.NDArray[np.int64], first: Int, size: Int, count: Int, desk: MappingDesk
+) -> Int:
     """Return when so many machines of a group are ready; those that are so first stand first in the reach.
 
-    Of machines that are ready at one instant the lowest are taken.
+    Of machines that are ready at one instant those with the lowest ranks are taken.
     """
     ready_ms = desk.base.ready_ms
     if count == 1:
         desk.reach[0] = group[first]
         for place in range(first + 1, first + size):
-            one, two = group[place], desk.reach[0]
-            if ready_ms[one] < ready_ms[two] or (ready_ms[one] == ready_ms[two] and one < two):
-                desk.reach[0] = one
+            if goes_before(machines, group[place], desk.reach[0], ready_ms):
+                desk.reach[0] = group[place]
         only_ms: Int = ready_ms[desk.reach[0]]
         return only_ms
     for place in range(size):
@@ -217,8 +234,7 @@ def _all_ready_ms(group: npt.NDArray[np.int64], first: Int, size: Int, count: In
     for place in range(count):
         best = place
         for other in range(place + 1, size):
-            one, two = desk.reach[other], desk.reach[best]
-            if ready_ms[one] < ready_ms[two] or (ready_ms[one] == ready_ms[two] and one < two):
+            if goes_before(machines, desk.reach[other], desk.reach[best], ready_ms):
                 best = other
         desk.reach[place], desk.reach[best] = desk.reach[best], desk.reach[place]
     last_ms: Int = ready_ms[desk.reach[count - 1]]

@@ -1,0 +1,127 @@
+"""Which machines of a site work on which jobs, and until when, and which jobs stand still on theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.site.disciplines.heterogeneous.running import JobOnMachines
+from gridweave.site.disciplines.levels.rights import Level
+from gridweave.site.kernels.state import NEVER_MS
+
+_NOBODY = -1
+
+KEEPS_OFF, EVICTS = np.int64(1), np.int64(2)
+"""How a job that takes a machine troubles others: who stands still there does so for longer, or who works is evicted.
+"""
+
+
+class AtWork:
+    """The running jobs of a site, machine by machine.
+
+    Parameters
+    ----------
+    nodes : int
+        Machines of the site.
+    levels : sequence of Level
+    """
+
+    def __init__(self, nodes: int, levels: Sequence[Level]) -> None:
+        # Behind the levels, jobs that are never evicted, and machines on which nobody works.
+        self._never, self._free = len(levels), len(levels) + 1
+        self._may_evict = np.zeros((len(levels), len(levels) + 2), np.bool_)
+        for row, level in enumerate(levels):
+            self._may_evict[row, : self._never] = [below.name in level.evicts for below in levels]
+        self._job, self._level = np.full(nodes, _NOBODY), np.full(nodes, self._free)
+        self._expected_ms, self._limit_ms = np.full((2, nodes), NEVER_MS)
+        self.standing: set[int] = set()
+        """The jobs that stand still, by number."""
+
+    def work(self, run: JobOnMachines, level: int) -> None:
+        """Have a job of a level work on its machines, or take in that it ends at other instants."""
+        at = list(run.machines)
+        self._job[at], self._level[at] = run.was.job.job_id, self._row_of(run, level)
+        self._expected_ms[at], self._limit_ms[at] = run.expected_ms, run.limit_ms
+        self.standing.discard(run.was.job.job_id)
+
+    def leave(self, run: JobOnMachines) -> None:
+        """Take out a job; where it stands still, others may work on its machines."""
+        job_id = run.was.job.job_id
+        if job_id in self.standing:
+            self.standing.remove(job_id)
+            return
+        at = list(run.machines)
+        self._job[at], self._level[at] = _NOBODY, self._free
+        self._expected_ms[at], self._limit_ms[at] = NEVER_MS, NEVER_MS
+
+    def stand(self, run: JobOnMachines) -> None:
+        """Have a job that works stand still."""
+        self.leave(run)
+        self.standing.add(run.was.job.job_id)
+
+    def may_evict(self, level: int, run: JobOnMachines, its_level: int) -> bool:
+        """Whether jobs of a level may evict a job of another."""
+        return bool(self._may_evict[level, self._row_of(run, its_level)])
+
+    def _row_of(self, run: JobOnMachines, level: int) -> int:
+        return self._never if run.was.job.if_evicted == "never" else level
+
+    @property
+    def is_free(self) -> npt.NDArray[np.bool_]:
+        """Of each machine, whether nobody works on it."""
+        free: npt.NDArray[np.bool_] = self._job == _NOBODY
+        return free
+
+    @property
+    def first_expected_ms(self) -> int:
+        """When the first job is expected to end; `NEVER_MS` if none works."""
+        return int(self._expected_ms.min())
+
+    @property
+    def first_limit_ms(self) -> int:
+        """The first limit of a job that works; `NEVER_MS` if none does."""
+        return int(self._limit_ms.min())
+
+    def due(self, now_ms: int) -> list[int]:
+        """Return the jobs that are expected to have ended, by number."""
+        if self.first_expected_ms > now_ms:
+            return []
+        due: list[int] = np.unique(self._job[self._expected_ms <= now_ms]).tolist()
+        return due
+
+    def jobs_on(self, machines: Sequence[int]) -> set[int]:
+        """Return the jobs that work on any of some machines, by number."""
+        jobs: list[int] = self._job[list(machines)].tolist()
+        return set(jobs) - {_NOBODY}
+
+    def held(self, level: int, protected: Collection[int] = ()) -> npt.NDArray[np.bool_]:
+        """Return of each machine whether a job works on it that a level may evict; some are not evicted."""
+        is_held: npt.NDArray[np.bool_] = self._may_evict[level, self._level] & ~self.is_free
+        if protected:
+            is_held &= ~np.isin(self._job, list(protected))
+        return is_held
+
+    def ready_ms(self, from_ms: npt.NDArray[np.int64], is_held: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Return when each machine is ready for a level: those whose jobs it may evict are so at once.
+
+        Parameters
+        ----------
+        from_ms : numpy.ndarray of int64, shape (nodes,)
+            Before which each machine is not.
+        is_held : numpy.ndarray of bool, shape (nodes,)
+            Which these are, as from `held`.
+        """
+        return np.where(is_held | self.is_free, from_ms, np.maximum(from_ms, self._expected_ms))
+
+    def check_invariants(self, runs: Mapping[int, JobOnMachines]) -> None:
+        """Raise AssertionError if this is not how the running jobs of the site are."""
+        expected = np.full((3, len(self._job)), [[_NOBODY], [NEVER_MS], [NEVER_MS]])
+        for job_id, run in runs.items():
+            if run.paused_ms is None:
+                expected[:, list(run.machines)] = [[job_id], [run.expected_ms], [run.limit_ms]]
+        known = np.stack((self._job, self._expected_ms, self._limit_ms))
+        assert (known == expected).all(), "machines work on other jobs than run, or until other instants"
+        standing = {job_id for job_id, run in runs.items() if run.paused_ms is not None}
+        assert self.standing == standing, "others are known to stand still than do"
