@@ -6,12 +6,15 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.control.common import Control, ControlOptions
+from gridweave.grid.control.evictions import PastEvictions, forecast_of_evicted
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
@@ -30,12 +33,14 @@ from gridweave.grid.messages import (
     GridJobSubmitted,
     LinksChanged,
     PathsMeasured,
+    ReportDone,
+    ReportRefused,
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
 from gridweave.site.explain import Forecast, Forecaster, Planner
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
-from gridweave.site.messages import Ended
+from gridweave.site.messages import Ended, LeaseEnded
 from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
@@ -54,6 +59,7 @@ class MetaCoreState(CoreState, Generic[L], frozen=True, kw_only=True, tag="MetaC
 
     now_ms: int
     control: L
+    evicted: dict[int, PastEvictions] = msgspec.field(default_factory=dict)
 
 
 class MetaCore:
@@ -114,9 +120,12 @@ class MetaCore:
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
         known_as = tuple(names) or tuple(f"site {site}" for site in self._sites)
+        self._names = known_as
         options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, known_as)
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
+        # Of jobs that are not over, those that sites have evicted.
+        self._evicted: dict[int, PastEvictions] = {}
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
         """Take in what has happened and return what is to be done.
@@ -147,28 +156,50 @@ class MetaCore:
         """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
         news = self._news(now_ms, events)
         self._now_ms = now_ms
-        control = self._control
         commands: list[GridCommand] = []
         for event in news:
-            if type(event) is FromSite:
-                commands += control.answered(now_ms, event.site, event.answer)
-            elif type(event) is GridJobSubmitted:
-                told = event.sensitivity, event.sends, event.attempt, event.barred
-                commands += control.submit(now_ms, event.job, *told)
-            elif type(event) is GridJobBarred:
-                commands += control.bar(now_ms, event.submitted)
-            elif type(event) is GridJobCancelled:
-                commands += control.cancel(now_ms, event.job_id)
-            elif type(event) is GridJobHeld:
-                commands += control.hold(now_ms, event.job_id)
-            elif type(event) is GridJobReleased:
-                control.release(event.job_id)
-            elif isinstance(event, (LinksChanged, PathsMeasured)):
-                commands += control.links_changed(now_ms, event)
-            elif isinstance(event, GridJobHopeless):
-                commands += control.hopeless(now_ms, event.job_id, event.reason)
-        commands += control.run(now_ms)
+            commands += self._told(now_ms, event)
+        commands += self._control.run(now_ms)
+        if self._evicted:
+            for command in commands:
+                if isinstance(command, (ReportDone, ReportRefused)):
+                    self._evicted.pop(command.job_id, None)
         return commands
+
+    def _told(self, now_ms: int, event: GridEvent) -> Sequence[GridCommand]:
+        control = self._control
+        if type(event) is FromSite:
+            if isinstance(event.answer, (Ended, LeaseEnded)) and event.answer.evicted:
+                self._note_evicted(now_ms, event.site, event.answer)
+            return control.answered(now_ms, event.site, event.answer)
+        if type(event) is GridJobSubmitted:
+            past, job = self._evicted.get(event.job.job_id), event.job
+            job = job if past is None else msgspec.structs.replace(job, evictions=past.times)
+            return control.submit(now_ms, job, event.sensitivity, event.sends, event.attempt, event.barred)
+        if type(event) is GridJobBarred:
+            return control.bar(now_ms, event.submitted)
+        if type(event) is GridJobCancelled:
+            self._evicted.pop(event.job_id, None)
+            return control.cancel(now_ms, event.job_id)
+        if type(event) is GridJobHeld:
+            return control.hold(now_ms, event.job_id)
+        if isinstance(event, (LinksChanged, PathsMeasured)):
+            return control.links_changed(now_ms, event)
+        if isinstance(event, GridJobHopeless):
+            return control.hopeless(now_ms, event.job_id, event.reason)
+        if type(event) is GridJobReleased:
+            control.release(event.job_id)
+        return ()
+
+    def _note_evicted(self, now_ms: int, site: int, answer: Ended | LeaseEnded) -> None:
+        """Count an eviction, once for each attempt: a job on several sites is evicted as a whole."""
+        past = self._evicted.get(answer.job_id)
+        is_lost = isinstance(answer, LeaseEnded) or answer.outcome == "lost"
+        if not is_lost or (past is not None and answer.attempt <= past.attempt):
+            return
+        times = self._control.evicted(answer.job_id)
+        if times:
+            self._evicted[answer.job_id] = PastEvictions(times, answer.attempt, now_ms, site, answer.evicted)
 
     def why_never(self, job: Job, barred: tuple[int, ...] = ()) -> str | None:
         """Return why a job could not be placed on the idle grid without some sites, in one line, or None."""
@@ -216,7 +247,11 @@ class MetaCore:
         The copy takes milliseconds. To play it forward can take a second, which may be another thread's. In that play
         the grid hears of the ends of jobs ``end_ms`` later.
         """
-        return self._control.forecaster(max(now_ms, self._now_ms), job_id, end_ms)
+        now_ms = max(now_ms, self._now_ms)
+        found, past = self._control.forecaster(now_ms, job_id, end_ms), self._evicted.get(job_id)
+        if found is None or past is None:
+            return found
+        return partial(forecast_of_evicted, found, past.text(now_ms, self._names))
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be without a job that waits."""
@@ -235,11 +270,11 @@ class MetaCore:
 
     def state(self) -> MetaCoreState[Any]:
         """Return all that is known between two instants."""
-        return MetaCoreState(now_ms=self._now_ms, control=self._control.state())
+        return MetaCoreState(now_ms=self._now_ms, control=self._control.state(), evicted=self._evicted)
 
     def restore(self, state: MetaCoreState[Any]) -> None:
         """Take in all that another of the same settings knew; this one is fresh."""
-        self._now_ms = state.now_ms
+        self._now_ms, self._evicted = state.now_ms, state.evicted
         self._control.restore(state.control)
 
     def check_invariants(self) -> None:

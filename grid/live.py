@@ -135,6 +135,7 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     meeting: dict[int, str]
     takes: dict[int, TakenUsers] = msgspec.field(default_factory=dict)
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    unfit: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
     at_limit: list[int] = msgspec.field(default_factory=list)
 
 
@@ -176,6 +177,8 @@ class LiveGrid:
         # Whom each site takes, as it has said; and of whom it has refused a job since then.
         self._takes: dict[int, TakenUsers] = {}
         self._denied: set[tuple[int, str]] = set()
+        # Of jobs in the queue: the sites that can never run them, and why.
+        self._unfit: dict[int, dict[int, str]] = {}
         # The jobs that a site ends as they have reached their limit; one that turns out to be lost runs again.
         self._at_limit: set[int] = set()
         self._now_ms = 0
@@ -224,7 +227,7 @@ class LiveGrid:
         is_ours = not kept and record.state in ("waiting", "starting")
         found = self.core.forecaster(now_ms, job_id, self._end_ms()) if is_ours else None
         known = record_forecast(record, now_ms, kept)
-        return (lambda: known) if found is None else self._with_refusals(found, record.request)
+        return (lambda: known) if found is None else self._with_refusals(found, record.request, job_id)
 
     def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
@@ -239,7 +242,7 @@ class LiveGrid:
                 if len(asked.barred) < len(self._names):
                     found = self.core.quoter(now_ms, asked, self._end_ms(), instead_of)
                     return self._with_refusals(found, request)
-                state, refusal = "refused", self._no_site_takes(request.user, self._barred(request))
+                state, refusal = "refused", self._why_nowhere(request.user, self._barred(request))
             except InputError as error:
                 refusal = str(error)
         known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
@@ -342,6 +345,7 @@ class LiveGrid:
             meeting=self._meeting,
             takes=self._takes,
             denied=sorted(self._denied),
+            unfit=self._unfit,
             at_limit=sorted(self._at_limit),
         )
 
@@ -353,7 +357,7 @@ class LiveGrid:
         self.measured.restore(state.measured)
         self._gates = state.gates
         self._meeting = state.meeting
-        self._takes, self._denied = state.takes, set(state.denied)
+        self._takes, self._denied, self._unfit = state.takes, set(state.denied), state.unfit
         self._at_limit = set(state.at_limit)
 
     def check_invariants(self) -> None:
@@ -376,26 +380,20 @@ class LiveGrid:
             case Wish():
                 for record in self.book.wish(event):
                     self._wish(event, record)
+                self._inner += self._over_while_held(event)
             case Probed():
                 self._probed(event)
             case MaximaSet(maxima=maxima):
                 self.book.eligibility.set_maxima(maxima)
             case FromLiveSite(site=site, message=message):
-                if isinstance(message, FragmentReport):
-                    self._reported(site, message)
-                elif isinstance(message, TakesUsers):
-                    self._takes[site] = message.users
-                    self._denied = {(other, user) for other, user in self._denied if other != site}
-                    self._users_changed()
-                elif self._is_asked(site, message):
-                    if isinstance(message, FragmentReady | FragmentOpened):
-                        self._at_gate(site, message)
-                    elif isinstance(message, FragmentEnding):
-                        self._ends_at_limit(self.book.records[message.job_id])
-                    else:
-                        message = self._counted(message)
-                        self._answered(site, message)
-                        self._inner.append(FromSite(site, message))
+                self._hear(site, message)
+
+    def _over_while_held(self, wish: Wish) -> list[GridEvent]:
+        """Return what the core is told of jobs that were cancelled while they were held: it keeps nothing of them."""
+        if wish.kind not in ("cancel", "kill"):
+            return []
+        records = (self.book.records.get(job_id) for job_id in wish.job_ids)
+        return [GridJobCancelled(each.job_id) for each in records if each is not None and each.state in OVER]
 
     def _wish(self, wish: Wish, record: JobRecord) -> None:
         """Do what a user wants of a job that is in the queue, or placed: what its processes are to get, sites hear."""
@@ -415,7 +413,8 @@ class LiveGrid:
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
         sends = None if request.traffic is None else self._sends(request.traffic)
-        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request)))
+        barred = tuple(self._barred(request, job.job_id))
+        return GridJobSubmitted(job, request.sensitivity, sends, attempt, barred)
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
@@ -424,14 +423,14 @@ class LiveGrid:
         except InputError as error:
             return str(error)
         if len(asked.barred) == len(self._names):
-            return self._no_site_takes(request.user, self._barred(request))
+            return self._why_nowhere(request.user, self._barred(request))
         return self.core.why_never(job, asked.barred)
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 
-    def _barred(self, request: JobRequest) -> dict[int, str]:
-        """Return the sites that do not take the user of a job, or its options for a batch system, and why."""
-        found: dict[int, str] = {}
+    def _barred(self, request: JobRequest, job_id: int | None = None) -> dict[int, str]:
+        """Return the sites that do not take the user of a job, or can never run it as far as is known, and why."""
+        found = dict(self._unfit.get(job_id, {})) if job_id is not None else {}
         for site in range(len(self._names)):
             why = self._takes.get(site, ANYONE).refusal(
                 request.user, request.batch_options, has_forms=bool(request.forms)
@@ -442,13 +441,29 @@ class LiveGrid:
                 found[site] = why
         return found
 
-    def _no_site_takes(self, user: str, barred: dict[int, str]) -> str:
-        each = "; ".join(f"{self._names[site]}: {why}" for site, why in barred.items())
-        return f"no site takes jobs of {user!r}: {each}"
+    def _why_nowhere(self, user: str, barred: dict[int, str], *, is_unfit: bool = False) -> str:
+        each = "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(barred.items()))
+        return f"no site can run it: {each}" if is_unfit else f"no site takes jobs of {user!r}: {each}"
 
-    def _with_refusals(self, forecaster: Forecaster, request: JobRequest) -> Forecaster:
-        """Return a forecaster that says which sites do not take the user of the job."""
-        refusals = {self._names[site]: why for site, why in self._barred(request).items()}
+    def _over(self, record: JobRecord, outcome: str) -> None:
+        self._part(record)
+        self._unfit.pop(record.job_id, None)
+        self.book.end(record, *record.judged(outcome, record.reason))
+
+    def _refused(self, job_id: int, reason: str) -> None:
+        """Enter that a job is refused, with what each site has said if none can run it."""
+        record = self.book.records[job_id]
+        if job_id in self._unfit:
+            barred = self._barred(record.request, job_id)
+            is_everywhere = len(barred) == len(self._names)
+            reason = self._why_nowhere(record.request.user, barred, is_unfit=True) if is_everywhere else reason
+            del self._unfit[job_id]
+        if not self.book.decline(job_id, reason):
+            self.book.refuse(record, reason)
+
+    def _with_refusals(self, forecaster: Forecaster, request: JobRequest, job_id: int | None = None) -> Forecaster:
+        """Return a forecaster that says which sites do not take the job."""
+        refusals = {self._names[site]: why for site, why in self._barred(request, job_id).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _users_changed(self, *users: str) -> None:
@@ -457,10 +472,15 @@ class LiveGrid:
             user = record.request.user
             if record.state in OVER or record.job_id in self.book.eligibility or (users and user not in users):
                 continue
-            barred = self._barred(record.request)
-            if len(barred) == len(self._names):
-                self._inner.append(GridJobHopeless(record.job_id, self._no_site_takes(user, barred)))
-            self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))
+            self._sites_changed(record)
+
+    def _sites_changed(self, record: JobRecord) -> None:
+        """Have a job placed by the sites that take it now."""
+        job_id, request = record.job_id, record.request
+        barred = self._barred(request, job_id)
+        if len(barred) == len(self._names):
+            self._inner.append(GridJobHopeless(job_id, self._why_nowhere(request.user, barred)))
+        self._inner.append(GridJobBarred(self._submission(self.book.job(record), request)))
 
     def _probed(self, probe: Probed) -> None:
         """Keep what was measured, and correct by it what is known of the links."""
@@ -550,6 +570,26 @@ class LiveGrid:
             return msgspec.structs.replace(answer, outcome="cancelled")
         return answer
 
+    def _hear(self, site: int, message: SiteMessage) -> None:
+        """Take in what a site says."""
+        if isinstance(message, FragmentReport):
+            self._reported(site, message)
+        elif isinstance(message, TakesUsers):
+            self._takes[site] = message.users
+            self._denied = {(other, user) for other, user in self._denied if other != site}
+            for sites in self._unfit.values():
+                sites.pop(site, None)
+            self._users_changed()
+        elif self._is_asked(site, message):
+            if isinstance(message, FragmentReady | FragmentOpened):
+                self._at_gate(site, message)
+            elif isinstance(message, FragmentEnding):
+                self._ends_at_limit(self.book.records[message.job_id])
+            else:
+                message = self._counted(message)
+                self._answered(site, message)
+                self._inner.append(FromSite(site, message))
+
     def _is_asked(self, site: int, answer: SiteMessage) -> bool:
         """Return whether a site may say that: of the present attempt of a job only those that have a part of it may."""
         job_id = getattr(answer, "job_id", None)
@@ -581,6 +621,9 @@ class LiveGrid:
                 if cause == "user":
                     self._denied.add((site, record.request.user))
                     self._users_changed(record.request.user)
+                elif cause == "never":
+                    self._unfit.setdefault(job_id, {})[site] = reason
+                    self._sites_changed(record)
                 if cause != "job":  # of which the core tells more
                     self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
@@ -656,12 +699,9 @@ class LiveGrid:
                 case ToSite(site=site, request=request):
                     self._tell(site, request)
                 case ReportDone(job_id=job_id, outcome=outcome):
-                    record = self.book.records[job_id]
-                    self._part(record)
-                    self.book.end(record, *record.judged(outcome, record.reason))
+                    self._over(self.book.records[job_id], outcome)
                 case ReportRefused(job_id=job_id, reason=reason):
-                    if not self.book.decline(job_id, reason):
-                        self.book.refuse(self.book.records[job_id], reason)
+                    self._refused(job_id, reason)
                 case ReportRefusal(job_id=job_id, site=site, said=said):
                     self.book.note(job_id, "refused", f"at {self._names[site]}: {said}")
                 case ReportHeld(job_id=job_id, attempt=attempt):
@@ -670,8 +710,8 @@ class LiveGrid:
                     record.reason = ""
                     self.book.take_out(record, attempt)
 
-    def _describe(self, site: int, attempt: int, limit_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
-        """Tell a site what it will run, and enter where the job is to be."""
+    def _describe(self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
+        """Tell a site what it will run, and for how long at most, and enter where the job is to be."""
         record = self.book.records[job_id]
         if record.attempt != attempt:
             if record.attempt:
@@ -687,7 +727,7 @@ class LiveGrid:
         position = [place for place, _ in places].index(site)
         sites = tuple(name for name, _ in record.places)
         first, size = sum(ranks[:position]), sum(ranks)
-        told = limit_ms, first, size, sites, record.left(), record.starts
+        told = length_ms, first, size, sites, record.left(), record.starts
         self._tell(site, DescribeJob(job_id, attempt, record.request, *told))
 
     def _tell(self, site: int, message: object) -> None:

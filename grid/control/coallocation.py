@@ -173,14 +173,18 @@ class CoAllocator:
             ((site, width),) = fragments
             job_id = job.job_id
             self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
-            return [ToSite(site, ReserveNodes(job_id, number, width, length_ms))]
+            return [ToSite(site, ReserveNodes(job_id, number, width, length_ms, evictions=job.evictions))]
         return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
 
     def _ask_all(self, job: Job, number: int, fragments: Fragments, length_ms: int, start_ms: int) -> list[GridCommand]:
         missing = {site for site, _ in fragments}
         attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
-        return [ToSite(site, ReserveNodes(job.job_id, number, width, length_ms, start_ms)) for site, width in fragments]
+        asked = job.job_id, number
+        return [
+            ToSite(site, ReserveNodes(*asked, width, length_ms, start_ms, evictions=job.evictions))
+            for site, width in fragments
+        ]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], AttemptChange | None]:
         """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""

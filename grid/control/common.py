@@ -13,6 +13,7 @@ import numpy as np
 from numpy.random import Generator
 
 from gridweave.grid.control.awaiting import Awaited
+from gridweave.grid.control.evictions import once_more_evicted
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.queue import GridQueue
@@ -75,9 +76,9 @@ class Control(ABC):
             return None
         left = [0 if site in barred else nodes for site, nodes in enumerate(self._nodes)]
         if not any(left):
-            return "no site takes its user"
+            return "no site takes it"
         reason = self.policy.why_never(np.array(left, np.int64), job.width)
-        return f"{reason}; sites that do not take its user do not count" if reason and barred else reason
+        return f"{reason}; sites that do not take it do not count" if reason and barred else reason
 
     def submit(
         self,
@@ -126,6 +127,13 @@ class Control(ABC):
     @abstractmethod
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says."""
+
+    @abstractmethod
+    def evicted(self, job_id: int) -> int:
+        """Count that a site has evicted a job, ahead of what else it says; return how often it has been; 0: not known.
+
+        The count goes to the sites with each attempt from now on.
+        """
 
     @abstractmethod
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
@@ -231,6 +239,8 @@ class Delegation:
     end_ms: int = 0
     hopeless: str = ""
     asked: set[int] = field(default_factory=set)
+    # Which have changed since they quoted, while others are still awaited.
+    changed: set[int] = field(default_factory=set)
     quotes: dict[int, Quoted] = field(default_factory=dict)
     # When each of the quotes came.
     quoted_ms: dict[int, int] = field(default_factory=dict)
@@ -312,6 +322,14 @@ class DelegatingControl(Control):
             return [ToSite(delegation.site, WithdrawJob(job_id, delegation.number))]
         return []
 
+    def evicted(self, job_id: int) -> int:
+        """Count that a site has evicted a job; return how often it has been; 0: it is not known."""
+        delegation = self._jobs.get(job_id)
+        if delegation is None:
+            return 0
+        delegation.job = once_more_evicted(delegation.job)
+        return delegation.job.evictions
+
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
         """Place a job at other sites from now on; it is taken back from one that it may not be at any more."""
         delegation = self._jobs.get(event.job.job_id)
@@ -350,9 +368,13 @@ class DelegatingControl(Control):
 
         A site that refuses at its door, as it is drained, is asked again as ever.
         """
+        job, site, known = delegation.job, delegation.site, delegation.refusals
+        if answer.cause == "never":
+            delegation.barred = tuple(sorted({*delegation.barred, site}))
+            if not delegation.hopeless and self.why_never(job, delegation.barred) is not None:
+                delegation.hopeless = f"{self._names[site]}: {answer.reason}"
         if answer.cause != "job":
             return []
-        job, site, known = delegation.job, delegation.site, delegation.refusals
         known[site] = another(known.get(site), now_ms, answer.reason, self._retry_ms)
         out = tuple(s for s, refusals in sorted(known.items()) if refusals.again_ms is None)
         if out and self.why_never(job, (*delegation.barred, *out)) is not None:

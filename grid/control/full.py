@@ -206,13 +206,20 @@ class FullControl(Control):
         if job_id in self._attempts.attempts:
             self._barred[job_id] = event
             return []
+        job = self._queue.job(job_id)
         self._queue.withdraw(job_id)
         self._changed = True
-        return self._place_apart(now_ms, event, self._number.pop(job_id))
+        return self._place_apart(now_ms, event, job)
 
-    def _place_apart(self, now_ms: int, event: GridJobSubmitted, number: int) -> list[GridCommand]:
-        told = event.sensitivity, event.sends, number, event.barred
-        return self._those_apart().submit(now_ms, event.job, *told)
+    def _place_apart(self, now_ms: int, event: GridJobSubmitted, job: Job) -> list[GridCommand]:
+        told = event.sensitivity, event.sends, self._number.pop(job.job_id), event.barred
+        return self._those_apart().submit(now_ms, job, *told)
+
+    def evicted(self, job_id: int) -> int:
+        """Count that a site has evicted a job; return how often it has been; 0: it is not known."""
+        if self._is_apart(job_id):
+            return self._those_apart().evicted(job_id)
+        return self._queue.evicted(job_id) if job_id in self._number else 0
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, or take it out of the queue."""
@@ -308,8 +315,9 @@ class FullControl(Control):
         hopeless = self._hopeless.pop(job_id, None)
         barred = self._barred.pop(job_id, None)
         if outcome is None and hopeless is None and not is_held and barred is not None:
+            job = self._queue.job(job_id)
             self._queue.ended(now_ms, job_id)
-            return self._place_apart(now_ms, barred, self._number.pop(job_id))
+            return self._place_apart(now_ms, barred, job)
         if outcome is None and hopeless is None and not is_held:
             self._queue.requeue(now_ms, job_id)
             return []

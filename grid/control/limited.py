@@ -182,7 +182,10 @@ class LimitedControl(DelegatingControl):
             case Refused():
                 # What it had quoted it does not keep to; all are asked anew for the job.
                 delegation.quotes.pop(delegation.site, None)
-                return [*self._note_refusal(now_ms, delegation, answer), *self._put_back(now_ms, delegation)]
+                told = self._note_refusal(now_ms, delegation, answer)
+                # One that can never run it is no reason to wait before the others are asked.
+                again = self._ask_all if answer.cause == "never" else self._put_back
+                return [*told, *again(now_ms, delegation)]
             case Withdrawn():
                 return self._withdrawn(now_ms, delegation)
         return []
@@ -196,10 +199,7 @@ class LimitedControl(DelegatingControl):
         end_ms = delegation.end_ms
         if start_ms is not None:
             delay_ms = self._delay_ms(delegation, delegation.site, start_ms) or 0
-            length_ms = delegation.job.estimate_ms
-            if self.policy.maps:
-                length_ms = self._length_ms(delegation, delegation.site)
-            delegation.end_ms = max(end_ms, start_ms + delay_ms + length_ms)
+            delegation.end_ms = max(end_ms, self._end_at(delegation, delegation.site, start_ms, delay_ms))
         if not delegation.hurried and delegation.end_ms == end_ms:
             return []
         delegation.hurried = False
@@ -270,7 +270,7 @@ class LimitedControl(DelegatingControl):
         delegation.number += 1
         delegation.mapped = None
         delegation.quotes, delegation.quoted_ms, delegation.put_off = {}, {}, {}
-        delegation.asked = set(sites)
+        delegation.asked, delegation.changed = set(sites), set()
         return [self._ask(now_ms, delegation, site, whole=True) for site in sites]
 
     def _ask(self, now_ms: int, delegation: Delegation, site: int, *, whole: bool) -> ToSite:
@@ -279,8 +279,11 @@ class LimitedControl(DelegatingControl):
         self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
         job = delegation.job
         length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
-        told = msgspec.structs.replace(job, estimate_ms=length_ms) if self.policy.maps else None
-        return ToSite(site, RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id, job=told))
+        asked = RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id)
+        if self.policy.maps or job.needs_telling:
+            told = msgspec.structs.replace(job, estimate_ms=length_ms)
+            asked = msgspec.structs.replace(asked, job=told, wants_ready=self.policy.maps)
+        return ToSite(site, asked)
 
     def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
         """Return how long a job's data keeps a site that it starts on at an instant; None if it cannot come there."""
@@ -309,17 +312,30 @@ class LimitedControl(DelegatingControl):
         return [] if delegation.asked else self._decide(now_ms, delegation)
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
+        """Choose a place for a job, and ask again those sites that have changed since they were asked, if it waits."""
         self._wait_no_more(delegation)
         if self.policy.maps:
             return self._put_back(now_ms, delegation)
+        changed, delegation.changed = delegation.changed, set()
+        commands = self._choose(now_ms, delegation)
+        if changed and delegation.state == BACKLOG:
+            commands += self._ask_all(now_ms, delegation)
+        elif changed and delegation.state == WAITING and not delegation.hurried:
+            commands += self._ask_others(now_ms, delegation, sorted(changed))
+        return commands
+
+    def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
         job, quotes = delegation.job, delegation.quotes
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
         delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
         ready = [s for s, start_ms in starts.items() if start_ms <= now_ms]
-        ready = [s for s in ready if delay_ms[s] == min(delay_ms[r] for r in ready)]
         free = {s: quote.free for s, quote in quotes.items()}
+        # Where it would start on nodes of jobs that it evicts, it goes only if it starts nowhere else.
+        ready = [s for s in ready if not quotes[s].evicts] or ready
+        ends = {s: self._end_at(delegation, s, now_ms, delay_ms[s]) for s in ready}
+        ready = [s for s in ready if ends[s] == min(ends.values())]
         site = self._one_job.choose_site(job, delegation.draw, ready, free)
         if site is not None:
             return self._delegate(now_ms, delegation, site)
@@ -419,6 +435,14 @@ class LimitedControl(DelegatingControl):
         quote = delegation.quotes.get(site)
         return delegation.job.estimate_ms if quote is None or quote.length_ms is None else quote.length_ms
 
+    @staticmethod
+    def _end_at(delegation: Delegation, site: int, start_ms: int, delay_ms: int) -> int:
+        """Return when a job ends that starts at a site then; a site that says how long it takes counts its data in."""
+        quote = delegation.quotes.get(site)
+        if quote is None or quote.length_ms is None:
+            return start_ms + delay_ms + delegation.job.estimate_ms
+        return start_ms + quote.length_ms
+
     def _goes_now(self, now_ms: int, delegation: Delegation, place: PlannedPlace) -> bool:
         """Whether a job is sent to the site that it is mapped to: to start, or to queue where others do."""
         return place.start_ms <= now_ms or delegation.quotes[place.site].queued > 0
@@ -435,9 +459,8 @@ class LimitedControl(DelegatingControl):
         delegation.awaited = awaited(now_ms, since_ms, delegation.quotes, split, alone_ms)
         return delegation.awaited is not None and delegation.awaited.is_worth_it
 
-    @staticmethod
     def _earliest_end(
-        now_ms: int, delegation: Delegation, delay_ms: dict[int, int]
+        self, now_ms: int, delegation: Delegation, delay_ms: dict[int, int]
     ) -> tuple[int, int] | tuple[None, None]:
         """Return when a job would end first on one site, and there; None twice if it would on none.
 
@@ -449,7 +472,8 @@ class LimitedControl(DelegatingControl):
         for site, delay in delay_ms.items():
             start_ms, slowdown = quotes[site].start_ms, quotes[site].slowdown
             if start_ms is not None:
-                ends.append((start_ms + delay + estimate_ms, 0, start_ms, quotes[site].free, site))
+                end_ms = self._end_at(delegation, site, start_ms, delay)
+                ends.append((end_ms, 0, start_ms, quotes[site].free, site))
             if slowdown is not None:
                 ends.append((now_ms + math.ceil(slowdown * (delay + estimate_ms)), 1, now_ms, 0, site))
         if not ends:
@@ -475,9 +499,7 @@ class LimitedControl(DelegatingControl):
             job = msgspec.structs.replace(job, estimate_ms=job.estimate_ms + delay_ms)
         delegation.state, delegation.site, delegation.awaited, delegation.mapped = WAITING, site, None, None
         delegation.hurried = end_ms is None
-        if end_ms is None:
-            end_ms = now_ms + (self._length_ms(delegation, site) if self.policy.maps else job.estimate_ms)
-        delegation.end_ms = end_ms
+        delegation.end_ms = self._end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
         delegation.number += 1
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
@@ -516,7 +538,9 @@ class LimitedControl(DelegatingControl):
                 break
             if delegation.state == BACKLOG and delegation.mapped is not None:
                 continue
-            if delegation.state == BACKLOG:
+            if delegation.state == ASKING:
+                delegation.changed.update(site for site in news if site in delegation.quotes)
+            elif delegation.state == BACKLOG:
                 looks -= 1
                 commands += self._ask_all(now_ms, delegation)
             elif delegation.state == WAITING:
@@ -539,7 +563,8 @@ class LimitedControl(DelegatingControl):
             return []
         if delegation.cancelled or delegation.held or delegation.avoids(site, now_ms):
             return []
-        if delegation.job.width > quote.free - claimed or not self._is_nearer(now_ms, delegation, site):
+        free = max(quote.free, quote.nodes or 0) if quote.evicts else quote.free
+        if delegation.job.width > free - claimed or not self._is_nearer(now_ms, delegation, site):
             return []
         self._claimed[site] = now_ms, claimed + delegation.job.width
         if delegation.hurried:
@@ -551,14 +576,17 @@ class LimitedControl(DelegatingControl):
     def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
         """Whether a job that starts at a site now ends sooner than where it waits.
 
-        That is so unless it has data to wait for, or the sites differ.
+        That is so unless it has data to wait for, or the sites differ. Where it has not started by now, it ends no
+        sooner than if it did next.
         """
-        if self.policy.maps:
-            return now_ms + self._length_ms(delegation, site) < delegation.end_ms
-        if not self._one_job.moves_data:
+        there_ms = self._length_ms(delegation, delegation.site)
+        sites_differ = self.policy.maps or self._length_ms(delegation, site) != there_ms
+        if not (self._one_job.moves_data or sites_differ):
             return True
         delay_ms = self._delay_ms(delegation, site, now_ms)
-        return delay_ms is not None and now_ms + delay_ms + delegation.job.estimate_ms < delegation.end_ms
+        least_ms = now_ms + there_ms
+        end_ms = delegation.end_ms if delegation.end_ms >= least_ms else least_ms + 1
+        return delay_ms is not None and self._end_at(delegation, site, now_ms, delay_ms) < end_ms
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
         sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})

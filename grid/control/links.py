@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import PairMeasured, correct
 from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays, with_own_room
 from gridweave.netmodel.model import NetworkModel, new_choice
+from gridweave.site.disciplines.slots import copied
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
@@ -182,20 +183,6 @@ class KnownLinks:
         times = np.int64(submit_ms), np.int64(site), np.int64(when_ms)
         delay_ms = int(data_delay_ms(self.arrays, np.int64(slot), *times))
         return None if delay_ms == NEVER_MS else delay_ms
-
-
-A = TypeVar("A", bound=NamedTuple)
-
-
-def copied(arrays: A) -> A:
-    """Return arrays that hold the same, also those of a tuple within; neither sees what is done to the other."""
-    fresh: dict[str, object] = {}
-    for name, value in zip(arrays._fields, arrays, strict=True):
-        if isinstance(value, np.ndarray):
-            fresh[name] = value.copy()
-        elif hasattr(value, "_fields"):
-            fresh[name] = copied(value)
-    return arrays._replace(**fresh)
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.control.coallocation import Fragments
-from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, copied
+from gridweave.grid.control.evictions import once_more_evicted
+from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState
 from gridweave.grid.control.tuning import QueueTuning, QueueTuningState, awrt_ms
 from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
 from gridweave.grid.kernels.candidates import MOST, withdraw
@@ -26,14 +27,14 @@ from gridweave.grid.kernels.grid_queue import grid_job_ended, kept_for_head
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import fragments_allowed, may_split
-from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, hold_reserved
+from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, occupy_reserved
 from gridweave.grid.kernels.running import join_blocks, running_slots
 from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
 from gridweave.jit import prepared
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
 from gridweave.site.job import Job
 from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.kernels.profile import earliest_fit
@@ -231,12 +232,12 @@ class GridQueue:
         job = self._slots.jobs[int(slot)]
         is_placed = self._state.jobs["promised_ms"][slot] != UNPLACED_MS
         if is_placed:
-            hold_reserved(self._state, plan, slot, GIVE_BACK)
+            occupy_reserved(self._state, plan, slot, GIVE_BACK)
         needs = np.int64(now_ms), np.int64(job.width), np.int64(job.estimate_ms)
         profiles = zip(plan.step_ms, plan.step_free, plan.n_steps, strict=True)
         found = [int(earliest_fit(*profile, *needs)) for profile in profiles][: len(self._nodes)]
         if is_placed:
-            hold_reserved(self._state, plan, slot, TAKE)
+            occupy_reserved(self._state, plan, slot, TAKE)
         return [None if start_ms == NEVER_MS else start_ms for start_ms in found]
 
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, PlacedJob] | None:
@@ -440,6 +441,16 @@ class GridQueue:
         if self.tuning is not None:
             self.tuning.left()
         self._slots.leave(job_id)
+
+    def job(self, job_id: int) -> Job:
+        """Return a job that waits or runs."""
+        return self._slots.job(job_id)
+
+    def evicted(self, job_id: int) -> int:
+        """Count that a job was evicted from the nodes of a site; return how often it has been."""
+        slot = self._slots.of[job_id]
+        job = self._slots.jobs[slot] = once_more_evicted(self._slots.jobs[slot])
+        return job.evictions
 
     def requeue(self, now_ms: int, job_id: int) -> None:
         """Put a running job back into the queue, at the place that it had by its submission."""

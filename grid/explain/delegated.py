@@ -52,7 +52,7 @@ def delegated_forecast(
 def apart_forecast(forecaster: Forecaster) -> Forecast:
     """Return how it stands with a job that is delegated though the grid queue has others."""
     found = forecaster()
-    said = f"some sites do not take its user, so it is delegated; {found.reason}"
+    said = f"some sites do not take it, so it is delegated; {found.reason}"
     return msgspec.structs.replace(found, reason=said)
 
 

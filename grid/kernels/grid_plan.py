@@ -11,9 +11,9 @@ from gridweave.grid.kernels.links import judge_started
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import (
     ReservedStarts,
-    hold_reserved,
-    hold_running,
     note_reserved,
+    occupy_reserved,
+    occupy_running,
     release_row,
 )
 from gridweave.grid.kernels.reserved_places import find_place
@@ -57,7 +57,7 @@ def planned_job_ended(state: GridState, plan: ReservedStarts, slot: Slot, now_ms
     if place == NO_PLACE:
         return False
     if end_ms > now_ms:
-        hold_running(state, plan, slot, now_ms, end_ms, GIVE_BACK)
+        occupy_running(state, plan, slot, now_ms, end_ms, GIVE_BACK)
         make_stale(plan, COMPRESS)
     finish_job(state, place)
     return True
@@ -81,9 +81,9 @@ def planned_end_moved(state: GridState, plan: ReservedStarts, slot: Slot, end_ms
     if before_ms <= now_ms or (end_ms > before_ms and not _can_stay(state, plan, slot, before_ms, end_ms)):
         make_stale(plan, REPLAN)
     elif end_ms > before_ms:
-        hold_running(state, plan, slot, before_ms, end_ms, TAKE)
+        occupy_running(state, plan, slot, before_ms, end_ms, TAKE)
     else:
-        hold_running(state, plan, slot, max(end_ms, now_ms), before_ms, GIVE_BACK)
+        occupy_running(state, plan, slot, max(end_ms, now_ms), before_ms, GIVE_BACK)
         make_stale(plan, COMPRESS)
     move_end(state, slot, end_ms)
 
@@ -121,7 +121,7 @@ def planned_job_withdrawn(state: GridState, plan: ReservedStarts, place: Place) 
     """
     slot = state.waiting[place]
     if state.jobs[slot].promised_ms != UNPLACED_MS:
-        hold_reserved(state, plan, slot, GIVE_BACK)
+        occupy_reserved(state, plan, slot, GIVE_BACK)
         release_row(plan, slot)
         make_stale(plan, COMPRESS)
     dequeue(state, place)
@@ -195,7 +195,7 @@ def _replan(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: In
     place = FIRST_PLACE
     while place < end_place(state):
         running = state.running[row_at(state, place)]
-        hold_running(state, plan, running.slot, now_ms, running.end_ms, TAKE)
+        occupy_running(state, plan, running.slot, now_ms, running.end_ms, TAKE)
         place = next_place(state, place)
     for place in range(state.counters[0].n_waiting):
         slot = state.waiting[place]
@@ -211,7 +211,7 @@ def _reserve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slo
     plan.counters[0].n_spare -= 1
     plan.row[slot] = plan.spare[plan.counters[0].n_spare]
     note_reserved(state, plan, slot, start_ms, length_ms)
-    hold_reserved(state, plan, slot, TAKE)
+    occupy_reserved(state, plan, slot, TAKE)
 
 
 @kernel
@@ -249,12 +249,12 @@ def _improve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slo
     if job.promised_ms == now_ms and n_fragments == 1:
         return False
     end_ms = job.promised_ms + plan.reserved[row].length_ms
-    hold_reserved(state, plan, slot, GIVE_BACK)
+    occupy_reserved(state, plan, slot, GIVE_BACK)
     start_ms, length_ms = find_place(state, codes, plan, slot, now_ms, end_ms)
     better = start_ms < NEVER_MS and (start_ms + length_ms < end_ms or state.counters[0].n_taken < n_fragments)
     if better:
         note_reserved(state, plan, slot, start_ms, length_ms)
-    hold_reserved(state, plan, slot, TAKE)
+    occupy_reserved(state, plan, slot, TAKE)
     return better
 
 

@@ -113,16 +113,13 @@ def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: 
 
 
 @kernel
-def hold_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: Int) -> None:
+def occupy_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: Int) -> None:
     """Enter a job's reservation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``).
 
     Parameters
     ----------
-    state : GridState
     plan : ReservedStarts
         Changed in place.
-    slot : int
-        Of the job.
     sign : int
         ``TAKE`` or ``GIVE_BACK``.
     """
@@ -137,7 +134,7 @@ def hold_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: Int)
 
 
 @kernel
-def hold_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
+def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
     """Enter what a running job holds from one instant to another into the profiles, or take it out."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):

@@ -24,6 +24,7 @@ from gridweave.site.messages import (
     Refused,
     RequestQuote,
     ReserveNodes,
+    SiteChanged,
     Started,
     TakesUsers,
     TellGrid,
@@ -95,7 +96,7 @@ def test_a_job_that_no_site_takes_is_refused_at_once(control: str) -> None:
     core = grid(control)
     wide = do(core, 1, job("w", "bert", 5))
     assert [type(command) for command in wide] == [Declined]
-    assert "sites that do not take its user do not count" in wide[0].reason
+    assert "sites that do not take it do not count" in wide[0].reason
     do(core, 2, FromLiveSite(SOUTH, TakesUsers(OWNER)))
     why = (
         f"no site takes jobs of 'bert': north: {WHY}; south: it runs jobs of 'olga' alone, and this is one of 'bert'; "
@@ -117,7 +118,7 @@ def test_explain_says_which_site_does_not_take_the_user() -> None:
         assert found is not None
         north = next(row for row in found.sites if row.site == "north")
         assert (north.start_ms, north.reason) == (None, f"does not take it: {WHY}")
-        assert found.reason.startswith("some sites do not take its user, so it is delegated; ")
+        assert found.reason.startswith("some sites do not take it, so it is delegated; ")
 
 
 def test_the_story_tells_how_often_a_site_has_refused_a_job_that_it_took() -> None:
@@ -163,6 +164,47 @@ def test_a_site_that_refuses_a_user_is_not_asked_again_for_that_user_alone() -> 
     assert [site for site, _ in place(core, 1, commands)] == [SOUTH]
     assert [site for site, _ in asked(do(core, 2, job("a", "anna")))] == [NORTH]
     assert {site for site, _ in place(core, 3, do(core, 3, job("c", "bert")))} == {SOUTH}
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_no_site_can_ever_run_is_refused_and_holds_nobody_up(control: str) -> None:
+    """Each site that says so is asked no more for that job; it asks no site for long, and those behind it start."""
+    core = LiveGrid(
+        GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing", control=control))
+    )
+    commands, sites = do(core, 0, job("a", "anna")), []
+    for now_ms in (1, 2):
+        ((site, request),) = place(core, now_ms, commands)
+        sites.append(site)
+        said = Refused(1, request.attempt, f"no machine of site {site} will do", "never")
+        commands = do(core, now_ms, FromLiveSite(site, said))
+    assert (sorted(sites), core.book.records[1].state) == ([NORTH, SOUTH], "refused")
+    assert core.book.records[1].reason == (
+        "no site can run it: north: no machine of site 0 will do; south: no machine of site 1 will do"
+    )
+    assert len(place(core, 3, do(core, 3, job("b", "anna")))) == 1
+    core.check_invariants()
+
+
+def test_a_job_that_one_site_can_never_run_goes_to_another() -> None:
+    """Why not is told with the forecast, and outlasts a snapshot; a site that says anew whom it takes is asked anew."""
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing")))
+    ((_, request),) = asked(do(core, 0, job("a", "anna")))
+    commands = do(core, 1, FromLiveSite(NORTH, Refused(1, request.attempt, "no machine will do", "never")))
+    ((site, enqueued),) = place(core, 1, commands)
+    assert site == SOUTH
+    do(core, 1, FromLiveSite(SOUTH, Enqueued(1, enqueued.attempt)))
+    again = LiveGrid(core.settings)
+    again.restore(read_state(again, dump_state(core)))
+    for each in (core, again):
+        forecaster = each.forecaster(2, 1)
+        assert forecaster is not None
+        assert [(one.site, one.reason) for one in forecaster().sites][NORTH] == (
+            "north",
+            "does not take it: no machine will do",
+        )
+    told = do(core, 3, FromLiveSite(NORTH, TakesUsers(TakenUsers())), FromLiveSite(NORTH, SiteChanged(0, 4)))
+    assert [site for site, _ in asked(told, RequestQuote)] == [NORTH]
 
 
 def test_jobs_that_wait_follow_what_sites_say() -> None:
@@ -241,5 +283,5 @@ def test_a_site_takes_no_job_with_options_that_it_does_not_pass_on() -> None:
     assert do(core, 2, with_options("own", "gres=gpu:1")) == [Declined("own", NO_GRES)]
     request = with_options("", "gres=gpu:1").request
     told = do(core, 3, DescribeJob(1, 1, request, 1000, 0, 1, ("north",)), ReserveNodes(1, 1, 1, 1000))
-    assert [command.message for command in told] == [Refused(1, 1, NO_GRES)]
+    assert [command.message for command in told] == [Refused(1, 1, NO_GRES, "never")]
     assert Accepted in [type(command) for command in do(core, 4, with_options("nice", "nice=3"))]

@@ -13,12 +13,15 @@ from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS, LOOKS
 from gridweave.grid.control.refusals import MOST_REFUSALS
 from gridweave.grid.core import MetaCore
-from gridweave.grid.messages import FromSite, GridJobCancelled, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.job import Job
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
+from gridweave.site.job import Job, JobForm
 from gridweave.site.messages import (
     Answer,
     CancelJob,
@@ -344,6 +347,38 @@ def test_a_silent_site_is_not_waited_for() -> None:
     assert step(core, RETRY_MS + 1, *late) == []
 
 
+def test_what_changes_at_a_site_while_another_is_asked_counts() -> None:
+    """A site that has got room since it quoted is asked again when the last quote is there, and has the job then."""
+    core = grid(4, 4)
+    first, second = step(core, 0, submitted(1, 4))
+    step(core, 1, *offered([first], (0, 500)))
+    assert step(core, 2, *said(0, SiteChanged(0, 4))) == []
+    commands = step(core, 3, *offered([second], (0, 0), (0, 400)))
+    again = ToSite(0, RequestQuote(3, 4, 100, job_id=1))
+    assert commands == [ToSite(1, enqueue(1, 4, 2, 3)), again]
+    assert step(core, 4, *offered([again], (4, 4))) == [ToSite(1, WithdrawJob(1, 2))]
+
+
+def test_what_changes_before_a_site_quotes_is_in_its_quote() -> None:
+    """A site that changes before its quote comes is not asked again, nor is one where the job starts at once."""
+    core = grid(4, 4)
+    first, second = step(core, 0, submitted(1, 4))
+    step(core, 1, *said(1, SiteChanged(0, 4)))
+    assert step(core, 1, *offered([first], (0, 500))) == []
+    assert step(core, 3, *offered([second], (0, 0), (0, 400))) == [ToSite(1, enqueue(1, 4, 2, 3))]
+
+
+def test_a_job_without_a_place_is_offered_anew_where_all_was_changing() -> None:
+    """A site that drains, and takes jobs again before the other has answered, is asked again at once."""
+    core = grid(4, 4)
+    first, second = step(core, 0, submitted(1, 4))
+    step(core, 1, *offered([first], (0, None)))
+    step(core, 2, *said(0, SiteChanged(0, 4)))
+    asked = step(core, 3, *offered([second], (0, None), (0, None)))
+    assert asked == [ToSite(site, RequestQuote(3 + site, 4, 100, job_id=1)) for site in (0, 1)]
+    assert step(core, 4, *offered(asked, (4, 4), (0, None))) == [ToSite(0, enqueue(1, 4, 3, 4))]
+
+
 def test_a_quote_of_an_earlier_round_is_none_of_the_next() -> None:
     """When all are asked again, what a site had offered in the round before does not count for the new one."""
     core = grid(4, 4)
@@ -648,3 +683,99 @@ def test_with_backfilling_own_users_wait_on_average_no_longer_than_that(first: b
         starts = (simulate(own, nodes).start_ms, beside.start_ms[::2], simulate(own, nodes - most).start_ms)
         waits += [(start_ms - own.submit_ms).mean() for start_ms in starts]
     assert waits[0] < waits[1] <= waits[2]
+
+
+def ask_for(core: MetaCore, now_ms: int, job: Job) -> list[RequestQuote]:
+    """Return the requests for quotes that go out for a job."""
+    requests = [command.request for command in step(core, now_ms, GridJobSubmitted(job))]
+    return [request for request in requests if isinstance(request, RequestQuote)]
+
+
+def quoted(requests: list[RequestQuote], *quotes: dict[str, Any]) -> list[FromSite]:
+    """Return what the sites say, each its own, to requests in their order."""
+    offers = enumerate(zip(requests, quotes, strict=True))
+    return [FromSite(site, Quoted(request.quote_id, **quote)) for site, (request, quote) in offers]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        ({}, False),
+        ({"user": 3, "weight": 2.0}, False),
+        ({"priority": 1.0}, True),
+        ({"priority": -1.0}, True),
+        ({"job_class": 0}, True),
+        ({"class_name": "cfd"}, True),
+        ({"forms": (JobForm(),)}, True),
+        ({"evictions": 1}, True),
+    ],
+)
+def test_the_job_goes_with_the_request_where_width_and_limit_do_not_tell_all(
+    options: dict[str, Any], is_told: bool
+) -> None:
+    """Sites are sent a job that has forms, a class, an unusual priority or evictions, and of others nothing more."""
+    job = Job(job_id=1, width=3, estimate_ms=100, **options)
+    requests = ask_for(grid(4, 4), 0, job)
+    assert [request.job for request in requests] == [job if is_told else None] * 2
+    assert not is_told or not any(request.wants_ready for request in requests), "what only a mapping needs"
+
+
+def test_nobody_is_evicted_while_another_site_has_free_nodes() -> None:
+    """Of the sites that could start a job at once those that would evict for it come last, whatever the selection."""
+    high = Job(job_id=1, width=3, estimate_ms=100, priority=2)
+    evicting = {"free": 0, "start_ms": 0, "nodes": 3, "length_ms": 100, "evicts": True}
+    free = {"free": 4, "start_ms": 0, "nodes": 3, "length_ms": 100}
+    later = {"free": 0, "start_ms": 50, "nodes": 3, "length_ms": 100}
+    for quotes, chosen in (((evicting, free), 1), ((free, evicting), 0), ((later, evicting), 1)):
+        core = grid(4, 4)
+        commands = step(core, 0, *quoted(ask_for(core, 0, high), *quotes))
+        assert [command.site for command in commands] == [chosen]
+
+
+def test_a_job_of_forms_goes_where_it_ends_first() -> None:
+    """The lengths that sites quote count, for starts at once and for waits, and not the limit."""
+    job = Job(job_id=1, width=1, estimate_ms=1_000, forms=(JobForm(), JobForm(width=2, speed=1.9)))
+    slow, fast = {"nodes": 1, "length_ms": 1_000}, {"nodes": 2, "length_ms": 500}
+    for slow_ms, fast_ms, chosen in ((0, 0, 1), (0, 400, 0), (100, 500, 1), (100, 700, 0)):
+        core = grid(4, 4)
+        offers = {"free": 4, "start_ms": slow_ms, **slow}, {"free": 4, "start_ms": fast_ms, **fast}
+        commands = step(core, 0, *quoted(ask_for(core, 0, job), *offers))
+        assert [command.site for command in commands] == [chosen]
+
+
+@pytest.mark.parametrize(("there_ms", "here_ms", "moves"), [(500, 500, True), (500, 900, False), (900, 500, True)])
+def test_a_waiting_job_moves_only_to_where_it_ends_sooner(there_ms: int, here_ms: int, moves: bool) -> None:
+    """A site that starts it at once may still take longer than the wait where it is, which cannot be over by then."""
+    job = Job(job_id=1, width=1, estimate_ms=1_000, job_class=2)
+    core = grid(4, 4)
+    told = (
+        {"free": 0, "start_ms": 200, "nodes": 1, "length_ms": there_ms},
+        {"free": 0, "start_ms": None, "reason": "no"},
+    )
+    ((site, request),) = [(c.site, c.request) for c in step(core, 0, *quoted(ask_for(core, 0, job), *told))]
+    assert (site, type(request)) == (0, EnqueueJob)
+    step(core, 1, *said(0, Enqueued(1, request.attempt)))
+    (asked,) = (c.request for c in step(core, 250, *said(1, SiteChanged(0, 4))))
+    commands = step(core, 250, *said(1, Quoted(asked.quote_id, 4, 250, nodes=1, length_ms=here_ms)))
+    assert [type(command.request) for command in commands] == [WithdrawJob] * moves
+
+
+def test_high_jobs_do_not_wait_at_sites_that_evict_for_them() -> None:
+    """Under limited control high jobs start at once where low ones have all nodes, as the quotes tell so."""
+    levels = (Level(name="high", priority=1, evicts=("low",)), Level(name="low", priority=0))
+    low, high = 8, 4
+    count = low + high
+    workload = Workload(
+        job_id=np.arange(1, count + 1),
+        submit_ms=np.array([0] * low + [10_000 * (number + 1) for number in range(high)]),
+        width=np.array([4] * low + [4] * high),
+        estimate_ms=np.array([500_000] * low + [5_000] * high),
+        run_ms=np.array([500_000] * low + [5_000] * high),
+        columns={"priority": np.array([0] * low + [1] * high)},
+    )
+    # The first has no levels, and less to do: there a high job stands behind all that wait.
+    homes, to_grid = [0, 0, 0, 1, 1, 1, 1, 1, *[0] * high], [False] * low + [True] * high
+    sites = [SitePolicy(), LevelsPolicy(levels=levels)]
+    policy = GridPolicy(mode="sharing", control="limited")
+    result = simulate_world(workload, [4, 4], policy, site_policies=sites, home=homes, to_grid=to_grid)
+    assert result.start_ms.tolist()[low:] == workload.submit_ms.tolist()[low:]

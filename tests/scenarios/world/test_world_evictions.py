@@ -83,7 +83,7 @@ def test_nothing_that_must_never_happen_does_where_jobs_are_evicted(
 ) -> None:
     """With losses, crashes and cuts no machine has two jobs, no job is lost, and none works twice at once."""
     seen = counted(monkeypatch)
-    for seed in range(2):
+    for seed in range(6):
         play_troubled(
             drawn(seed, jobs=60), [NODES, 8, NODES], [evicting(evicted), SitePolicy(), evicting()], seed, control
         )

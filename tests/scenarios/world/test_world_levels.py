@@ -9,8 +9,10 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.scenarios.world.works import Works
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
+from gridweave.site.messages import EvictJob
 from gridweave.site.policy import SitePolicy
 from troubled_worlds import play_troubled
 
@@ -45,6 +47,40 @@ def test_own_users_in_the_world_have_the_schedule_of_their_queue(evicted: str) -
     assert alone.own_metrics["evictions"] > 3
     assert world.start_ms.tolist() == alone.start_ms.tolist()
     assert world.end_ms.tolist() == alone.end_ms.tolist()
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_of_the_grid_is_evicted_no_more_often_than_raises_its_level(
+    control: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many high jobs come to the sites, with raise_after 1 each low job of the grid is evicted once at most."""
+    seen: list[int] = []
+    evict = Works.evict
+
+    def noted(self: Works, now_ms: int, site: int, command: EvictJob) -> None:
+        seen.append(command.job_id)
+        evict(self, now_ms, site, command)
+
+    monkeypatch.setattr(Works, "evict", noted)
+    # Every 100 s a high job of each site for 50 s; the low ones, of 1,000 s, are the grid's.
+    grid, own = 6, 60
+    workload = Workload(
+        job_id=np.arange(1, grid + own + 1),
+        submit_ms=np.concatenate([np.zeros(grid, np.int64), 100_000 * (1 + np.arange(own) // 2)]),
+        width=np.full(grid + own, NODES),
+        estimate_ms=np.array([1_000_000] * grid + [50_000] * own),
+        run_ms=np.array([1_000_000] * grid + [50_000] * own),
+        columns={
+            "priority": np.array([0] * grid + [2] * own),
+            "user": np.zeros(grid + own, np.int64),
+        },
+    )
+    sites = [LevelsPolicy(levels=LEVELS, raise_after=1)] * 2
+    homes, to_grid = [0] * grid + [0, 1] * (own // 2), [True] * grid + [False] * own
+    policy = GridPolicy(mode="sharing", control=control)
+    simulate_world(workload, [NODES, NODES], policy, site_policies=sites, home=homes, to_grid=to_grid)
+    assert len(seen) >= 2
+    assert len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize("control", ["full", "limited"])
