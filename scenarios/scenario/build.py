@@ -326,7 +326,8 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             path = find_trace(beside(draft.folder, table.trace) or table.trace)
             if not report.is_clean(("workload", "nodes")):
                 return None
-            workload, conversion = load_workload(path, nodes=table.nodes, columns=_columns(draft, path))
+            columns = _columns(draft, path)
+            workload, conversion = load_workload(path, nodes=table.nodes, columns=columns, cancelled=table.cancelled)
             remarks.extend(conversion.lines())
             return workload
         if table.traces is not None:
@@ -361,7 +362,8 @@ def _of_each_site(draft: Draft, traces: dict[str, str], remarks: list[str]) -> W
         if name is None or not draft.report.is_clean(("sites", number)):
             continue
         path = find_trace(beside(draft.folder, name) or name)
-        jobs, conversion = load_workload(path, nodes=site.nodes, columns=_columns(draft, path))
+        columns, cancelled = _columns(draft, path), draft.scenario.workload.cancelled
+        jobs, conversion = load_workload(path, nodes=site.nodes, columns=columns, cancelled=cancelled)
         remarks.extend(conversion.lines())
         found.append((number, jobs))
     if not found:

@@ -358,6 +358,8 @@ def _check_source(table: WorkloadTable, report: FileReport) -> None:
     elif len(given) > 1:
         report.add((*at, given[-1]), f"is given beside {given[0]}; give only one of them")
     elif table.generator is not None:
+        if table.cancelled:
+            report.add((*at, "cancelled"), "is for a trace, and a generator makes no jobs that are cancelled")
         if table.jobs is None and report.is_clean((*at, "jobs")):
             report.add((*at, "jobs"), "is missing; say how many jobs the generator is to make")
     else:
@@ -424,7 +426,7 @@ Overrides = Mapping[str, object] | Sequence[str]
 # Who gives one of these takes back what the file says of the others: a workload and a network have one source.
 _TAKEN_BACK = {
     "workload.trace": ("traces", "generator", "jobs", "load"),
-    "workload.generator": ("trace", "traces"),
+    "workload.generator": ("trace", "traces", "cancelled"),
     "net.file": ("generator", "nodes", "links"),
     "net.generator": ("file", "nodes", "links"),
 }

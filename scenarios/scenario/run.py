@@ -122,18 +122,19 @@ def _run_local(built: Built) -> SimulationResult:
     workload = built.workload
     held = _held(workload, built.live.around_ms)
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
+    cancelled = np.zeros(len(workload), np.bool_)
     columns: dict[str, npt.NDArray[np.float64]] = {}
     own_metrics: dict[str, float] = {}
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
             done = _run_alone(held.take(rows), int(built.nodes[site]), policy)
-            start_ms[rows], end_ms[rows] = done.start_ms, done.end_ms
+            start_ms[rows], end_ms[rows], cancelled[rows] = done.start_ms, done.end_ms, done.cancelled
             for name, values in done.columns.items():
                 columns.setdefault(name, np.zeros(len(workload)))[rows] = values
             own_metrics |= {f"{built.site_names[site]}.{name}": value for name, value in done.own_metrics.items()}
     placement = at_home(workload, built.home, start_ms != NEVER)
-    more = {"columns": columns, "own_metrics": own_metrics}
+    more: dict[str, Any] = {"cancelled": cancelled, "columns": columns, "own_metrics": own_metrics}
     return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {}, **more)
 
 

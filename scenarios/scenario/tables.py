@@ -144,6 +144,9 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
         A file, relative to the scenario's, or the name of a trace.
     traces : dict of str to str, optional
         Such a file for each site: the jobs of its own users, who are at home there. Excludes ``trace``.
+    cancelled : bool
+        Whether jobs of a trace that were cancelled before they started are kept: one that still waits at that instant
+        leaves the queue.
     generator : str, optional
         The name of a workload model, or a model file. Excludes ``trace`` and ``traces``.
     jobs : int, optional
@@ -185,6 +188,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     traces: Annotated[dict[str, str], Meta(min_length=1, description="The trace of each site's own users.")] | None = (
         None
     )
+    cancelled: Annotated[bool, Meta(description="Whether jobs are kept that were cancelled while they waited.")] = False
     generator: str | None = None
     jobs: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     load: Factor | None = None
@@ -229,6 +233,7 @@ class NetworkTable(Table, frozen=True, kw_only=True):
     jitter_ms: Annotated[int, Meta(description="Up to so much more, evenly distributed.")] = 0
     loss: Annotated[float, Meta(description="Probability that a message is lost.")] = 0.0
     duplicate: Annotated[float, Meta(description="Probability that a message comes twice.")] = 0.0
+    look_ms: Annotated[int, Meta(description="What a site tells leaves at whole multiples of so much; 0: at once.")] = 0
 
 
 class FaultsTable(Table, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import numpy as np
 
 from gridweave.errors import InputError
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
-from gridweave.scenarios.workload.transform import split, split_stride, strided
+from gridweave.scenarios.workload.transform import split, split_stride, strided, with_cancels_moved
 
 
 def assign_homes(
@@ -55,11 +55,13 @@ def overlap(workloads: Sequence[Workload]) -> bool:
 def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
     """Return the jobs of several sites, numbered from 0, each with a workload of its own users, as one, numbered anew.
 
-    Workloads that `overlap` keep their times; otherwise all of them begin at time 0.
+    Workloads that `overlap` keep their times; otherwise all of them begin at time 0. Of their columns the one that says
+    when jobs are cancelled is kept, if any has it.
     """
     jobs = [each for _, each in workloads]
     first_s = min((each.start_unix_s or 0) for each in jobs)
     shift = [((each.start_unix_s or 0) - first_s) * MS_PER_S if overlap(jobs) else 0 for each in jobs]
+    moved = [with_cancels_moved(each, late) for each, late in zip(jobs, shift, strict=True)]
     submit_ms = np.concatenate([each.submit_ms + late for each, late in zip(jobs, shift, strict=True)])
     site = np.repeat([number for number, _ in workloads], [len(each) for each in jobs])
     order = np.lexsort((np.concatenate([each.job_id for each in jobs]), site, submit_ms))
@@ -67,6 +69,10 @@ def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
     def joined(field: str) -> IntArray:
         return np.concatenate([getattr(each, field) for each in jobs])[order]
 
+    columns = {"partition": site[order]}
+    if any("cancel_ms" in each.columns for each in jobs):
+        cancels = [each.columns.get("cancel_ms", np.full(len(each), -1)) for each in moved]
+        columns["cancel_ms"] = np.concatenate(cancels)[order]
     return Workload(
         job_id=np.arange(1, len(order) + 1),
         submit_ms=submit_ms[order],
@@ -74,7 +80,7 @@ def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
         estimate_ms=joined("estimate_ms"),
         run_ms=joined("run_ms"),
         overran=joined("overran").astype(np.bool_),
-        columns={"partition": site[order]},
+        columns=columns,
         name=name,
         start_unix_s=first_s if overlap(jobs) else None,
     )

@@ -37,7 +37,7 @@ def shrink(workload: Workload, factor: float) -> Workload:
     submit_ms = _scaled(workload.submit_ms, factor)
     order = np.lexsort((workload.job_id, submit_ms))
     rebuilt = _rebuilt(workload, order, submit_ms=submit_ms[order])
-    return _with_cancels(rebuilt, submit_ms[order] - workload.submit_ms[order])
+    return with_cancels_moved(rebuilt, submit_ms[order] - workload.submit_ms[order])
 
 
 def stretch(workload: Workload, factor: float) -> Workload:
@@ -111,10 +111,10 @@ def cut(
     shift_s = int(piece.submit_ms[0]) // MS_PER_S
     start_unix_s = None if workload.start_unix_s is None else workload.start_unix_s + shift_s
     moved = piece.replace(submit_ms=piece.submit_ms - shift_s * MS_PER_S, start_unix_s=start_unix_s)
-    return _with_cancels(moved, np.full(len(piece), -shift_s * MS_PER_S))
+    return with_cancels_moved(moved, np.full(len(piece), -shift_s * MS_PER_S))
 
 
-def _with_cancels(workload: Workload, by_ms: IntArray) -> Workload:
+def with_cancels_moved(workload: Workload, by_ms: IntArray | int) -> Workload:
     """Return jobs whose submissions were moved by so much, with the instants at which they are cancelled moved, too."""
     if "cancel_ms" not in workload.columns:
         return workload

@@ -31,6 +31,9 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
         Probability that a message is lost, within [0, 0.9].
     duplicate : float
         Probability that a message comes twice, within [0, 1].
+    look_ms : int
+        What a site tells the grid leaves at its next look: whole multiples of so much. So do sites whose nodes belong
+        to a batch system, at which they look now and then. 0: at once.
 
     Raises
     ------
@@ -42,9 +45,10 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     jitter_ms: int = 0
     loss: float = 0.0
     duplicate: float = 0.0
+    look_ms: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("latency_ms", "jitter_ms"):
+        for name in ("latency_ms", "jitter_ms", "look_ms"):
             if not 0 <= getattr(self, name) <= 3_600_000:
                 raise OptionError(name, f"is {getattr(self, name)}; milliseconds from 0 to an hour")
         if not 0 <= self.loss <= 0.9:
@@ -201,7 +205,9 @@ class Routes:
         if not way.exists:
             return 0
         on_links_ms = way.latency_ms + float(way.jitter_ms.sum()) + 8 * MESSAGE_BYTES * way.ms_per_bit
-        return _whole_ms(on_links_ms) + self._network.latency_ms + self._network.jitter_ms
+        # What is sent just after a look waits for the next one.
+        waits_ms = max(0, self._network.look_ms - 1)
+        return _whole_ms(on_links_ms) + self._network.latency_ms + self._network.jitter_ms + waits_ms
 
     def change(self, model: NetworkModel) -> int:
         """Send messages over the links as they are now; return how many sites were cut off by that."""
@@ -242,6 +248,8 @@ class Routes:
         on_links_ms = way.latency_ms + 8 * MESSAGE_BYTES * messages * way.ms_per_bit
         if len(way.jitter_ms):
             on_links_ms += float(way.jitter_ms @ self._rng.random(len(way.jitter_ms)))
+        if self._network.look_ms and key[1] == SITE_END:
+            now_ms += -now_ms % self._network.look_ms
         when_ms = now_ms + _whole_ms(on_links_ms) + self._network.latency_ms
         if self._network.jitter_ms:
             when_ms += int(self._rng.integers(self._network.jitter_ms + 1))

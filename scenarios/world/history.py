@@ -93,6 +93,11 @@ class History:
         """Note that a job was handed in."""
         self._accepted.add(job_id)
 
+    def waits(self, job_id: int) -> bool:
+        """Return whether an accepted job neither works nor is over."""
+        is_over = job_id in self._completed or job_id in self._done or job_id in self._refused
+        return not is_over and job_id not in self._working
+
     def cancelled(self, job_id: int) -> None:
         """Note that the user wants a job no more."""
         self._cancelled.add(job_id)

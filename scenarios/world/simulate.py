@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import OptionError
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.beforehand import cancellations, cancelled_in
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, grid_result
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
@@ -96,8 +97,8 @@ def simulate_world(
     OptionError
         If an array has not the length of the workload, or of the sites, or the network does not go with the policy.
     InputError
-        If the workload has jobs that are cancelled, or does not tell what jobs need of the nodes of a site that gives
-        them parts of nodes. With a network: if a column of the workload makes no sense, a job
+        If a job is cancelled before it is submitted, or the workload does not tell what jobs need of the nodes of a
+        site that gives them parts of nodes. With a network: if a column of the workload makes no sense, a job
         runs over links that fail for ever, or a site is cut off from the meta-scheduler for ever.
     ViolationError
         If something happened that must never happen: a fault of ours.
@@ -130,9 +131,8 @@ def simulate_world(
 
 
 def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None:
-    """Refuse jobs that users cancel, or that do not tell what a site has to know of them."""
-    if (np.asarray(workload.columns.get("cancel_ms", -1)) >= 0).any():
-        raise InputError("cancel_ms: the simulated world cancels no jobs; leave the column out, or simulate in batch")
+    """Refuse jobs that are cancelled before they come, or that do not tell what a site has to know of them."""
+    cancellations(workload, np.arange(len(workload)))
     for policy in site_policies:
         check_needs(workload, entry_of(policy).needs)
 
@@ -171,9 +171,10 @@ def _world_jobs(
     if grid.shape != (count,):
         raise OptionError("to_grid", f"has one entry for each of the {count} jobs")
     sends = [None] * count if net is None else sends_of(workload)
+    cancel_ms = np.asarray(workload.columns.get("cancel_ms", np.full(count, -1)), np.int64)
     return [
-        WorldJob(submit_ms, job, run_ms, home_site, handed_in, sensitive, sent)
-        for submit_ms, job, run_ms, home_site, handed_in, sensitive, sent in zip(
+        WorldJob(*fields)
+        for fields in zip(
             workload.submit_ms.tolist(),
             job_messages(workload),
             np.minimum(workload.run_ms, workload.estimate_ms).tolist(),
@@ -181,6 +182,7 @@ def _world_jobs(
             grid.tolist(),
             sensitivities.tolist(),
             sends,
+            cancel_ms.tolist(),
             strict=True,
         )
     ]
@@ -197,6 +199,7 @@ def _result(
         columns["factor"] = traffic.factor
         columns["slowdown"] = traffic.slowdowns(start_ms, end_ms)
         columns["transfer_ms"] = traffic.transfer_ms
+    refused = {job_id: world.refused[job_id] for job_id in ids if job_id in world.refused}
     return grid_result(
         workload,
         np.array(nodes, np.int64),
@@ -204,7 +207,8 @@ def _result(
         start_ms,
         end_ms,
         _placement([run.fragments for run in runs]),
-        {job_id: world.refused[job_id] for job_id in ids if job_id in world.refused},
+        refused,
+        cancelled=cancelled_in(workload, start_ms, refused),
         world=WorldUse(
             messages=world.connections.messages,
             lost=world.connections.lost,
@@ -245,11 +249,15 @@ def _with_orders(
         switched_to=switched[:, 1],
         started_by=np.where(result.ran, in_force, -1),
     )
-    metrics = {"grid.decisions": float(tuning.decisions)}
+    return replace(result, own=use, own_metrics={**result.own_metrics, **_order_metrics(result, use)})
+
+
+def _order_metrics(result: SimulationResult, use: TuningUse) -> dict[str, float]:
+    metrics = {"grid.decisions": float(use.decisions)}
     if result.ran.any():
         first_ms, last_ms = int(result.workload.submit_ms[result.ran].min()), int(result.end_ms.max())
         for one in use.uses(first_ms, last_ms):
             metrics[f"grid.{one.policy}_time_pct"] = 100.0 * one.active_ms / (last_ms - first_ms)
             metrics[f"grid.{one.policy}_jobs_pct"] = 100.0 * one.jobs / int(result.ran.sum())
             metrics[f"grid.{one.policy}_switches"] = float(one.switches)
-    return replace(result, own=use, own_metrics={**result.own_metrics, **metrics})
+    return metrics

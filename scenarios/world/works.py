@@ -35,7 +35,8 @@ _NEVER = int(NEVER_MS)
 class WorldJob(msgspec.Struct, frozen=True, gc=False):
     """A job that a user of site ``home`` hands in, to the grid or there.
 
-    On one site it takes ``run_ms``, known to the world alone, and ends at its limit at the latest.
+    On one site it takes ``run_ms``, known to the world alone, and ends at its limit at the latest. If it still waits at
+    ``cancel_ms`` its user takes it back; nobody does at -1.
     """
 
     submit_ms: int
@@ -45,6 +46,7 @@ class WorldJob(msgspec.Struct, frozen=True, gc=False):
     to_grid: bool = True
     sensitivity: float = 1.0
     sends: Sends | None = None
+    cancel_ms: int = -1
 
 
 class WorldAttempt(msgspec.Struct, gc=False):
@@ -259,7 +261,7 @@ class Works:
             return
         work.is_dead = True
         self._history.gave_up(now_ms, site, job_id, core.rendezvous_ms)
-        self._tell(site, JobFinished(job_id))
+        self._tell(site, JobFinished(job_id, succeeded=False))
 
     def evict(self, now_ms: int, site: int, command: EvictJob) -> None:
         """Take a job off its nodes: an own user's waits again at its site, one of the grid leaves all its sites."""
@@ -290,7 +292,7 @@ class Works:
             for other in work.fragments:
                 if other != site:
                     self._history.left(now_ms, other, job_id)
-                    self._tell(other, JobFinished(job_id))
+                    self._tell(other, JobFinished(job_id, succeeded=False))
         self._history.site_failed(now_ms, site)
 
     # -- what links do ---------------------------------------------------------------------------------------------
@@ -356,7 +358,7 @@ class Works:
         tell = self._tell
         for site in fragments:
             history.left(now_ms, site, job_id)
-            tell(site, JobFinished(job_id))
+            tell(site, JobFinished(job_id, completed))
         if completed and work.attempt == OWN:
             history.reported(now_ms, job_id, "finished")
 

@@ -19,6 +19,7 @@ from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import (
     FromSite,
     GridEvent,
+    GridJobCancelled,
     GridJobSubmitted,
     ReportDone,
     ReportRefused,
@@ -38,6 +39,7 @@ from gridweave.site.messages import (
     CommitNodes,
     EnqueueJob,
     EvictJob,
+    JobCancelled,
     JobFinished,
     JobSubmitted,
     KillJob,
@@ -90,6 +92,7 @@ class Watchdog:
 
 # What happens at an instant, behind data that arrives and jobs that end, in this order.
 _LINKS, _FAIL, _RETURN, _CUT, _MEND = range(PACKET)
+_CANCEL = RESEND + 1
 
 _NEVER = int(NEVER_MS)
 
@@ -239,6 +242,8 @@ class World:
         elif kind == _MEND:
             self.connections.mend(place)
             self._plan_fault(place, _CUT, self._faults.cut_every_ms)
+        elif kind == _CANCEL:
+            self._cancel(what)
 
     def _plan_fault(self, site: int, kind: int, mean_ms: float, *, always: bool = False) -> None:
         """Draw when a fault begins or ends; none begins after the last submission, so every run comes to an end."""
@@ -250,12 +255,26 @@ class World:
     def _hand_in(self, job: WorldJob) -> None:
         """Have a user submit a job."""
         self.works.hand_in(job)
+        if job.cancel_ms >= 0:
+            self._at(job.cancel_ms, _CANCEL, job.home, job)
         if not job.to_grid:
             self._tell_site(job.home, JobSubmitted(job.job))
             return
         self._tell_grid(GridJobSubmitted(job.job, job.sensitivity, job.sends))
         if self._links is not None:
             self._tell_grid(*self._links.handed_in(self.now_ms, job.job.job_id))
+
+    def _cancel(self, handed_in: WorldJob) -> None:
+        """Have a user take back a job that still waits; the grid tells when one that was handed to it is gone."""
+        job_id = handed_in.job.job_id
+        if not self.history.waits(job_id):
+            return
+        self.history.cancelled(job_id)
+        if handed_in.to_grid:
+            self._tell_grid(GridJobCancelled(job_id))
+        else:
+            self.history.reported(self.now_ms, job_id, "cancelled")
+            self._tell_site(handed_in.home, JobCancelled(job_id))
 
     def _links_change(self, period: int) -> None:
         """Have links slow, fail or come back, and tell the grid."""
@@ -280,6 +299,10 @@ class World:
             self._told.setdefault(site, []).append(event)
         elif isinstance(event, JobSubmitted):
             self._parked[site].append(event)
+        elif isinstance(event, JobCancelled):
+            before = self._parked[site]
+            kept = [each for each in before if not _submits(each, event.job_id)]
+            self._parked[site] = kept if len(kept) < len(before) else [*kept, event]
 
     def _settle(self) -> None:
         """Let the sites and the grid act in turn until nothing more happens at this instant."""
@@ -339,6 +362,8 @@ class World:
                 self.connections.put(now_ms, command.site, GRID_END, command.request)
             elif isinstance(command, ReportDone):
                 self.history.reported(now_ms, command.job_id, command.outcome)
+                if self._traffic is not None and command.outcome == "cancelled":
+                    self._traffic.given_up(command.job_id)
             elif isinstance(command, ReportRefused):
                 self._is_refused(command.job_id, command.reason)
         self.connections.send(now_ms)
@@ -369,7 +394,7 @@ class World:
         self._down[site] = False
         parked, self._parked[site] = self._parked[site], []
         ends = [event for event in parked if isinstance(event, JobFinished)]
-        users = [event for event in parked if isinstance(event, JobSubmitted)]
+        users = [event for event in parked if not isinstance(event, JobFinished)]
         told: list[ContractEvent] = [*ends, SiteRestarted(), *users]
         for event in told:
             self._tell_site(site, event)
@@ -397,3 +422,8 @@ class World:
             self._tell_grid(FromSite(site, message))
         else:
             self._tell_site(to, message)
+
+
+def _submits(event: ContractEvent, job_id: int) -> bool:
+    """Return whether by this an own user hands in a job."""
+    return isinstance(event, JobSubmitted) and event.job.job_id == job_id

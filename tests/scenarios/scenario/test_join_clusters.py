@@ -12,7 +12,7 @@ import pytest
 from gridweave.errors import ScenarioError
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
-from gridweave.scenarios.traces.load import save_workload
+from gridweave.scenarios.traces.load import load_workload, save_workload
 from gridweave.scenarios.workload.homes import home_of
 from gridweave.scenarios.workload.table import Workload
 
@@ -109,3 +109,33 @@ def test_the_table_of_the_page() -> None:
         waits = (jobs.start_ms - jobs.submit_ms) / 60_000
         of_home = waits.groupby(jobs.home).mean()
         assert row == [*(round(of_home[name]) for name in SITES), round(waits.mean())]
+
+
+def cancelling_traces(tmp_path: Path) -> Path:
+    """Write two traces: in the north the second job waits for the first, and was cancelled after 50 s."""
+    for name, submit_s, cancel_ms in (("north", [0, 10, 20], [-1, 60_000, -1]), ("south", [0, 500], None)):
+        write(tmp_path / f"{name}.swf", submit_s, 8 if name == "north" else 2, 1_000_000)
+        if cancel_ms is not None:
+            jobs, _ = load_workload(tmp_path / f"{name}.swf")
+            save_workload(jobs.replace(columns={**jobs.columns, "cancel_ms": cancel_ms}), tmp_path / f"{name}.swf")
+    (tmp_path / "two.toml").write_text(
+        TWO.replace("[workload.traces]", "[workload]\ncancelled = true\n[workload.traces]")
+    )
+    return tmp_path / "two.toml"
+
+
+@pytest.mark.parametrize("changes", [
+    {"grid.mode": "local"},
+    {},
+    {"grid.control": "limited", "network.look_ms": 1000},
+    {"grid.control": "limited", "network.look_ms": 1000, "workload.to_grid": 0},
+])  # fmt: skip
+def test_jobs_that_were_cancelled_while_they_waited_leave_the_queue(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """However the scenario is played, and whoever has the job; without the key they are left out."""
+    path = cancelling_traces(tmp_path)
+    result = run_scenario(path, overrides=changes)
+    assert result.workload.columns["cancel_ms"].tolist() == [-1, -1, 60_000, -1, -1]
+    assert result.cancelled.tolist() == [False, False, True, False, False]
+    assert result.summary()["cancelled"] == 1
+    dropped = run_scenario(path, overrides={**changes, "workload.cancelled": False})
+    assert len(dropped.workload) == 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import random_grid_jobs, to_workload
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import OptionError
 from gridweave.grid.policy import MAPPINGS, GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
@@ -171,15 +171,6 @@ def test_the_selection_does_not_depend_on_the_network() -> None:
     assert_same(late, plain, "duplicates change nothing")
 
 
-def test_a_workload_with_cancelled_jobs_is_refused() -> None:
-    """The world, which would play such jobs to their end, says so; a column that cancels nobody changes nothing."""
-    times = {"job_id": [1, 2], "submit_ms": [0, 1], "width": [1, 2], "estimate_ms": [9, 9], "run_ms": [9, 9]}
-    with pytest.raises(InputError, match="cancel_ms: the simulated world cancels no jobs"):
-        simulate_world(Workload(**times, columns={"cancel_ms": [-1, 5]}), [2, 2], GridPolicy())
-    nobody = simulate_world(Workload(**times, columns={"cancel_ms": [-1, -1]}), [2, 2], GridPolicy())
-    assert nobody.start_ms.tolist() == [0, 1]
-
-
 def test_jobs_that_can_never_run_are_refused() -> None:
     """A job that is too wide for the grid, or for its own site, has no start, and a reason."""
     workload = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[9, 5], estimate_ms=[9, 9], run_ms=[9, 9])
@@ -254,3 +245,32 @@ def test_times_of_a_live_grid_that_make_no_sense(times: dict[str, int]) -> None:
     """They are from 0 to a day."""
     with pytest.raises(OptionError, match="milliseconds from 0 to a day"):
         LiveTimes(**times)
+
+
+def test_what_becomes_of_jobs_is_heard_at_the_next_look() -> None:
+    """A site that is looked at every 3 s is told at once; that its nodes are free again the grid hears at a look."""
+    jobs = Workload(job_id=[1, 2], submit_ms=[500, 600], width=[2, 2], estimate_ms=[4000, 10], run_ms=[4000, 10])
+    started = simulate_world(jobs, [2], GridPolicy(), network=Network(look_ms=3000)).start_ms.tolist()
+    assert started == [500, 6000]
+    own = simulate_world(jobs, [2], GridPolicy(), network=Network(look_ms=3000), to_grid=[False, False])
+    assert own.start_ms.tolist() == [500, 4500]
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_looks_break_no_rule(control: str) -> None:
+    """Starts on several sites are agreed on early enough, and nothing is lost or runs twice, with other trouble too."""
+    split = 0
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 79])
+        workload, nodes, _ = random_grid(rng, tick=100)
+        network = Network(look_ms=int(rng.choice((1, 700, 3000))), loss=float(rng.choice((0.0, 0.2))), latency_ms=5)
+        result = simulate_world(workload, nodes, random_policy(rng, control), network=network, rng=rng, check=True)
+        assert (result.ran | np.isin(workload.job_id, [job_id for job_id, _ in result.refused])).all()
+        split += int((result.n_fragments > 1).sum())
+    assert split > (5 if control != "none" else -1)
+
+
+def test_looks_have_a_length() -> None:
+    """One line says what would be right."""
+    with pytest.raises(OptionError, match="look_ms: is -1; milliseconds from 0 to an hour"):
+        Network(look_ms=-1)
