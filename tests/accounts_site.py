@@ -17,6 +17,7 @@ from batch_site import BatchSite
 from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.site import check_plan
 from gridweave.site.batch.slurm.commands import Slurm
+from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.launch import MachineRules
 from slurm_cluster import SlurmCluster
@@ -39,9 +40,9 @@ class AccountsSite(BatchSite):
     """A site whose jobs run as their users."""
 
     def __init__(self, folder: Path, plan: BatchPlan) -> None:
-        super().__init__(cast("SlurmCluster", Conf(plan.slurm.conf)), folder, name="own")
+        super().__init__(cast("SlurmCluster", Conf(plan.settings.conf)), folder, name="own")
         self.plan = plan
-        self.slurm = Slurm(plan.slurm)  # type: ignore[assignment]
+        self.slurm = Slurm(plan.settings)  # type: ignore[assignment]
 
     async def hand_in(self, user: str, *argv: str, nodes: int = 1) -> int:
         """Hand in a job of a user; return its number, -1 if it is not taken."""
@@ -58,7 +59,8 @@ class AccountsSite(BatchSite):
 def plan_of(slurm: dict[str, object], folder: str, python: str) -> BatchPlan:
     """Return the plan of a site on a cluster."""
     users = {user: {"runs_as": name} for user, name in USERS.items()}
-    given = {"slurm": {"partition": "main", **slurm}, "folder": folder, "host": "127.0.0.1", "python": python}
+    settings = msgspec.convert({"partition": "main", **slurm}, SlurmSettings)
+    given = {"settings": settings, "folder": folder, "host": "127.0.0.1", "python": python}
     plan = msgspec.convert(given | {"users": users, "poll_s": 0.3, "lease_s": 20}, BatchPlan)
     return msgspec.structs.replace(plan, rules=MachineRules(mapped=tuple(USERS)))
 
@@ -103,7 +105,7 @@ async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
             "other": site.shared.base(USERS["anna"]),
             "key": f"[{key[0]}]{key[1:]}",
         }
-        script = ATTACK.format(**names, token=f"{plan.slurm.tokens}/{USERS['anna']}.jwt")
+        script = ATTACK.format(**names, token=f"{plan.settings.tokens}/{USERS['anna']}.jwt")
         attack = await site.over(await site.hand_in("bert", "sh", "-c", script))
         told["attack"] = [attack.outcome, site.output(attack)]
         told["carl"] = await site.hand_in("carl", "true")

@@ -54,7 +54,7 @@ class BatchSite:
     ) -> None:
         self.cluster, self.folder, self.policy, self.name, self.number = cluster, folder, policy, name, number
         slurm = SlurmSettings(partition="main", conf=str(cluster.conf))
-        self.plan = BatchPlan(slurm=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
+        self.plan = BatchPlan(settings=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
         self.slurm = DeafSlurm(slurm)
         self.driver: BatchSiteDriver
         self.shared: SharedFolder

@@ -35,6 +35,7 @@ from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.batch.entry import SlurmTable
+from gridweave.site.disciplines.batch.policy import NAME
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
@@ -407,6 +408,24 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""  # by which name other sites reach a machine; empty: that which Ray has
 
 
+def _add_machines(
+    found: RunningActors,
+    site: SitePlan,
+    settings: SiteSettings,
+    place: Place,
+    kinds: Kinds,
+    probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]],
+) -> None:
+    for each in settings.machines:
+        probes = probing if each is settings.machines[0] else (None, ())
+        what = (site.name, each, str(Path(place.folder) / site.name / each.name), site.virtual, *probes, Clock())
+        named: dict[str, Any] = {"host": place.host} if place.host else {}
+        if site.rules != ANY_JOBS:
+            named["rules"] = site.rules
+        spot = _spot(place.labelled, site, each.name)
+        found.add(kinds.machine, agent_actor(site.name, each.name), spot, *what, **named)
+
+
 def add_site(
     found: RunningActors,
     site: SitePlan,
@@ -418,30 +437,22 @@ def add_site(
     **options: Any,
 ) -> None:
     """Add the actors of a site: those of its machines, and its own, with the options of `SiteActor`."""
-    folder = Path(place.folder) / site.name
-    if site.batch is not None:
-        check_batch_system(site.name, site.batch)
-    for each in settings.machines if site.batch is None else ():
-        probes = probing if each is settings.machines[0] else (None, ())
-        what = (site.name, each, str(folder / each.name), site.virtual, *probes, Clock())
-        named: dict[str, Any] = {"host": place.host} if place.host else {}
-        if site.rules != ANY_JOBS:
-            named["rules"] = site.rules
-        found.add(
-            kinds.machine, agent_actor(site.name, each.name), _spot(place.labelled, site, each.name), *what, **named
-        )
-    journal = site.journal or str(folder / "site.journal")
-    spot = _spot(place.labelled, site, settings.machines[0].name)
     kind = kinds.site
-    if site.batch is not None:
+    if site.batch is None:
+        _add_machines(found, site, settings, place, kinds, probing)
+    else:
+        check_batch_system(site.name, site.batch)
         kind, options = BatchSiteActor, options | {"batch": site.batch}
+    journal = site.journal or str(Path(place.folder) / site.name / "site.journal")
+    spot = _spot(place.labelled, site, settings.machines[0].name)
     found.add(kind, site_actor(site.name), spot, settings, journal, Clock(), **options)
 
 
 def check_batch_system(site: str, batch: BatchPlan) -> None:
     """Raise InputError, in one line, if the batch system of a site can give it nothing; one that is away may come."""
     try:
-        asyncio.run(check_plan(batch))
+        for note in asyncio.run(check_plan(batch)):
+            logger.warning("site %s: %s", site, note)
     except InputError as error:
         raise InputError(f"site {site}: {error}") from None
     except UnavailableError as error:
@@ -517,7 +528,8 @@ def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
     if table is None:
         return None
     return BatchPlan(
-        slurm=table.settings,
+        system=NAME,
+        settings=table.settings,
         folder=str(Path(table.folder) / site.name),
         host=table.host,
         python=table.python,

@@ -13,23 +13,32 @@ Steps = tuple[tuple[int, int], ...]
 MOST_STEPS = 64
 """With more steps the later ones are left out, and the least of them holds: a bound on what a journal keeps."""
 
+UNKNOWN_MS = 86_400_000
+"""Nodes that somebody has for a time that is not known count as taken for so long, where no limit is said (a guess)."""
+
+SOON_MS = 60_000
+"""Nodes whose time is up, and that are not free yet, count as taken for so long (a guess)."""
+
 
 def free_steps(view: BatchView, now_ms: int) -> Steps:
     """Return how many nodes are free from now on, if all that runs and waits takes as long as it may.
 
-    Jobs that share nodes are counted each for itself, so there may be more free nodes than is said; what waits and has
-    no expected start is not counted, so there may be fewer. What is said of now is the batch system's own word.
+    Nodes that somebody has of whom nothing is seen, or not when they end, are taken for the longest time for which
+    nodes are given. What waits and has no expected start is not counted, so there may be fewer free nodes than is said.
+    What is said of now is the batch system's own word.
 
     Examples
     --------
     >>> free_steps(BatchView(nodes=4, idle=1, busy=((0, 100, 3), (100, 160, 2))), 50)
     ((50, 1), (100, 2), (160, 4))
     """
-    change: Counter[int] = Counter({now_ms: 0})
+    change: Counter[int] = Counter()
     for start_ms, end_ms, nodes in view.busy:
-        if end_ms > now_ms:
-            change[max(start_ms, now_ms)] += nodes
-            change[end_ms] -= nodes
+        change[max(start_ms, now_ms)] += nodes
+        change[end_ms if end_ms > now_ms else now_ms + SOON_MS] -= nodes
+    unknown = max(0, view.nodes - view.idle - change[now_ms])
+    change[now_ms] += unknown
+    change[now_ms + (view.longest_ms or UNKNOWN_MS)] -= unknown
     steps: list[tuple[int, int]] = []
     taken = 0
     for instant in sorted(change):

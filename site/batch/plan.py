@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import BatchUser
 from gridweave.site.launch import ANY_JOBS, MachineRules
 
@@ -14,7 +15,10 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    slurm : SlurmSettings
+    settings
+        Which cluster it is, and as what jobs are submitted there: as the plug of the batch system takes it.
+    system : str
+        The name of the batch system, in `gridweave.site.batch.service.dictionary.SYSTEMS`.
     folder : str
         That the site shares with the nodes.
     host : str
@@ -27,8 +31,9 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         As what a user's jobs are submitted; nobody named: all as the site's own.
     """
 
-    slurm: SlurmSettings
+    settings: Any
     folder: str
+    system: str = "slurm"
     host: str = ""
     python: str = ""
     poll_s: float = 3.0

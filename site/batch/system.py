@@ -6,18 +6,26 @@ system under a name that the site has chosen, and that no other allocation ever 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, UnavailableError
 
 AllocationState = Literal["waiting", "running", "ended"]
 
 AllocationEnd = Literal["", "given back", "cancelled", "limit", "memory", "lost"]
 """How an allocation ended: its script did, well; somebody cancelled it in the batch system; its time was up; it used
 more memory than it was given; or by a fault, or for another's sake."""
+
+
+class NotTakenError(UnavailableError):
+    """The batch system has heard what it was asked, and does not take it: there are too many, or it is too large."""
+
+
+class LimitError(UnavailableError):
+    """The batch system has heard what it was asked, and takes no more now of the same account with the same options."""
 
 
 class BatchUser(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +119,8 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
         minutes ago may be left out.
     busy : tuple of (int, int, int)
         Of all that runs, and of all that waits and has an expected start, whoever it belongs to: from when to when at
-        the latest it has how many nodes.
+        the latest it has how many nodes. What runs and has no known end is left out: nodes that are neither idle nor in
+        here count as taken for the longest time.
     """
 
     nodes: int
@@ -128,14 +137,21 @@ class BatchSystem(Protocol):
     whether it has done what was asked.
     """
 
-    async def check(self) -> None:
-        """Raise InputError, in one line, if nothing can ever be had here as it is set up."""
+    async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
+        """Return what an operator should know; InputError if nothing can ever be had here. Everything in one line.
+
+        Or not by one of these users, as whom jobs are to be submitted.
+        """
 
     async def view(self, prefix: str) -> BatchView:
         """Return what is seen now, with the allocations whose names begin so; as few questions as there can be."""
 
     async def submit(self, request: AllocationRequest) -> str:
-        """Ask for nodes; return the number of the allocation. InputError: the batch system will not have it."""
+        """Ask for nodes; return the number of the allocation.
+
+        InputError: the batch system will not have it, now or ever. `LimitError`: not now, nor others of that account
+        with these options. `NotTakenError`: one or the other.
+        """
 
     def script(self, command: tuple[str, ...], given: str = "") -> str:
         """Return the script that runs a command once on each node of an allocation, and ends when all have ended.
@@ -143,6 +159,15 @@ class BatchSystem(Protocol):
         Each finds the number of its node, from 0, in ``GRIDWEAVE_NODE``, that of the allocation in
         ``GRIDWEAVE_ALLOCATION``, and what is ``given``, one line that nobody else may see, on its standard input.
         """
+
+    async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
+        """Return how allocations of these names ended that a view shows no more, as far as the batch system keeps that.
+
+        UnavailableError: it keeps nothing of the kind, or does not answer.
+        """
+
+    def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
+        """Return how an allocation that was lost ended, by what its script has printed; None: that does not tell."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Give allocations back, or take what waits out of the queue; those that have ended are passed over."""

@@ -279,6 +279,12 @@ def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
     return found
 
 
+def around_of(controller: str) -> dict[str, Path]:
+    """Return the folder of this process's own group for a controller, as `ControlGroup` takes it, if it has one."""
+    found = mounted().get(controller)
+    return {} if found is None else {controller: found[0]}
+
+
 def _below(mount: str, inside: str, path: str) -> Path:
     """Return where a group is, if `inside` of the hierarchy is seen at `mount`."""
     relative = os.path.relpath(path, inside)

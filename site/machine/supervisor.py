@@ -33,7 +33,7 @@ from gridweave.site.launch import (
     launch_problem,
     total_usage,
 )
-from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, around_of, group_name
 from gridweave.site.machine.elements import Packed, ended_elements
 from gridweave.site.machine.folders import (
     CALL,
@@ -217,6 +217,9 @@ class Supervisor:
         self.speed = 1.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
+        # Somebody else, such as a batch system, may have limited all that runs here.
+        self.around = ControlGroup(around_of("memory"))
+        self.killed_before = self.around.oom_kills()
         self.user_folder = user_folder(folder, launcher=launch.launcher)
         self.processes: list[RankProcess] = []
         self.meter = Meter(os.getpid())
@@ -623,7 +626,7 @@ class Supervisor:
         failed = next((process for process in self.processes if process.failed), None)
         if all(process.status is not None for process in self.processes):
             outcome: Outcome = "failed" if failed else "finished"
-            reason = failed.describe(self.user_folder) if failed else ""
+            reason = self._why(failed) if failed else ""
             elements = self.launch.elements
             if elements and (problem := elements_problem(ended_elements(self.user_folder, elements))):
                 outcome, reason = "failed", "; ".join(filter(None, (problem, reason)))
@@ -633,7 +636,14 @@ class Supervisor:
                 left = "what it left running was ended"
                 self._end(outcome, f"{reason}; {left}" if reason else left)
         elif failed is not None and self.launch.end_on_failure:
-            self._end("failed", f"{failed.describe(self.user_folder)}; the other ranks were ended")
+            self._end("failed", f"{self._why(failed)}; the other ranks were ended")
+
+    def _why(self, failed: RankProcess) -> str:
+        """Return why a rank failed."""
+        said = failed.describe(self.user_folder)
+        if self.around.oom_kills() <= self.killed_before:
+            return said
+        return f"{said}; out of memory: all that this machine gives its jobs was used; ask for more, or use less"
 
     def _all_reports_heard(self) -> bool:
         """Take in what ranks that have ended said of their start, which explains their exit better than its code."""

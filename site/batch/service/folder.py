@@ -24,6 +24,9 @@ from gridweave.site.service.calls import SECRET_BYTES
 KEEP_NODES = 1_000
 """The folders of so many nodes of an account that were given back, with their output, are kept."""
 
+PRINTED_BYTES = 1 << 16
+"""So much is read of what the script of an allocation has printed last."""
+
 _NODES, _USERS, _OWNERS, _ADDRESS = "nodes", "users", "owners", "address"
 
 
@@ -154,20 +157,13 @@ class SharedFolder:
         if group in os.getgrouplist(runs_as, account.pw_gid):
             right = "have the site run with a group that is nobody else's"
             return f"runs_as {runs_as}: is in group {group} of the site, and could read the jobs of others; {right}"
-        right = f"as root: install -d -o {runs_as} -g {group} -m 2750 {base}"
         if os.geteuid() == 0 and not base.exists():
             base.mkdir()
             os.chown(base, account.pw_uid, group)
             base.chmod(0o2750)
-        try:
-            found = base.lstat()
-        except OSError as error:
-            return f"runs_as {runs_as}: {base}: {error.strerror}; {right}"
-        mode = stat.S_IMODE(found.st_mode) & 0o7777
-        whose = (stat.S_ISDIR(found.st_mode), found.st_uid, found.st_gid)
-        if whose != (True, account.pw_uid, group) or mode & 0o2057 != 0o2050 or mode & 0o700 != 0o700:
-            return f"runs_as {runs_as}: {base} must be a folder of theirs that the group of the site reads; {right}"
-        return None
+        problem = _base_problem(base, account.pw_uid, group)
+        right = f"as root: install -d -o {runs_as} -g {group} -m 2750 {base}"
+        return f"runs_as {runs_as}: {base}{problem}; {right}" if problem else None
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -185,6 +181,16 @@ class SharedFolder:
         base = self.base(runs_as)
         way = piece_folder(node_folder(base, name, number), key).relative_to(base).parts
         return OwnedPiece(base, way, _uid(runs_as))
+
+    def printed(self, name: str) -> str:
+        """Return the end of what the script of an allocation has printed; empty if that cannot be read."""
+        runs_as = self.owner(name).runs_as
+        base = self.base(runs_as)
+        files = OwnedPiece(base, (), _uid(runs_as))
+        path = base / f"{name}.log"
+        _, size = files.read(path, 0, 0) or (b"", 0)
+        data, _ = files.read(path, max(0, size - PRINTED_BYTES), PRINTED_BYTES) or (b"", 0)
+        return data.decode(errors="replace")
 
     def pieces_of(self, key: Key) -> list[OwnedPiece]:
         """Return what nodes have, or had, of an attempt of a job."""
@@ -208,6 +214,19 @@ class SharedFolder:
         for each in notes[: max(0, len(notes) - 10 * keep)]:
             each.unlink(missing_ok=True)
             self._known.pop(each.name, None)
+
+
+def _base_problem(base: Path, uid: int, group: int) -> str:
+    """Return what is wrong with the folder of an account, to be read after its path; nothing if all is well."""
+    try:
+        found = base.lstat()
+    except OSError as error:
+        return f": {error.strerror}"
+    mode = stat.S_IMODE(found.st_mode) & 0o7777
+    whose = (stat.S_ISDIR(found.st_mode), found.st_uid, found.st_gid)
+    if whose != (True, uid, group) or mode & 0o2057 != 0o2050 or mode & 0o700 != 0o700:
+        return " must be a folder of theirs that the group of the site reads"
+    return ""
 
 
 def node_folder(base: Path, name: str, number: int) -> Path:

@@ -55,11 +55,11 @@ class Welcome(msgspec.Struct, frozen=True):
 class NodeOfSite:
     """A node of an allocation, as the site knows it."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, now_s: float) -> None:
         self.host, self.machine = host, ""
         self.orders: list[bytes] = []
         self.news = asyncio.Event()
-        self.heard_s = time.monotonic()
+        self.heard_s = now_s
 
 
 class Hub:
@@ -75,6 +75,7 @@ class Hub:
 
     def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]], rules: MachineRules) -> None:
         self._folder, self._report, self._rules = folder, report, rules
+        self.clock: Callable[[], float] = time.monotonic
         self._nodes: dict[Place, NodeOfSite] = {}
         self._machines: dict[str, Place] = {}
         # The allocation in the batch system that has a name; another that has the same name is a mistake.
@@ -116,9 +117,23 @@ class Hub:
 
     def is_ready(self, name: str, nodes: int) -> bool:
         """Return whether all nodes of an allocation are there."""
-        now_s = time.monotonic()
-        found = (self._nodes.get((name, number)) for number in range(nodes))
-        return all(node is not None and now_s - node.heard_s < SILENT_S for node in found)
+        heard = self._heard()
+        return all((name, number) in heard for number in range(nodes))
+
+    def silent_node(self, name: str, nodes: int) -> int | None:
+        """Return the first node of an allocation that is not heard though others of the site are; None if all are.
+
+        Of an allocation whose nodes were never heard nothing is expected; if nobody is heard, the site is cut off.
+        """
+        heard = self._heard()
+        if not heard or all((name, number) not in self._nodes for number in range(nodes)):
+            return None
+        return next((number for number in range(nodes) if (name, number) not in heard), None)
+
+    def _heard(self) -> set[Place]:
+        """Return the nodes that have asked for orders a short time ago."""
+        now_s = self.clock()
+        return {place for place, node in self._nodes.items() if now_s - node.heard_s < SILENT_S}
 
     def hosts(self, name: str, nodes: int) -> list[str]:
         """Return the hosts of the nodes of an allocation; all are there."""
@@ -181,7 +196,7 @@ class Hub:
         if not self._knows(key, name) or self._numbers.setdefault(name, allocation) != allocation:
             return None
         place = name, number
-        node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host)
+        node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host, self.clock())
         if machine and self._machines.setdefault(machine, place) == place:
             node.machine = machine
         self.news.set()
@@ -201,7 +216,7 @@ class Hub:
         node = self._nodes.get((name, number)) if self._knows(key, name) else None
         if node is None:
             return Orders(leaves=name in self._leaving)
-        node.heard_s = time.monotonic()
+        node.heard_s = self.clock()
         if not node.orders:
             node.news.clear()
             try:

@@ -12,7 +12,9 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -21,10 +23,20 @@ from gridweave.site.batch.outlook import Steps, free_steps
 from gridweave.site.batch.service.ended import end_of
 from gridweave.site.batch.service.folder import Owner, SharedFolder
 from gridweave.site.batch.service.hub import Hub
-from gridweave.site.batch.system import Allocation, AllocationRequest, BatchSystem, BatchUser, BatchView
+from gridweave.site.batch.system import (
+    Allocation,
+    AllocationEnd,
+    AllocationRequest,
+    BatchSystem,
+    BatchUser,
+    BatchView,
+    LimitError,
+    NotTakenError,
+)
+from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.disciplines.protocol import PILOT, NodesAsked
 from gridweave.site.machine.folders import Key
-from gridweave.site.messages import AskSeen, BatchSeen, MachineJoined, Report
+from gridweave.site.messages import AskSeen, AskState, BatchSeen, MachineJoined, Report
 from gridweave.site.service.site_driver import SiteDriver
 
 logger = logging.getLogger("gridweave.live")
@@ -44,7 +56,11 @@ LEAVE_S = 10.0
 TIDY_EVERY = 100
 """After so many looks the folders of the oldest nodes are removed."""
 
+MOST_SHORT = 3
+"""A job that was in so many pilots that ended for want of memory fails: it may be the one that uses it (a guess)."""
+
 GONE = "it is gone from the queue of the batch system"
+PUT_BACK = "the batch system has put it back into its queue"
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +68,6 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     poll_s: float = 3.0
     lease_s: float = 600.0
-    margin_ms: int = 120_000  # nodes are asked for so much longer than a job may take
     python: str = ""  # the Python that has gridweave, on every node; empty: that of this process
     users: dict[str, BatchUser] = {}  # as what the jobs of a user are submitted
 
@@ -75,40 +90,54 @@ class BatchKeeper:
     ) -> None:
         self._driver, self._system, self._hub = driver, system, hub
         self._folder, self._settings = folder, settings
+        policy = driver.settings.policy
+        assert isinstance(policy, BatchPolicy), "a site that asks no batch system"
+        self._policy = policy
         self._prefix = folder.prefix
         self._view: BatchView | None = None
         self._steps: Steps = ()
         # What was asked for since the last look began, and of which of these it is not known whether that was heard.
         self._asked: dict[str, str] = {}
         self._unsure: dict[str, str] = {}
-        self._refused: dict[str, str] = {}
+        # As whom, and with which options, no more may be asked for until the next look.
+        self._limited: dict[str, tuple[BatchUser, tuple[str, ...]]] = {}
+        # Jobs that were not taken when there was none like them; what was not taken, never or not so named, and why.
+        self._at_fault: set[int] = set()
+        self._refused: dict[str, tuple[Literal["refused", "over"], str]] = {}
         self._told: dict[str, AskSeen] = {}
         self._told_seen: BatchSeen | None = None
+        self._problem = ""
         self._told_s = 0.0
+        # In how many pilots each job was that ended for want of memory; a site that is started anew counts anew.
+        self._short: Counter[int] = Counter()
         self._looks = 0
         self._unwanted: dict[str, float] = {}
+        # Since when a node of an allocation has not been heard; and why what was given back for that is lost.
+        self._silent: dict[str, float] = {}
+        self._given_up: dict[str, str] = {}
 
     async def run(self) -> None:
         """Look and act, without end."""
         pause_s = self._settings.poll_s
         self._want()
         while True:
-            try:
-                await self.look()
-                pause_s = self._settings.poll_s
-            except (UnavailableError, InputError) as error:
-                await self._away(str(error))
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = self._settings.poll_s if await self.has_looked() else min(2 * pause_s, LONGEST_PAUSE_S)
             await self._act_for(pause_s)
+
+    async def has_looked(self) -> bool:
+        """Look; return whether the batch system has answered. If not the site is told why."""
+        try:
+            await self.look()
+        except (UnavailableError, InputError) as error:
+            await self._away(str(error))
+            return False
+        return True
 
     async def _act_for(self, pause_s: float) -> None:
         """Ask and give back as the site changes, until it is time for the next look."""
         begin_s = time.monotonic()
         while True:
-            self._want()
-            if self._view is not None:
-                await self.act()
-                await self._tell(self._view)
+            await self.follow()
             left_s = begin_s + pause_s * (IDLE if self._is_quiet() else 1) - time.monotonic()
             if left_s <= 0:
                 return
@@ -116,6 +145,13 @@ class BatchKeeper:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._hub.news.wait()
+
+    async def follow(self) -> None:
+        """Ask for what the site wants now, and give back what it does not, by what was seen last."""
+        self._want()
+        if self._view is not None:
+            await self.act()
+            await self._tell(self._view)
 
     def _want(self) -> None:
         """Tell the hub which allocations are wanted."""
@@ -132,7 +168,7 @@ class BatchKeeper:
     def _is_quiet(self) -> bool:
         """Return whether nothing is expected of the batch system."""
         view = self._view
-        if view is None or self._unsure or self._unwanted:
+        if view is None or self._unsure or self._unwanted or self._given_up:
             return False
         seen = {allocation.name: allocation.state for allocation in view.allocations}
         return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
@@ -150,50 +186,116 @@ class BatchKeeper:
 
     async def look(self) -> None:
         """Look at the batch system once, and tell the site what has changed."""
-        before, self._asked = self._asked, {}
         view = await self._system.view(self._prefix)
-        # Anybody may give a job any name: ours are those of the account by which they were asked for.
-        ours = tuple(one for one in view.allocations if one.runs_as == self._folder.owner(one.name).runs_as)
-        view = msgspec.structs.replace(view, allocations=ours)
+        ours = self._ours(view.allocations)
+        ours += await self._past({one.name for one in ours})
+        view = msgspec.structs.replace(view, allocations=tuple(map(self._as_given_up, ours)))
         there = {allocation.name for allocation in view.allocations}
-        # What was asked for before this look began, and is not there, never came or has been forgotten.
+        # What was there, or was asked for, and is not there, never came or has been forgotten: its name is used up.
+        wanted = {self.name_of(each): each.was_seen for each in self._wanted()}
+        seen = {name: "" for name in wanted if wanted[name]}
+        if self._view is not None:
+            seen = {one.name: one.number for one in self._view.allocations}
         lost = [
             msgspec.structs.replace(_gone(name), number=number)
-            for name, number in before.items()
-            if name not in there and name not in self._unsure
+            for name, number in (seen | self._asked).items()
+            if name in wanted and name not in there and name not in self._unsure
         ]
+        self._asked, self._problem = {}, ""
         self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
         self._steps = free_steps(view, self._driver.clock.now_ms())
         self._unsure.clear()
+        self._limited.clear()
         self._looks += 1
         if self._looks % TIDY_EVERY == 0:
-            await asyncio.to_thread(self._folder.tidy, {self.name_of(each) for each in self._wanted()})
+            await self._tidy(wanted)
         # In one turn, so that nothing starts on nodes that are gone.
-        await self._tell(self._view, self._ends(self._view), self._over(self._view))
+        over = self._over(self._view)
+        # Of a job that has started the site hears when it ends.
+        pilots = [(each, one) for each, one in over if each.job.job_id == PILOT]
+        seen_over = [AskSeen(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
+        await self._tell(self._view, self._ends(over), seen_over)
+
+    def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
+        """Return those of the accounts by which they were asked for: anybody may give a job any name."""
+        return tuple(one for one in allocations if one.runs_as == self._folder.owner(one.name).runs_as)
+
+    async def _past(self, there: Collection[str]) -> tuple[Allocation, ...]:
+        """Return how allocations ended in which jobs ran, or may have, and that a look shows no more.
+
+        A batch system shows them for some minutes; only when the site was away for longer it has to be asked.
+        """
+        names = [self.name_of(each) for each in self._wanted() if each.has_started]
+        names = [name for name in names if name not in there]
+        if not names:
+            return ()
+        try:
+            return self._ours(await self._system.ended(names))
+        except UnavailableError as error:
+            logger.warning("%s: how nodes that are gone came to an end is not known: %s", ", ".join(names), error)
+            return ()
+
+    async def _tidy(self, wanted: Collection[str]) -> None:
+        """Remove the folders of the oldest nodes; what cannot be removed stays until the next time."""
+        try:
+            await asyncio.to_thread(self._folder.tidy, wanted)
+        except OSError as error:
+            logger.warning("%s: old folders cannot be removed: %s", self._folder.path, error)
 
     async def _away(self, problem: str) -> None:
-        """Tell the site that the batch system does not answer."""
+        """Tell the site that the batch system does not answer; so it is until a look succeeds."""
+        self._problem = problem
         logger.warning("%s: %s", self._driver.settings.name, problem)
         last = self._told_seen or BatchSeen(0, None, ())
         if last.problem != problem:
             self._told_seen = msgspec.structs.replace(last, problem=problem, asks=())
             await self._driver.told(self._told_seen)
 
-    def _ends(self, view: BatchView) -> list[Report]:
-        """Return how parts of jobs ended whose nodes are gone."""
+    def _as_given_up(self, allocation: Allocation) -> Allocation:
+        """Return an allocation as it is to be told: one that the site itself gave up was not cancelled by somebody."""
+        why = self._given_up.get(allocation.name)
+        if why is None or allocation.state != "ended":
+            return allocation
+        return msgspec.structs.replace(allocation, end="lost", reason=why)
+
+    def _over(self, view: BatchView) -> list[tuple[NodesAsked, Allocation]]:
+        """Return what had started and is over, and how: it has ended, or the batch system has put it back."""
         found = self._by_name(view)
+        started = [each for each in self._wanted() if each.has_started]
+        known = [(each, found.get(name, _gone(name))) for each in started for name in [self.name_of(each)]]
+        # It is taken out of the queue there as soon as it is not wanted any more: it must not run again.
+        back = [(each, _put_back(one) if one.state == "waiting" else one) for each, one in known]
+        return [(each, one) for each, one in back if one.state == "ended"]
+
+    def _ends(self, over: Sequence[tuple[NodesAsked, Allocation]]) -> list[Report]:
+        """Return how parts of jobs ended whose nodes are gone."""
         reports: list[Report] = []
-        for each in self._wanted():
+        for each, allocation in over:
             name = self.name_of(each)
-            allocation = found.get(name, _gone(name))
-            if not each.has_started or allocation.state != "ended":
-                continue
-            # What ends a pilot is no fault of the jobs in it.
-            is_pilot = each.job.job_id == PILOT
-            told = ("lost" if is_pilot else allocation.end), allocation.reason
-            for machine, key, number in self._unfinished(each):
-                reports.append(end_of(self._folder.piece(name, number, key), machine, key, *told))
+            told = allocation.end, allocation.reason
+            if allocation.end == "lost":
+                told = self._system.end_told(self._folder.printed(name)) or told
+            unfinished = self._unfinished(each)
+            jobs = {key[0] for _, key, _ in unfinished}
+            ends = self._ends_with_pilot(jobs, *told) if each.job.job_id == PILOT else dict.fromkeys(jobs, told)
+            for machine, key, number in unfinished:
+                reports.append(end_of(self._folder.piece(name, number, key), machine, key, *ends[key[0]]))
         return reports
+
+    def _ends_with_pilot(
+        self, jobs: Collection[int], end: AllocationEnd, reason: str
+    ) -> dict[int, tuple[AllocationEnd, str]]:
+        """Return how jobs end with their pilot: that is no fault of theirs, but for want of memory again and again."""
+        ends: dict[int, tuple[AllocationEnd, str]] = dict.fromkeys(jobs, ("lost", reason))
+        for job_id in jobs if end == "memory" else ():
+            self._short[job_id] += 1
+            if self._short[job_id] >= MOST_SHORT:
+                del self._short[job_id]
+                why = (
+                    f"out of memory: it was in {MOST_SHORT} pilots that ended for want of memory; of the last: {reason}"
+                )
+                ends[job_id] = end, why
+        return ends
 
     def _unfinished(self, asked: NodesAsked) -> list[tuple[str, Key, int]]:
         """Return what may still run on nodes that were given: machine, attempt of a job, and number of the node."""
@@ -221,7 +323,7 @@ class BatchKeeper:
                 self._told[name] = seen
                 asks.append(seen)
                 joined += self._joined(each) if seen.state == "ready" else []
-        seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks))
+        seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks), self._problem)
         is_new = self._told_seen is None or _gist(self._told_seen) != _gist(seen_all)
         if asks or ends or is_new or time.monotonic() - self._told_s > TELL_S:
             self._told_seen, self._told_s = seen_all, time.monotonic()
@@ -236,18 +338,12 @@ class BatchKeeper:
         users = self._driver.site.runs.users
         return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
 
-    def _over(self, view: BatchView) -> list[AskSeen]:
-        """Return the pilots that are over; of a job that has started the site hears when it ends."""
-        found = self._by_name(view)
-        pilots = [each for each in self._wanted() if each.has_started and each.job.job_id == PILOT]
-        ends = [(each, found.get(name, _gone(name))) for each in pilots for name in [self.name_of(each)]]
-        return [AskSeen(PILOT, each.ask, "over", None, end.reason) for each, end in ends if end.state == "ended"]
-
     def _seen(self, asked: NodesAsked, found: Mapping[str, Allocation]) -> AskSeen | None:
         """Return what has become of the nodes of a job that waits; None if nothing is known yet."""
         job, name = asked.job, self.name_of(asked)
         if name in self._refused:
-            return AskSeen(job.job_id, asked.ask, "refused", None, self._refused[name])
+            state, why = self._refused[name]
+            return AskSeen(job.job_id, asked.ask, state, None, why)
         allocation = found.get(name)
         if allocation is not None and allocation.runs_as != self._submitted_as(asked).runs_as:
             return AskSeen(job.job_id, asked.ask, "over", None, "it was asked for as another account")
@@ -257,8 +353,8 @@ class BatchKeeper:
             why_not = self._unsure.get(name)
             return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not, True)
         if allocation.state == "ended":
-            state = "cancelled" if allocation.end == "cancelled" else "over"
-            return AskSeen(job.job_id, asked.ask, state, None, allocation.reason)  # type: ignore[arg-type]
+            how: AskState = "cancelled" if allocation.end == "cancelled" else "over"
+            return AskSeen(job.job_id, asked.ask, how, None, allocation.reason)
         reason = allocation.reason or "its nodes are there, and are being prepared"
         number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
         told = f"{number}{reason}", allocation.is_put_off
@@ -292,16 +388,37 @@ class BatchKeeper:
         given_back = [one for one in (*mistakes, *gone) if one.runs_as in accounts]
         if given_back:
             await self._give_back(given_back)
+        await self._give_up(wanted, counts)
         for name, each in wanted.items():
             known = name in counts or name in self._asked or name in self._unsure or name in self._refused
             # What does not answer one does not answer the next of that account: it is asked again after the next look.
-            if not each.has_started and not known and not self._is_stuck(self._submitted_as(each).runs_as):
+            if not each.has_started and not known and not self._is_stuck(each):
                 await self._ask(name, each)
         self._refused = {name: why for name, why in self._refused.items() if name in wanted}
 
-    def _is_stuck(self, runs_as: str) -> bool:
-        """Return whether something was asked for by this account of which it is not known whether it was heard."""
-        return any(self._folder.owner(name).runs_as == runs_as for name in self._unsure)
+    def _is_stuck(self, asked: NodesAsked) -> bool:
+        """Return whether something was asked for of which it is not known whether it was heard, or a limit is reached.
+
+        The one counts for all of the Unix account, the other for those that are like it to the batch system.
+        """
+        runs_as = self._submitted_as(asked).runs_as
+        unheard = self._unsure.keys() - self._limited.keys()
+        if any(self._folder.owner(name).runs_as == runs_as for name in unheard):
+            return True
+        return self._kind(asked) in self._limited.values()
+
+    def _is_at_fault(self, asked: NodesAsked) -> bool:
+        """Return whether a job was not taken though the batch system had no other that is like it, now or before."""
+        assert self._view is not None, "asked for before anything was seen"
+        there = self._asked.keys() | {one.name for one in self._view.allocations if one.state != "ended"}
+        if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._wanted()):
+            self._at_fault.add(asked.job.job_id)
+        return asked.job.job_id in self._at_fault
+
+    def _kind(self, asked: NodesAsked) -> tuple[BatchUser, tuple[str, ...]]:
+        """Return as what the nodes of a job are asked for, and with which options of the batch system's own."""
+        wish = self._driver.site.request_of(asked.job.job_id)
+        return self._submitted_as(asked), () if wish is None else wish.batch_options
 
     def _submitted_as(self, asked: NodesAsked) -> BatchUser:
         """Return as what the job of nodes that are asked for is submitted."""
@@ -309,39 +426,79 @@ class BatchKeeper:
         return self._settings.users.get("" if wish is None else wish.user, _OF_SITE)
 
     async def _give_back(self, allocations: Sequence[Allocation]) -> None:
-        numbers = [one.number for one in allocations]
+        """Give allocations back, those of each account by themselves: what keeps one of them keeps no other."""
+        for runs_as in sorted({one.runs_as for one in allocations}):
+            given_back = [one for one in allocations if one.runs_as == runs_as]
+            if await self._has_cancelled(given_back):
+                assert self._view is not None, "given back before it was seen"
+                left = tuple(one for one in self._view.allocations if one not in given_back)
+                self._view = msgspec.structs.replace(self._view, allocations=left)
+
+    async def _has_cancelled(self, allocations: Sequence[Allocation]) -> bool:
+        """Give allocations of one account back; return whether the batch system has heard that."""
         try:
             await self._system.cancel(allocations)
-        except UnavailableError as error:
-            logger.warning("%s cannot be given back yet: %s", ", ".join(numbers), error)
-            return
-        assert self._view is not None, "given back before it was seen"
-        left = tuple(one for one in self._view.allocations if one.number not in numbers)
-        self._view = msgspec.structs.replace(self._view, allocations=left)
+        except (UnavailableError, InputError) as error:
+            numbers = ", ".join(one.number for one in allocations)
+            logger.warning("%s cannot be given back yet: %s", numbers, error)
+            return False
+        return True
+
+    async def _give_up(self, wanted: Mapping[str, NodesAsked], counts: Mapping[str, Allocation]) -> None:
+        """Give back what runs of which a node is not heard any more: its jobs would keep all its nodes for nothing.
+
+        They are told as lost when the batch system says that nothing of it runs.
+        """
+        runs = [name for name in wanted if name in counts and counts[name].state == "running"]
+        found = {name: self._hub.silent_node(name, wanted[name].job.width) for name in runs}
+        now_s = self._hub.clock()
+        self._silent = {name: self._silent.get(name, now_s) for name in runs if found[name] is not None}
+        self._given_up = {name: why for name, why in self._given_up.items() if name in wanted}
+        for name, since_s in self._silent.items():
+            is_lost = now_s - since_s >= self._settings.lease_s and name not in self._given_up
+            if is_lost and await self._has_cancelled([counts[name]]):
+                self._given_up[name] = f"node {found[name]} of its nodes was not heard any more"
 
     async def _ask(self, name: str, asked: NodesAsked) -> None:
         """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
+        try:
+            self._asked[name] = await self._system.submit(self._request(name, asked))
+        except UnavailableError as error:
+            logger.warning("%s: %s", name, error)
+            if isinstance(error, NotTakenError) and self._is_at_fault(asked):
+                self._refused[name] = "over", str(error)
+                return
+            self._unsure[name] = str(error)
+            if isinstance(error, LimitError | NotTakenError):
+                self._limited[name] = self._kind(asked)
+        except InputError as error:
+            self._refused[name] = "refused", str(error)
+        except OSError as error:
+            # The folder is full, or away: it is tried again after the next look.
+            self._unsure[name] = f"{error.filename or self._folder.path}: {error.strerror}"
+            logger.warning("%s: %s", name, self._unsure[name])
+
+    def _request(self, name: str, asked: NodesAsked) -> AllocationRequest:
+        """Return as what the nodes of a job are asked for; InputError if they can never be, OSError if not now."""
         assert self._view is not None, "asked for before anything was seen"
         job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
         user = "" if wish is None else wish.user
         refusal = self._driver.site.runs.users.refusal(user) if wish is not None else None
         if refusal is not None:
             # Its operator has taken the user out of the table since the job came.
-            self._refused[name] = refusal
-            return
+            raise InputError(refusal)
         as_whom = self._submitted_as(asked)
         if as_whom.runs_as:
             # What is wrong with the account or its folder is wrong for this user alone.
             problem = self._folder.problem_of(as_whom.runs_as)
             if problem is not None:
-                self._refused[name] = problem
-                return
+                raise InputError(problem)
             self._folder.note(name, Owner(user, as_whom.runs_as))
-        length_ms, longest_ms = job.estimate_ms + self._settings.margin_ms, self._view.longest_ms
+        length_ms, longest_ms = job.estimate_ms + self._policy.margin_ms, self._view.longest_ms
         module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
         command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
         ticket = msgspec.json.encode(self._folder.ticket(name)).decode()
-        request = AllocationRequest(
+        return AllocationRequest(
             name=name,
             nodes=job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
@@ -350,15 +507,8 @@ class BatchKeeper:
             comment=self._comment(job.job_id, user),
             account=as_whom.account,
             runs_as=as_whom.runs_as,
-            options=() if wish is None else wish.batch_options,
+            options=self._kind(asked)[1],
         )
-        try:
-            self._asked[name] = await self._system.submit(request)
-        except UnavailableError as error:
-            logger.warning("%s: %s", name, error)
-            self._unsure[name] = str(error)
-        except InputError as error:
-            self._refused[name] = str(error)
 
     @staticmethod
     def _comment(job_id: int, user: str) -> str:
@@ -375,6 +525,11 @@ def _gist(seen: BatchSeen) -> tuple[int, int | None, int, str]:
 def _gone(name: str) -> Allocation:
     """Return what is known of an allocation that the batch system does not know."""
     return Allocation(name=name, number="", state="ended", reason=GONE, end="lost")
+
+
+def _put_back(allocation: Allocation) -> Allocation:
+    """Return as an end that the batch system has put what ran back into its queue."""
+    return msgspec.structs.replace(allocation, state="ended", end="lost", reason=f"{PUT_BACK}: {allocation.reason}")
 
 
 _OF_SITE = BatchUser()

@@ -8,10 +8,10 @@ from typing import Any
 
 from gridweave.errors import InputError
 from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.service.dictionary import system_of
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.service.keeper import BatchKeeper, KeeperSettings
-from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.system import BatchSystem
 from gridweave.site.messages import MachineTakes
 from gridweave.site.service.site_driver import SiteDriver
@@ -38,25 +38,30 @@ def _folder_of(plan: BatchPlan, token: str = "") -> SharedFolder:
     return SharedFolder(Path(plan.folder), token, others=any(user.runs_as for user in plan.users.values()))
 
 
-async def check_plan(plan: BatchPlan) -> None:
-    """Raise InputError, in one line, if the batch system can never give nodes, or not to each of the users.
+async def check_plan(plan: BatchPlan) -> tuple[str, ...]:
+    """Return what an operator should know before jobs come, in a line each.
 
-    UnavailableError if it does not answer.
+    Raises
+    ------
+    InputError
+        If the batch system can never give nodes, or not to each of the users.
+    UnavailableError
+        If it does not answer.
     """
     accounts = sorted({user.runs_as for user in plan.users.values()} - {""})
     for problem in map(_folder_of(plan).problem_of, accounts) if accounts else ():
         if problem is not None:
             raise InputError(problem)
-    await Slurm(plan.slurm).check(plan.users.values())
+    return await system_of(plan).check(plan.users.values())
 
 
 def make_keeper(
     driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
 ) -> tuple[Hub, BatchKeeper]:
-    """Return what hears the nodes of a site, and what keeps its batch system asked: Slurm, if no other is given."""
+    """Return what hears the nodes of a site, and what keeps its batch system asked: that of the plan, if left out."""
     if driver.site.runs.users != plan.rules.users:
         for machine in driver.settings.machines:
             driver.tell(MachineTakes(machine.name, plan.rules.users))
     driver.hub = hub = Hub(folder, driver.report, plan.rules)
     settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python, users=plan.users)
-    return hub, BatchKeeper(driver, system or Slurm(plan.slurm), hub, folder, settings)
+    return hub, BatchKeeper(driver, system or system_of(plan), hub, folder, settings)

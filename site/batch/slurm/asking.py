@@ -8,12 +8,14 @@ import os
 import pwd
 import re
 import shutil
+import signal
 from asyncio import StreamReader
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.system import LimitError, NotTakenError
 
 COMMAND_S = 30.0
 """So long a command of Slurm may take; afterwards it is not known what it has done."""
@@ -32,8 +34,16 @@ _AWAY = (
 )
 """What a command says that did not reach the controller, or has heard no answer, in small letters."""
 
-_LIMIT = ("violates accounting/qos policy", "job submit limit", "queue is full", "maxsubmit")
-"""What ``sbatch`` says of a limit that others' ends may lift."""
+_FULL = ("queue is full", "queue full")
+"""What ``sbatch`` of 26.05 says of a queue that is full; others say that it takes nothing temporarily."""
+
+_MANY = "submitjob"
+"""Of the words for limits to how many jobs there are (QOSMaxSubmitJobPerUserLimit): others' ends lift them."""
+
+_POLICY = "violates accounting/qos policy"
+
+_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w+")
+"""The word for a limit: all but those that say how many jobs there may be are of the job's own size or time."""
 
 _OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
 
@@ -58,9 +68,11 @@ class Commands:
         if settings.conf:
             self.environment["SLURM_CONF"] = settings.conf
         self._path = settings.bin or self.environment.get("PATH", os.defpath)
+        # What could not be ended, by the account that it runs as.
+        self._left: dict[str, Process] = {}
 
     def find(self, command: str) -> str | None:
-        """Return where a command is, None if it is nowhere."""
+        """Return where a command of Slurm is, None if it is nowhere."""
         return shutil.which(command, path=self._path)
 
     async def run(self, command: str, *arguments: str) -> str:
@@ -74,34 +86,70 @@ class Commands:
         return out
 
     async def ask(
-        self, command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None
+        self, command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None, runs_as: str = ""
     ) -> tuple[int, str, str]:
-        """Run a command; return its exit code and what it has printed."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=self.environment if environment is None else environment,
-            cwd="/",
-        )
+        """Run a command; return its exit code and what it has printed.
+
+        What takes too long is ended. If it runs as another account that is asked of ``sudo``, which may not pass it on,
+        and nothing else is run as that account before it has ended: it may yet do what it was asked for.
+        """
+        left, name = self._left.get(runs_as), os.path.basename(command[0])
+        if left is not None and left.returncode is None:
+            raise UnavailableError(f"what {name} runs as {runs_as} has not ended; it is waited for")
+        process = await self._begin(command, environment)
+        out = err = b""
         try:
             async with asyncio.timeout(COMMAND_S):
                 out, err = await _read(process, given.encode())
         except TimeoutError:
-            raise UnavailableError(f"{os.path.basename(command[0])} has not answered for {COMMAND_S:.0f} s") from None
+            raise UnavailableError(f"{name} has not answered for {COMMAND_S:.0f} s") from None
         finally:
             if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+                await self._give_up(process, runs_as)
+        status = -signal.SIGKILL if process.returncode is None else process.returncode
+        return status, out.decode(errors="replace"), err.decode(errors="replace")
+
+    async def _give_up(self, process: Process, runs_as: str) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # To kill sudo would leave what it runs alone with what it was asked for.
+            process.send_signal(signal.SIGTERM if runs_as else signal.SIGKILL)
+        if runs_as:
+            self._left[runs_as] = process
+        else:
+            await process.wait()
+
+    async def _begin(self, command: Sequence[str], environment: Mapping[str, str] | None) -> Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self.environment if environment is None else environment,
+                cwd="/",
+            )
+        except OSError as error:
+            raise UnavailableError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 def refusal(said: str, words: str | None = None) -> InputError | UnavailableError:
-    """Return what it means that Slurm takes no job: it never will, or not now, as it has said."""
+    """Return what it means that Slurm takes no job: it never will, or not now, as it has said.
+
+    That accounting or a QOS forbids it slurmrestd says without the word for the limit: it may be one that passes.
+
+    Examples
+    --------
+    >>> refusal("QOSMaxNodePerJobLimit; Job violates accounting/QOS policy")
+    InputError('Slurm refuses the job: QOSMaxNodePerJobLimit; Job violates accounting/QOS policy')
+    """
     why = what_was_said(said) if words is None else words
-    if any(word in said.lower() for word in (*_AWAY, *_LIMIT)):
+    small = said.lower()
+    if any(word in small for word in (*_AWAY, *_FULL)):
         return UnavailableError(f"Slurm takes no job now: {why}")
+    if _MANY in small:
+        return LimitError(f"Slurm takes no job now: {why}")
+    if _POLICY in small and not _LIMIT.search(said):
+        return NotTakenError(f"Slurm does not take the job: {why}")
     return InputError(f"Slurm refuses the job: {why}")
 
 
@@ -113,27 +161,35 @@ def what_was_said(err: str) -> str:
 
 
 async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
-    """Return what a command prints; one that says that it will ask Slurm again and again is ended at once."""
+    """Return what a command prints; of one that says that it will ask Slurm again and again, that alone, at once."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-
-    async def errors(stream: StreamReader) -> bytes:
-        lines = []
-        async for line in stream:
-            lines.append(line)
-            if b"retrying" in line and process.returncode is None:
-                process.kill()
-        return b"".join(lines)
-
     # One that has ended before it has read all says why.
     with contextlib.suppress(ConnectionError):
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()
-    out, err = await asyncio.gather(process.stdout.read(), errors(process.stderr))
+    reading = asyncio.ensure_future(process.stdout.read())
+    try:
+        err = await _errors(process.stderr)
+        if b"retrying" in err:
+            return b"", err
+        out = await reading
+    finally:
+        reading.cancel()
     await process.wait()
     return out, err
+
+
+async def _errors(stream: StreamReader) -> bytes:
+    """Return what a command says is wrong, until it ends, or says that it will try again."""
+    lines = []
+    async for line in stream:
+        lines.append(line)
+        if b"retrying" in line:
+            break
+    return b"".join(lines)
 
 
 def account_named(runs_as: str) -> pwd.struct_passwd:

@@ -5,31 +5,32 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gridweave.errors import InputError
+from gridweave.site.batch.slurm.accounting import SACCT, SINCE, read_sacct
 from gridweave.site.batch.slurm.asking import Commands
-from gridweave.site.batch.slurm.parse import (
-    OLDEST,
-    SINFO_FORMAT,
-    SQUEUE_FORMAT,
-    read_sinfo,
-    read_squeue,
-    read_version,
-    view_of,
-)
+from gridweave.site.batch.slurm.look import Look, LookByCommands, LookOverRest
+from gridweave.site.batch.slurm.parse import view_of
+from gridweave.site.batch.slurm.reasons import end_told
 from gridweave.site.batch.slurm.rest import ByRest
 from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.slurm.slurmrestd import Slurmrestd
 from gridweave.site.batch.slurm.submit import ByCommands, Submitter
-from gridweave.site.batch.system import Allocation, AllocationRequest, BatchUser, BatchView, check_request
-
-_NEEDED = ("sbatch", "squeue", "sinfo", "scancel")
+from gridweave.site.batch.system import (
+    Allocation,
+    AllocationEnd,
+    AllocationRequest,
+    BatchUser,
+    BatchView,
+    check_request,
+)
 
 END_OF_GIVEN = "END-OF-WHAT-IS-GIVEN"
 
 
 class Slurm:
-    """A Slurm cluster, seen by its commands; jobs are submitted and cancelled as `SlurmSettings.submit` says.
+    """A Slurm cluster: looked at as `SlurmSettings.access` says; jobs are submitted and cancelled as ``submit`` says.
 
     Parameters
     ----------
@@ -40,24 +41,29 @@ class Slurm:
 
     def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
         self.settings = settings
-        self._commands = Commands(settings, environment)
-        made = ByRest if settings.submit == "rest" else ByCommands
-        self._submitter: Submitter = made(settings, self._commands)
-        self._own = _own_name()
+        self._commands = commands = Commands(settings, environment)
+        self._own = own = _own_name()
+        restd, over_rest = Slurmrestd(settings, commands), settings.access == "rest"
+        self._look: Look = LookOverRest(settings, restd, own) if over_rest else LookByCommands(settings, commands, own)
+        self._submitter: Submitter = ByCommands(settings, commands)
+        if settings.submits_over_rest:
+            self._submitter = ByRest(settings, commands, restd, own)
 
-    async def check(self, users: Iterable[BatchUser] = ()) -> None:
-        """Raise InputError if this cluster can never give nodes as it is set up, or not to one of these users.
+    async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
+        """Return what is worth knowing before jobs come, in a line each.
 
-        UnavailableError if it does not answer, so that nothing is known.
+        Raises
+        ------
+        InputError
+            If this cluster can never give nodes as it is set up, or not to one of these users.
+        UnavailableError
+            If it does not answer, so that nothing is known.
         """
-        for command in _NEEDED:
+        for command in self._needed:
             if self._commands.find(command) is None:
-                right = "install Slurm's commands here, or name their folder (bin)"
+                right = "install Slurm's commands here, name their folder (bin), or give access = 'rest'"
                 raise InputError(f"there is no {command} on the path; {right}")
-        version = read_version(await self._commands.run("sinfo", "--version"))
-        if version < OLDEST:
-            found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
-            raise InputError(f"this Slurm is {found}, which is too old; {oldest} is the oldest that is known to work")
+        await self._look.check()
         await self.view("")
         own = BatchUser()
         as_whom = {each for each in users if each.runs_as or self.settings.submit == "self"}
@@ -65,13 +71,31 @@ class Slurm:
             as_whom.add(own)
         for user in sorted(as_whom, key=lambda each: (each.runs_as, each.account)):
             await self._submitter.check(user)
+        return await self._check_sight()
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """The commands that must be there."""
+        submits = () if self.settings.submits_over_rest else ("sbatch", "scancel")
+        return submits if self.settings.access == "rest" else ("sbatch", "squeue", "sinfo", "scancel")
+
+    async def _check_sight(self) -> tuple[str, ...]:
+        """Return what it means that the site does not see the jobs of others; InputError if it must see them."""
+        sight = await self._look.sight()
+        if sight == "all":
+            return ()
+        hidden = f"PrivateData=jobs in slurm.conf hides the jobs of others from {self._own}"
+        right = f"have it made an operator of Slurm: sacctmgr modify user {self._own} set adminlevel=operator"
+        if self.settings.submit != "self":
+            if sight == "own":
+                raise InputError(f"{hidden}, and so those of its users, which it would take for lost; {right}")
+            return (f"{hidden}, it seems; if it does not see those of its users it takes them for lost; {right}",)
+        seems = "" if sight == "own" else ", it seems"
+        return (f"{hidden}{seems}: what it says of when nodes will be free goes by its own jobs alone; {right}",)
 
     async def view(self, prefix: str) -> BatchView:
-        """Return what is seen now: one ``squeue`` and one ``sinfo`` for all."""
-        partition, run = f"--partition={self.settings.partition}", self._commands.run
-        queue = await run("squeue", "--noheader", "--all", "--states=all", partition, f"--format={SQUEUE_FORMAT}")
-        nodes = await run("sinfo", "--noheader", partition, f"--format={SINFO_FORMAT}")
-        return view_of(read_sinfo(nodes, self.settings.partition), read_squeue(queue), prefix, self._own)
+        """Return what is seen now, in one look for all."""
+        return view_of(*await self._look.look(), self.settings.partition, prefix, self._own)
 
     async def submit(self, request: AllocationRequest) -> str:
         """Ask for whole nodes; return the number of the job in Slurm.
@@ -89,6 +113,14 @@ class Slurm:
         # Ranks are pinned by the agent, to any of the hardware threads of a node that is all its own.
         run = f"exec srun --kill-on-bad-exit=0 --cpu-bind=none sh -c '{on_node}' node {shlex.join(command)}"
         return f"#!/bin/sh\n{once}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
+
+    def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
+        """Return how a job that failed in Slurm ended, by what its script has printed; None: that does not tell."""
+        return end_told(printed)
+
+    async def ended(self, names: Collection[str]) -> list[Allocation]:
+        """Return how jobs ended that a view shows no more, as Slurm's accounting says."""
+        return read_sacct(await self._commands.run("sacct", *SACCT, SINCE, f"--name={','.join(names)}"), self._own)
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Cancel jobs of Slurm; those that are over are passed over."""

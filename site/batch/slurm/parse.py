@@ -6,26 +6,36 @@ JSON of the same commands has a new shape with most versions. What does differ b
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.batch.slurm.reasons import UNDECIDED, how_ended, why_waiting
+from gridweave.site.batch.slurm.reasons import UNDECIDED, how_ended, why_waiting, word_of
 from gridweave.site.batch.system import Allocation, BatchView
 
 OLDEST = (22, 5)
 """The oldest version that this was tried with."""
 
-SQUEUE_FORMAT = "%i|%T|%S|%e|%D|%u|%r|%j"
-"""Number, state, start, end, nodes, user, reason, name: what may hold a bar comes last but one, and the name of a job
-of ours holds none."""
+SQUEUE_FORMAT = "|%P|%N|%i|%T|%S|%e|%D|%u|%r|%j"
+"""Behind a mark: partition, names of the nodes, number, state, start, end, nodes, user, reason, name: what may hold a
+bar comes last but one, and the name of a job of ours holds none."""
 
-SINFO_FORMAT = "%D|%T|%l"
-"""Nodes, their state, the time limit of the partition."""
+SINFO_FORMAT = "%D|%T|%l|%N"
+"""Nodes, their state, the time limit of the partition, the names of the nodes."""
 
-_DOWN = ("down", "drained", "draining", "drain", "fail", "failing", "maint", "inval", "future", "unknown", "reboot")
+_DOWN = ("down", "drain", "fail", "maint", "inval", "future", "unknown", "reboot", "not_responding")
 _IDLE = ("idle", "planned")
+_TAKEN = {"completing", "reserved", "powering_down", "power_down", "blocked"}
+_MARKS = {
+    "*": "not_responding", "~": "powered_down", "#": "powering_up", "%": "powering_down", "!": "power_down",
+    "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued", "-": "planned",
+}  # fmt: skip
+"""What ``sinfo`` has behind the state of a node, by the words that slurmrestd has for them."""
 _RUNNING = (
     "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
     "RESIZING",
@@ -33,11 +43,15 @@ _RUNNING = (
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition: its nodes that run jobs or could, those that nobody has, and its time limit; None: there is none."""
+    """A partition: its nodes that run jobs or could, those that nobody has, and its time limit; None: there is none.
+
+    ``taken`` has the names of those that somebody has.
+    """
 
     nodes: int
     idle: int
     longest_ms: int | None
+    taken: frozenset[str] = frozenset()
 
 
 def read_version(text: str) -> tuple[int, int]:
@@ -99,28 +113,72 @@ def read_sinfo(text: str, partition: str) -> Partition:
     UnavailableError
         If a line is none of that format.
     """
-    nodes = idle = 0
-    longest_ms: int | None = None
-    lines = [line.split("|") for line in text.splitlines() if line.strip()]
+    lines = [line.split("|") for line in text.split("\n") if line.strip()]
     if not lines:
         raise InputError(f"partition {partition!r}: this cluster has none of that name; sinfo lists those that it has")
+    nodes = []
     for line in lines:
-        if len(line) != 3 or not line[0].isdecimal():
+        if len(line) != 4 or not line[0].isdecimal():
             raise UnavailableError(f"sinfo printed what is not understood: {'|'.join(line)!r:.100}")
-        # Behind the state may stand a mark: not answering (*), powered down (~), rebooting (@), and others.
-        state, mark = line[1].rstrip("*~#!%$@^-+").lower(), line[1][-1:]
-        longest_ms = read_span_ms(line[2])
-        if state.startswith(_DOWN) or mark in "*$@^":
+        marks = line[1][len(line[1].rstrip("*~#!%$@^-+")) :]
+        words = [line[1].removesuffix(marks), *(_MARKS[mark] for mark in marks if mark in _MARKS)]
+        nodes.append((int(line[0]), words, line[3]))
+    return partition_of(nodes, read_span_ms(lines[-1][2]))
+
+
+def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: int | None) -> Partition:
+    """Return what is known of a partition by how many nodes are in which state, and which.
+
+    A state is a word, and others that go with it.
+
+    Examples
+    --------
+    >>> partition_of([(2, ["IDLE"], "n[1-2]"), (1, ["IDLE", "DRAIN"], "n3"), (1, ["ALLOCATED"], "n4")], None)
+    Partition(nodes=3, idle=2, longest_ms=None, taken=frozenset({'n4'}))
+    """
+    up = idle = 0
+    taken: list[str] = []
+    for count, words, names in nodes:
+        state, *others = (word.lower() for word in words)
+        if any(word.startswith(_DOWN) for word in (state, *others)):
             continue
-        nodes += int(line[0])
-        # A node that is being powered down (%), or is to be (!), can be had again, but not now.
-        idle += int(line[0]) if state in _IDLE and mark not in "%!" else 0
-    return Partition(nodes=nodes, idle=idle, longest_ms=longest_ms)
+        up += count
+        # A node that is being powered down, or is to be, can be had again, but not now.
+        if state in _IDLE and not _TAKEN.intersection(others):
+            idle += count
+        else:
+            taken += read_names(names)
+    return Partition(nodes=up, idle=idle, longest_ms=longest_ms, taken=frozenset(taken))
+
+
+@functools.lru_cache(maxsize=4096)
+def read_names(text: str) -> tuple[str, ...]:
+    """Return the names of nodes that Slurm has written as one.
+
+    Examples
+    --------
+    >>> read_names("n[08-10],gpu1,r[1-2]n[1,3]")
+    ('n08', 'n09', 'n10', 'gpu1', 'r1n1', 'r1n3', 'r2n1', 'r2n3')
+    """
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        found += map("".join, itertools.product(*choices))
+    return tuple(found)
+
+
+def _numbers(text: str) -> list[str]:
+    """Return the numbers of ranges as they are written in names, with the zeros in front of them."""
+    ranges = [(low, high or low) for low, _, high in (each.partition("-") for each in text.split(","))]
+    return [f"{number:0{len(low)}}" for low, high in ranges for number in range(int(low), int(high) + 1)]
 
 
 class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of ``squeue``: a job of anybody."""
+    """A line of ``squeue``: a job of anybody, in one or more partitions, on nodes of these names."""
 
+    partition: str
+    names: str
     number: str
     state: str
     start_ms: int | None
@@ -141,54 +199,95 @@ class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
         return not self.is_running and how_ended(self.state) is None
 
 
-def read_squeue(text: str) -> list[QueuedInSlurm]:
-    """Return the jobs that ``squeue`` prints in `SQUEUE_FORMAT`.
+def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[str]]:
+    """Return the jobs that ``squeue`` prints in `SQUEUE_FORMAT` behind a mark, and the lines that cannot be read.
+
+    Parameters
+    ----------
+    text : str
+    mark : str
+        What every line begins with, and nobody knew beforehand: the name of a job may be of several lines, and none of
+        these is to be taken for another job.
 
     Raises
     ------
     UnavailableError
-        If a line is none of that format.
+        If nothing of it can be read.
     """
-    found = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        fields = line.split("|", 7)
-        if len(fields) != 8 or not re.match(r"\d", fields[0]):
-            raise UnavailableError(f"squeue printed what is not understood: {line!r:.100}")
-        number, state, start, end, nodes, user, reason, name = fields
-        found.append(
-            QueuedInSlurm(
-                number=number,
-                state=state,
-                start_ms=read_instant_ms(start),
-                end_ms=read_instant_ms(end),
-                # A pending job may be shown with a range of nodes, of which the first number is the least.
-                nodes=int(re.match(r"\d*", nodes)[0] or 1),  # type: ignore[index]
-                user=user,
-                reason=reason,
-                name=name,
-            )
-        )
-    return found
+    first, *lines = f"\n{text}".split(f"\n{mark}|")
+    found = [_queued(line) for line in lines]
+    strange = [line for line, job in zip(lines, found, strict=True) if job is None]
+    jobs = [job for job in found if job is not None]
+    strange += [first.strip()] if first.strip() else []
+    if strange and not jobs:
+        raise UnavailableError(f"squeue printed what is not understood: {strange[0]!r:.100}")
+    return jobs, strange
 
 
-def view_of(partition: Partition, queue: list[QueuedInSlurm], prefix: str, own: str = "") -> BatchView:
-    """Return what is seen of the cluster, with the allocations whose names begin with ``prefix``.
+def _queued(line: str) -> QueuedInSlurm | None:
+    """Return the job of a line behind its mark; None if that cannot be read."""
+    fields = line.rstrip("\n").split("|", 9)
+    if len(fields) != 10 or not re.match(r"\d", fields[2]):
+        return None
+    partition, names, number, state, start, end, nodes, user, reason, name = fields
+    return QueuedInSlurm(
+        partition=partition,
+        names=names,
+        number=number,
+        state=state,
+        start_ms=read_instant_ms(start),
+        end_ms=read_instant_ms(end),
+        # A pending job may be shown with a range of nodes, of which the first number is the least.
+        nodes=_first_number(nodes) or 1,
+        user=user,
+        reason=reason,
+        name=name,
+    )
+
+
+def _first_number(text: str) -> int:
+    """Return the number that a text begins with: of an array of jobs (``71_[1-9]``) that of all of it; 0: with none."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0
+
+
+def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str, own: str = "") -> BatchView:
+    """Return what is seen of the cluster in the partition ``name``, with the allocations whose names begin so.
 
     Those of the account ``own`` are the site's own.
     """
-    busy = [
-        (job.start_ms, job.end_ms, job.nodes)
-        for job in queue
-        if job.start_ms is not None and job.end_ms is not None and (job.is_running or job.is_waiting)
-    ]
     ours = [_allocation(job, own) for job in queue if job.name.startswith(prefix)]
     return BatchView(
-        nodes=partition.nodes,
-        idle=partition.idle,
-        longest_ms=partition.longest_ms,
-        allocations=tuple(sorted(ours, key=lambda each: (each.name, int(each.number)))),
-        busy=tuple(sorted(busy)),
+        nodes=seen.nodes,
+        idle=seen.idle,
+        longest_ms=seen.longest_ms,
+        allocations=tuple(sorted(ours, key=lambda each: (each.name, _first_number(each.number)))),
+        busy=tuple(sorted([*_busy_nodes(seen, queue), *_busy_jobs(queue, name)])),
     )
+
+
+def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[int, int, int]]:
+    """Return from when to when how many nodes are taken by jobs of any partition: until the last of them ends.
+
+    A node that somebody has for a time that is not known is left out.
+    """
+    spans: dict[str, list[tuple[int, int] | None]] = {}
+    for job in queue:
+        span = None if job.start_ms is None or job.end_ms is None else (job.end_ms, job.start_ms)
+        for node in seen.taken.intersection(read_names(job.names)) if job.is_running else ():
+            spans.setdefault(node, []).append(span)
+    last = Counter(max(filter(None, each)) for each in spans.values() if None not in each)
+    return [(start_ms, end_ms, nodes) for (end_ms, start_ms), nodes in last.items()]
+
+
+def _busy_jobs(queue: Iterable[QueuedInSlurm], partition: str) -> list[tuple[int, int, int]]:
+    """Return from when to when jobs of a partition have, or are to have, how many nodes that are not named."""
+    return [
+        (job.start_ms, job.end_ms, job.nodes)
+        for job in queue
+        if not (job.is_running and job.names) and partition in job.partition.split(",")
+        if job.start_ms is not None and job.end_ms is not None and (job.is_running or job.is_waiting)
+    ]
 
 
 def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
@@ -196,15 +295,15 @@ def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
     known = Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms, runs_as=runs_as)
     ended = how_ended(job.state)
     if ended is not None:
-        reason = _with_word(ended[1], job.state)
+        reason = with_word(ended[1], job.state)
         return msgspec.structs.replace(known, state="ended", reason=reason, end=ended[0])
     if job.is_running:
         return known
-    reason = _with_word(why_waiting(job.reason), job.reason)
+    reason = with_word(why_waiting(job.reason), job.reason)
     return msgspec.structs.replace(known, state="waiting", reason=reason, is_put_off=job.reason not in UNDECIDED)
 
 
-def _with_word(plain: str, word: str) -> str:
+def with_word(plain: str, word: str) -> str:
     """Return plain words with Slurm's own behind them, for those who look it up."""
-    word = word.split(",", maxsplit=1)[0].split(" ", maxsplit=1)[0]
+    word = word_of(word)
     return plain if word in plain or word in ("None", "") else f"{plain} ({word})"

@@ -24,6 +24,9 @@ WAITING = {
     "PartitionTimeLimit": "its time limit is above that of the partition",
     "PartitionConfig": "the partition does not take such jobs as it is set up",
     "NodeDown": "a node that it needs is down",
+    "ReqNodeNotAvail,_Reserved_for_maintenance": "nodes that it needs are reserved for maintenance",
+    "ReqNodeNotAvail,_May_be_reserved_for_other_job": "nodes that it needs may be reserved for another job",
+    "Nodes_required_for_job_are_DOWN": "nodes that it needs are down, drained or reserved for jobs that go first",
     "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
     "BadConstraints": "no node of the cluster is what it asks for",
     "Licenses": "licenses that it needs are taken",
@@ -63,10 +66,15 @@ WAITING = {
     "Constraints": "no nodes that are up now are what it asks for",
     "MaxPoweredUpNodes": "as many nodes are powered up as may be",
     "MpiPortsBusy": "the ports that Slurm keeps for MPI are taken",
+    "NvidiaImexChannels": "the channels that it needs between the GPUs of several nodes (IMEX) are taken",
     "launch_failed_requeued_held": "Slurm could not start it on its nodes, put it back, and holds it",
     "job_requeued_in_held_state": "it was put back into Slurm's queue, and is held there",
+    "job_requeued_in_special_exit_state": "it was put back and held by Slurm, as its exit code says",
 }
-"""What ``squeue`` gives as the reason of a waiting job, and what it means."""
+"""What ``squeue`` gives as the reason of a waiting job, and what it means.
+
+A reason of several words has underscores between them, as ``scontrol`` prints it; ``squeue`` prints blanks.
+"""
 
 _LIMITS = {
     r"Assoc\w+": "its account",
@@ -96,6 +104,21 @@ UNDECIDED = ("", "None", "SchedDefer")
 """The reasons of a job that Slurm has not looked at yet: it may start in the next moment."""
 
 
+def word_of(text: str) -> str:
+    """Return the word of Slurm that a reason or a state begins with, by which it can be looked up.
+
+    Examples
+    --------
+    >>> word_of("ReqNodeNotAvail, UnavailableNodes:n[3-4]"), word_of("job requeued in held state")
+    ('ReqNodeNotAvail', 'job_requeued_in_held_state')
+    """
+    return _joined(text).partition(",")[0]
+
+
+def _joined(text: str) -> str:
+    return re.sub(r"\s+", "_", text.strip().strip("()"))
+
+
 def why_waiting(reason: str) -> str:
     """Return in plain words why a job waits in Slurm.
 
@@ -115,10 +138,10 @@ def why_waiting(reason: str) -> str:
     >>> why_waiting("SomethingNew")
     'Slurm gives the reason SomethingNew'
     """
-    word, _, rest = reason.strip().strip("()").partition(",")
-    known = WAITING.get(word) or WAITING.get(word.partition(":")[0])
+    word = word_of(reason)
+    known = WAITING.get(_joined(reason)) or WAITING.get(word) or WAITING.get(word.partition(":")[0])
     if known is not None:
-        nodes = rest.partition("UnavailableNodes:")[2].strip()
+        nodes = reason.partition("UnavailableNodes:")[2].strip().rstrip(")")
         return f"{known} ({nodes})" if nodes else known
     for form, whose in _LIMITS.items():
         if re.fullmatch(form, word):
@@ -137,3 +160,19 @@ def how_ended(state: str) -> tuple[AllocationEnd, str] | None:
     True
     """
     return ENDED.get(state.split(" ", maxsplit=1)[0].rstrip("+"))
+
+
+_MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory$|exceeded memory limit", re.MULTILINE | re.IGNORECASE)
+
+
+def end_told(printed: str) -> tuple[AllocationEnd, str] | None:
+    """Return how a job ended, by what its script has printed, where its state is FAILED; None: that does not tell.
+
+    Slurm calls a job OUT_OF_MEMORY whose script used too much. What srun runs on the nodes is another matter.
+
+    Examples
+    --------
+    >>> end_told("srun: error: n1: task 0: Out Of Memory")
+    ('memory', 'it used more memory than Slurm gave it')
+    """
+    return ENDED["OUT_OF_MEMORY"] if _MEMORY.search(printed) else None

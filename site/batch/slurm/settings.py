@@ -10,8 +10,6 @@ import msgspec
 from gridweave.errors import OptionError
 
 ALLOWED = (
-    "account",
-    "clusters",
     "constraint",
     "exclude",
     "gres",
@@ -22,7 +20,6 @@ ALLOWED = (
     "mem-per-cpu",
     "nice",
     "nodelist",
-    "partition",
     "priority",
     "qos",
     "reservation",
@@ -30,9 +27,12 @@ ALLOWED = (
 )
 """Options of ``sbatch`` that may be passed on; all others would change what a job of gridweave is."""
 
-OF_USERS = tuple(name for name in ALLOWED if name not in ("account", "clusters", "partition"))
-"""Those of them that an operator may let users give with a job; the others say where a site is, and who pays."""
-
+INSTEAD = {
+    "account": "account says who pays, or users for each",
+    "clusters": "conf says which cluster it is",
+    "partition": "partition says where nodes are asked for",
+}
+"""Options of ``sbatch`` by which the site would ask elsewhere than it looks, or for another: keys say that."""
 
 SUBMITS = ("self", "sudo", "uid", "rest")
 """Who submits jobs: the account of the site; the account of each user, by ``sudo``; root, by ``sbatch --uid``; the
@@ -42,10 +42,16 @@ OVER_REST = {"constraint": "constraints"} | {name: name for name in ("licenses",
 """Options of ``sbatch`` that can be passed on over slurmrestd, by what they are called there."""
 
 
+ACCESSES = ("commands", "rest")
+"""How the site looks at Slurm, and submits what it submits as itself: by Slurm's commands, or over slurmrestd."""
+
+
 def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = ALLOWED) -> None:
     """Raise OptionError if an option of a file is none of those that may be passed on."""
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
+        if name in INSTEAD:
+            raise OptionError(key, f"{name!r} is not passed on to sbatch; the key {INSTEAD[name]}")
         if name not in allowed:
             raise OptionError(
                 key, f"{name!r} is not an option of sbatch that is passed on; those are {', '.join(allowed)}"
@@ -69,11 +75,15 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
         Further options of ``sbatch`` for every job, each as ``name=value``; of `ALLOWED` alone.
     submit : str
         Of `SUBMITS`.
+    access : str
+        Of `ACCESSES`.
     rest : str
-        Under ``rest``: where slurmrestd listens, ``unix:/path``, ``https://host:port`` or ``http://`` with a name of
+        Where slurmrestd listens, if it is used: ``unix:/path``, ``https://host:port`` or ``http://`` with a name of
         this machine.
+    ca : str
+        The file of the authority that has signed its certificate; empty: one that the system trusts.
     tokens : str
-        Under ``rest``: the folder of the users' tokens, each in a file ``ACCOUNT.jwt``.
+        The folder of the tokens of whom it is asked as, each in a file ``ACCOUNT.jwt``.
     token_command : tuple of str
         In place of ``tokens``: what prints a token, with ``{account}`` for whose.
 
@@ -95,7 +105,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
     bin: str = ""
     options: tuple[str, ...] = ()
     submit: str = "self"
+    access: str = "commands"
     rest: str = ""
+    ca: str = ""
     tokens: str = ""
     token_command: tuple[str, ...] = ()
 
@@ -104,18 +116,28 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("partition", f"{self.partition!r} is the name of none; letters, digits, hyphens")
         if self.submit not in SUBMITS:
             raise OptionError("submit", f"is {self.submit!r}; one of {', '.join(SUBMITS)}")
-        check_options("options", self.options, tuple(OVER_REST) if self.submit == "rest" else ALLOWED)
-        if self.submit == "rest":
+        if self.access not in ACCESSES:
+            raise OptionError("access", f"is {self.access!r}; one of {', '.join(ACCESSES)}")
+        check_options("options", self.options, tuple(OVER_REST) if self.submits_over_rest else ALLOWED)
+        if "rest" in (self.submit, self.access):
             self._check_rest()
-        elif self.rest or self.tokens or self.token_command:
-            name = "rest" if self.rest else "tokens" if self.tokens else "token_command"
-            raise OptionError(name, "is for submit = 'rest'; give that, or leave it out")
+            return
+        for name in ("rest", "ca", "tokens", "token_command"):
+            if getattr(self, name):
+                raise OptionError(name, "is for submit = 'rest' or access = 'rest'; give one of these, or leave it out")
+
+    @property
+    def submits_over_rest(self) -> bool:
+        """Whether jobs are submitted over slurmrestd, by whose tokens ever."""
+        return self.submit == "rest" or (self.submit == "self" and self.access == "rest")
 
     def _check_rest(self) -> None:
         if not re.fullmatch(
-            r"unix:/\S+|https://[\w.:\[\]-]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", self.rest
+            r"unix:/\S+|https://[\w.:\[\]-]+(/[\w./-]*)?|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", self.rest
         ):
             right = "unix:/PATH, https://HOST:PORT or, on this machine alone, http://127.0.0.1:PORT"
             raise OptionError("rest", f"is {self.rest!r}; where slurmrestd listens: {right}")
+        if self.ca and not self.rest.startswith("https:"):
+            raise OptionError("ca", f"is for an https address, and rest is {self.rest!r}; leave it out")
         if bool(self.tokens) == bool(self.token_command):
-            raise OptionError("tokens", "or token_command must say where the users' tokens come from, one of the two")
+            raise OptionError("tokens", "or token_command must say where tokens come from, one of the two")

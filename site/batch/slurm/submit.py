@@ -6,6 +6,7 @@ A variant is an option of `SlurmSettings`; each of them is asked the same three 
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Protocol
 
 from gridweave.errors import InputError, UnavailableError
@@ -41,7 +42,7 @@ class ByCommands:
             raise InputError(
                 "submit: is 'uid', and sbatch takes --uid from root alone; run the site as root, or 'sudo'"
             )
-        if settings.submit == "sudo" and self._commands.find("sudo") is None:
+        if settings.submit == "sudo" and self._sudo() is None:
             raise InputError("submit: is 'sudo', and there is no sudo on the path; install it (docs/slurm.md)")
         if user.runs_as:
             whose = f"runs_as {user.runs_as}: {whose}"
@@ -80,6 +81,10 @@ class ByCommands:
         if status != 0:
             raise UnavailableError(f"scancel fails: {what_was_said(err)}")
 
+    def _sudo(self) -> str | None:
+        """Return where sudo is: on the path, whichever folder Slurm's commands are in."""
+        return shutil.which("sudo", path=self._commands.environment.get("PATH", os.defpath))
+
     def _common(self, account: str = "") -> list[str]:
         settings = self._settings
         named = {"partition": settings.partition, "account": account or settings.account, "qos": settings.qos}
@@ -105,8 +110,8 @@ class ByCommands:
         if not runs_as:
             return await self._commands.ask((program, *arguments), given)
         if self._settings.submit == "sudo":
-            sudo = self._commands.find("sudo") or "sudo"
-            return await self._commands.ask((sudo, "-n", "-u", runs_as, "--", program, *arguments), given)
+            as_account = (self._sudo() or "sudo", "-n", "-u", runs_as, "--")
+            return await self._commands.ask((*as_account, program, *arguments), given, runs_as=runs_as)
         account = account_named(runs_as)
         if command == "sbatch":
             # Without its group a job would have root's.

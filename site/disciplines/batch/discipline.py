@@ -169,13 +169,17 @@ class BatchDiscipline:
                 break
             room -= each.job.width
             if each.not_before_ms <= now_ms:
-                found.append(NodesAsked(each.job, each.ask, False))
+                found.append(NodesAsked(each.job, each.ask, False, was_seen=bool(each.reason)))
         return found
 
     def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
         """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
+        is_other = self._seen is None or self._seen.longest_ms != seen.longest_ms
         self._seen = msgspec.structs.replace(seen, asks=())
-        refused = []
+        refused = {}
+        if is_other:
+            # Some were taken before it was known how long nodes are given, or when that was longer.
+            refused = {each.job.job_id: why for each in self._in_order() if (why := self.why_never(each.job))}
         for ask in seen.asks:
             each = self._jobs.get(ask.job_id)
             if each is None or each.end_ms is not None or each.ask != ask.ask:
@@ -183,13 +187,13 @@ class BatchDiscipline:
             each.is_ready, each.start_ms, each.reason = ask.state == "ready", ask.start_ms, ask.reason
             each.is_put_off = ask.is_put_off
             if ask.state in ("refused", "cancelled"):
-                refused.append((ask.job_id, ask.reason))
+                refused[ask.job_id] = ask.reason
             elif ask.state == "over":
                 each.lose(now_ms, ask.reason)
                 each.ask = self._next_ask()
                 if each.lost >= MOST_LOST:
-                    refused.append((ask.job_id, each.loss))
-        return refused
+                    refused[ask.job_id] = each.loss
+        return list(refused.items())
 
     @property
     def idle(self) -> int:

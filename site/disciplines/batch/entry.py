@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.errors import OptionError
-from gridweave.site.batch.slurm.settings import OF_USERS, OVER_REST, SlurmSettings, check_options
+from gridweave.site.batch.slurm.settings import ALLOWED, OVER_REST, SlurmSettings, check_options
 from gridweave.site.batch.system import BatchUser
 from gridweave.site.disciplines.batch.discipline import BatchDiscipline
 from gridweave.site.disciplines.batch.pilots import PilotDiscipline
@@ -63,11 +63,11 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     options : list of str
         As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
     user_options : list of str
-        The names of the options of ``sbatch`` that users may give with a job; of `OF_USERS` alone.
+        The names of the options of ``sbatch`` that users may give with a job; of `ALLOWED` alone.
     users : dict of str to UserTable
         Whose jobs are taken, and as what they are submitted; a text is the account of Slurm to which they are counted
         (empty: `account`). If it is empty, the table ``launcher`` says whose jobs are taken.
-    submit, rest, tokens, token_command
+    submit, access, rest, ca, tokens, token_command
         As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
     folder : str
         Where allocations work, and jobs and their output are kept; every node of the cluster sees it under this path.
@@ -97,9 +97,11 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         dict[str, str | UserTable], Meta(description="Whose jobs are taken, and as what they are submitted.")
     ] = {}
     submit: Annotated[str, Meta(description="Who submits: the site, or each user's own account.")] = "self"
+    access: Annotated[str, Meta(description="How the site looks at Slurm: commands or rest.")] = "commands"
     rest: Annotated[str, Meta(description="Where slurmrestd listens.")] = ""
-    tokens: Annotated[str, Meta(description="The folder of the users' tokens for slurmrestd.")] = ""
-    token_command: Annotated[list[str], Meta(description="What prints a user's token for slurmrestd.")] = []
+    ca: Annotated[str, Meta(description="The authority that has signed the certificate of slurmrestd.")] = ""
+    tokens: Annotated[str, Meta(description="The folder of the tokens for slurmrestd.")] = ""
+    token_command: Annotated[list[str], Meta(description="What prints a token for slurmrestd.")] = []
     host: str = ""
     python: str = ""
     most_asked: Annotated[int, Meta(description="Nodes are asked for on behalf of so many waiting jobs.")] = 100
@@ -110,7 +112,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def settings(self) -> SlurmSettings:
         """Which cluster it is, and as what jobs are submitted there."""
-        names = ("partition", "account", "qos", "conf", "bin", "submit", "rest", "tokens")
+        names = ("partition", "account", "qos", "conf", "bin", "submit", "access", "rest", "ca", "tokens")
         named = {name: getattr(self, name) for name in names}
         return SlurmSettings(options=tuple(self.options), token_command=tuple(self.token_command), **named)
 
@@ -140,8 +142,8 @@ def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
 
 def check_table(table: SlurmTable) -> None:
     """Raise OptionError for what is wrong with the table of a site, whatever its nodes."""
-    _ = table.settings
-    check_options("user_options", table.user_options, tuple(OVER_REST) if table.submit == "rest" else OF_USERS)
+    settings = table.settings
+    check_options("user_options", table.user_options, tuple(OVER_REST) if settings.submits_over_rest else ALLOWED)
     users = table.batch_users
     for user, to in users.items():
         if not (user and user.isprintable() and re.fullmatch(r"[\w.-]*", to.account)):

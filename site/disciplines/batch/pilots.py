@@ -80,17 +80,7 @@ class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag
 
 
 class PilotDiscipline:
-    """The jobs of a site that runs them in pilots.
-
-    Parameters
-    ----------
-    nodes : int
-        The most nodes that pilots have at one time.
-    policy : BatchPolicy
-        With rules for pilots.
-    week_offset_ms : int
-        As for `ArrayDiscipline`.
-    """
+    """The jobs of a site that runs them in pilots."""
 
     def __init__(self, nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> None:
         assert policy.pilots is not None, "a site without pilots"
@@ -242,12 +232,14 @@ class PilotDiscipline:
                 pilot.number,
                 pilot.until_ms is not None,
                 pilot.places,
+                bool(pilot.reason),
             )
             for pilot in self._pilots.values()
         ]
 
     def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
-        """Take in how the batch system is, and what has become of the pilots; no job is refused for that."""
+        """Take in how the batch system is, and what has become of the pilots; return the jobs that are too long now."""
+        is_other = self._seen is None or self._seen.longest_ms != seen.longest_ms
         self._seen = msgspec.structs.replace(seen, asks=())
         nothing: list[Pilot] = []
         for ask in seen.asks:
@@ -265,7 +257,8 @@ class PilotDiscipline:
                 pilot.last_start_ms = max(now_ms, pilot.until_ms - self._stay_ms)
         if nothing:
             self._put_off(now_ms, nothing)
-        return []
+        waiting = [job for job, _ in self.inside.waiting()] if is_other else []
+        return [(job.job_id, why) for job in waiting if (why := self.why_never(job))]
 
     @property
     def idle(self) -> int:

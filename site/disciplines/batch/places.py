@@ -67,7 +67,7 @@ class CountedPlaces:
         in_use = self.in_use
         coming, leaving = nodes & ~self._open, self._open & ~nodes
         self._pool.give_back(coming)
-        self._pool.hold(leaving & ~in_use)
+        self._pool.occupy(leaving & ~in_use)
         self._open = nodes
         self._discipline.resize(coming.bit_count() - (leaving & ~in_use).bit_count())
         for job_id, bits in self._nodes_of.items():

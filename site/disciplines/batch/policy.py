@@ -61,7 +61,7 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
         if self.size < 1:
             raise OptionError("size", f"is {self.size}; at least 1 node")
         if self.job_ms < 1:
-            raise OptionError("job_hours", "is 0 or less; more than 0")
+            raise OptionError("job_hours", "must be more than 0")
         if self.length_ms < 2 * self.stay_ms:
             least = "twice job_hours"
             if self.stay_ms > self.job_ms:

@@ -47,7 +47,7 @@ def test_the_plan_of_a_slurm_cluster() -> None:
     assert site.policy == BatchPolicy()
     batch = site.batch
     assert batch is not None
-    assert (batch.folder, batch.slurm.account, batch.slurm.options) == (
+    assert (batch.folder, batch.settings.account, batch.settings.options) == (
         "/shared/gridweave/cluster",
         "physics",
         ("constraint=fast",),
@@ -77,13 +77,35 @@ bert = { runs_as = "bert" }
 REST = OWN.replace('"sudo"', '"rest"\nrest = "unix:/run/slurmrestd"\ntokens = "/etc/tokens"')
 
 
+OVER_REST = (
+    PLAIN
+    + """\
+user_options = ["nice"]
+access = "rest"
+rest = "https://head.example.org:6820/slurm"
+ca = "/etc/ca.pem"
+tokens = "/etc/tokens"
+"""
+)
+
+
+def test_a_site_that_looks_over_slurmrestd() -> None:
+    """It submits so, too, as itself."""
+    read = grid_of_text(OVER_REST + LIMITED, "GRID.toml", "")
+    (site,) = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s").sites
+    assert site.batch is not None
+    slurm = site.batch.settings
+    assert (slurm.access, slurm.ca, slurm.submits_over_rest) == ("rest", "/etc/ca.pem", True)
+    assert slurm.rest == "https://head.example.org:6820/slurm"
+
+
 def test_jobs_that_run_as_their_users() -> None:
     """By a table of the users, and who submits for them."""
     for text, submit in ((OWN, "sudo"), (REST, "rest"), (OWN.replace("sudo", "uid"), "uid")):
         read = grid_of_text(text + LIMITED, "GRID.toml", "")
         (site,) = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s").sites
         assert site.batch is not None
-        assert site.batch.slurm.submit == submit
+        assert site.batch.settings.submit == submit
         assert site.batch.users == {
             "anna": BatchUser(account="chemistry", runs_as="anna1"),
             "bert": BatchUser(runs_as="bert"),
@@ -128,7 +150,13 @@ def test_another_discipline_decides_in_pilots() -> None:
     (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is the name of none"),
     (SITE.replace('"/shared', '"shared') + LIMITED, "folder: 'shared/gridweave' must be an absolute path"),
     (SITE.replace("constraint", "wrap") + LIMITED, "options: 'wrap' is not an option of sbatch that is passed on"),
-    (SITE.replace('"nice"', '"partition"') + LIMITED, "user_options: 'partition' is not an option of sbatch"),
+    (SITE.replace('"nice"', '"partition"') + LIMITED, "user_options: 'partition' is not passed on to sbatch"),
+    (SITE.replace("constraint=fast", "partition=gpu") + LIMITED,
+     "options: 'partition' is not passed on to sbatch; the key partition says where nodes are asked for"),
+    (SITE.replace("constraint=fast", "--account=physics") + LIMITED,
+     "options: 'account' is not passed on to sbatch; the key account says who pays, or users for each"),
+    (SITE.replace("constraint=fast", "clusters=b") + LIMITED,
+     "options: 'clusters' is not passed on to sbatch; the key conf says which cluster it is"),
     (SITE.replace('"chemistry"', '"a b"') + LIMITED, "users: 'anna' = 'a b': write USER = 'ACCOUNT', with ''"),
     (SITE + "[sites.launcher]\ntrust = 'all'\n" + LIMITED, "is 'all', and users of slurm says whose jobs are taken"),
     (PILOTS + OF_USERS, "user_options: cannot be told Slurm with a pilot, which is asked for ahead of its jobs; leave"),
@@ -152,9 +180,13 @@ def test_another_discipline_decides_in_pilots() -> None:
     (OWN.replace('submit', 'pilots = {}\nsubmit') + LIMITED, "pilots: run as one account, and under submit"),
     (OWN.replace('"sudo"', '"su"') + LIMITED, "submit: is 'su'; one of self, sudo, uid, rest"),
     (REST.replace("unix:/run", "http://far") + LIMITED, "rest: is 'http://far/slurmrestd'; where slurmrestd"),
-    (REST.replace('tokens =', '# tokens =') + LIMITED, "tokens: or token_command must say where the users' tokens"),
+    (REST.replace('tokens =', '# tokens =') + LIMITED, "tokens: or token_command must say where tokens come from"),
     (REST.replace('constraint=', 'nodelist=') + LIMITED, "options: 'nodelist' is not an option of sbatch"),
-    (OWN.replace('submit', 'rest = "unix:/x"\nsubmit') + LIMITED, "rest: is for submit = 'rest'; give that, or"),
+    (OWN.replace('submit', 'rest = "unix:/x"\nsubmit') + LIMITED, "rest: is for submit = 'rest' or access = 'rest'"),
+    (OVER_REST.replace('access = "rest"', 'access = "best"') + LIMITED, "access: is 'best'; one of commands, rest"),
+    (OVER_REST.replace("https://head", "unix:/run/head") + LIMITED, "ca: is for an https address, and rest is 'unix:"),
+    (OVER_REST.replace("constraint=", "nodelist=") + LIMITED, "options: 'nodelist' is not an option of sbatch"),
+    (OVER_REST.replace('"nice"', '"gres"') + LIMITED, "user_options: 'gres' is not an option of sbatch that is passed"),
     (SITE.replace('"slurm"', '"queue"') + LIMITED, "slurm: is for the discipline slurm, and this site has 'queue'"),
 ])  # fmt: skip
 def test_what_is_wrong_is_told_in_one_line(text: str, said: str) -> None:

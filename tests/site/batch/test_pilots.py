@@ -97,7 +97,7 @@ async def test_pilots_in_a_reservation_that_the_operator_grants(site: BatchSite,
     nodes = f"Nodes={cluster.name}[1-2]"
     cluster.run("scontrol", "create", "ReservationName=grid", "StartTime=now", "Duration=30", "Users=root", nodes)
     await site.kill()
-    site.slurm = DeafSlurm(msgspec.structs.replace(site.plan.slurm, options=("reservation=grid",)))
+    site.slurm = DeafSlurm(msgspec.structs.replace(site.plan.settings, options=("reservation=grid",)))
     await site.start()
     asked = ("sbatch", "--parsable", "-N2", "--exclusive", "-t", "20", "--wrap", "sleep 600")
     own = [cluster.run(*asked).strip() for _ in range(2)]

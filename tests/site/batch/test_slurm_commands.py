@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,9 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.slurm.asking import Commands
 from gridweave.site.batch.slurm.commands import Slurm
+from gridweave.site.batch.slurm.look import LookByCommands
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import Allocation, AllocationRequest, BatchUser, BatchView
 from slurm_cluster import SlurmCluster, running_cluster
@@ -76,7 +81,7 @@ async def test_what_slurm_will_not_have(cluster: SlurmCluster, tmp_path: Path) -
     """One line says what was wrong; nobody waits for what can never be."""
     with pytest.raises(InputError, match=r"partition 'gpu': this cluster has none of that name"):
         await slurm_of(cluster, partition="gpu").check()
-    with pytest.raises(InputError, match=r"^there is no sbatch on the path; install Slurm's commands here, or name"):
+    with pytest.raises(InputError, match=r"^there is no sbatch on the path; install Slurm's commands here, name"):
         await slurm_of(cluster, bin=str(tmp_path)).check()
     with pytest.raises(InputError, match=r"^Slurm refuses the job: .*licen[cs]e"):
         await slurm_of(cluster, options=("licenses=nope:1",)).check()
@@ -111,7 +116,7 @@ async def test_accounts_and_limits_under_slurmdbd(tmp_path: Path) -> None:
     prints = {
         "squeue": "",
         "scancel": "",
-        "sinfo": "case $1 in --version) echo slurm 22.05.8;; *) echo '2|idle|1:00';; esac",
+        "sinfo": "case $1 in --version) echo slurm 22.05.8;; *) echo '2|idle|1:00|n[1-2]';; esac",
     }
     for command, text in prints.items():
         (tmp_path / command).write_text(f"#!/bin/sh\n{text}\n")
@@ -125,6 +130,41 @@ async def test_accounts_and_limits_under_slurmdbd(tmp_path: Path) -> None:
         await slurm.check([BatchUser(account="physics"), BatchUser(account="closed")])
     with pytest.raises(UnavailableError, match=r"^Slurm takes no job now: AssocMaxSubmitJobLimit; Batch job"):
         await slurm.submit(asked("gw-1", "true", account="physics"))
+
+
+@pytest.mark.parametrize(("private", "user", "sees"), [
+    ("none", "exit 1", "all"), ("usage,nodes", "exit 1", "all"), ("jobs,usage", "exit 1", "own"),
+    ("jobs", "echo 'Operator|'", "all"), ("jobs", "echo 'Administrator|'", "all"), ("jobs", "echo 'None|'", "own"),
+    ("jobs", "echo 'None|physics'", "unsure"), ("jobs", "", "unsure"),
+])  # fmt: skip
+@pytest.mark.asyncio
+async def test_whose_jobs_are_seen(tmp_path: Path, private: str, user: str, sees: str) -> None:
+    """By PrivateData, and the rights of the site's account; without sacctmgr these are not known."""
+    prints = {"scontrol": f"echo 'PrivateData             = {private}'; echo 'SlurmUser               = slurm(64030)'"}
+    for command, text in (prints | ({"sacctmgr": user} if user else {})).items():
+        (tmp_path / command).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / command).chmod(0o755)
+    settings = SlurmSettings(partition="main", bin=str(tmp_path))
+    assert await LookByCommands(settings, Commands(settings), "gridweave").sight() == sees
+    # Root sees all, and so does the account of Slurm itself.
+    for own in ("root", "slurm"):
+        assert await LookByCommands(settings, Commands(settings), own).sight() == "all"
+
+
+@pytest.mark.asyncio
+async def test_a_line_that_cannot_be_read_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The jobs of the other lines are seen at each look; the log does not fill as long as the line is there."""
+    mark = "for last; do :; done; mark=${last#*=}; mark=${mark%%|*}"
+    lines = 'echo "$mark|main|n1|7|RUNNING|1|N/A|1|anna|None|gw-1"; echo "$mark|x"'
+    prints = {"squeue": f"{mark}\n{lines}", "sinfo": "echo '1|mixed|1:00|n1'"}
+    for command, text in prints.items():
+        (tmp_path / command).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / command).chmod(0o755)
+    settings = SlurmSettings(partition="main", bin=str(tmp_path))
+    look = LookByCommands(settings, Commands(settings), "gridweave")
+    for _ in range(3):
+        assert [job.name for job in (await look.look())[1]] == ["gw-1"]
+    assert caplog.text.count("squeue printed what is not understood, and is passed over: 'x\\n'") == 1
 
 
 @pytest.mark.asyncio
@@ -149,3 +189,88 @@ def _impatient(cluster: SlurmCluster) -> Path:
     path = cluster.folder / "impatient.conf"
     path.write_text(cluster.conf.read_text() + "MessageTimeout=2\n")
     return path
+
+
+LEFT_ALONE = """#!/bin/sh
+cat > /dev/null
+echo "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying" >&2
+until [ -e {folder}/end ]; do sleep 0.05; done
+"""
+"""A sudo whose sbatch finds the queue full, and asks again and again until a test lets it end."""
+
+
+@pytest.mark.parametrize("patience_s", [30.0, 0.0])
+@pytest.mark.asyncio
+async def test_what_sudo_runs_cannot_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    """It is left alone when it tries again, or takes too long; nothing more is asked for as that user until it ends."""
+
+    def denied(_process: object, _signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    for command, text in (("sudo", LEFT_ALONE.format(folder=tmp_path)), ("sbatch", "")):
+        (tmp_path / command).write_text(text)
+        (tmp_path / command).chmod(0o755)
+    monkeypatch.setattr("asyncio.subprocess.Process.send_signal", denied)
+    monkeypatch.setattr("gridweave.site.batch.slurm.asking.COMMAND_S", patience_s)
+    settings = SlurmSettings(partition="main", bin=str(tmp_path), submit="sudo")
+    slurm = Slurm(settings, os.environ | {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    said = "Slurm takes no job now: Slurm temporarily unable" if patience_s else "sudo has not answered for 0 s"
+    with pytest.raises(UnavailableError, match=f"^{said}"):
+        await slurm.submit(asked("gw-1", "true", runs_as="anna"))
+    with pytest.raises(UnavailableError, match=r"^what sudo runs as anna has not ended; it is waited for$"):
+        await slurm.submit(asked("gw-2", "true", runs_as="anna"))
+    with pytest.raises(UnavailableError, match=f"^{said}"):
+        await slurm.submit(asked("gw-3", "true", runs_as="bert"))
+    (tmp_path / "end").touch()
+    (tmp_path / "sudo").write_text("#!/bin/sh\necho 7\n")
+    monkeypatch.setattr("gridweave.site.batch.slurm.asking.COMMAND_S", 30.0)
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(UnavailableError):
+                assert await slurm.submit(asked("gw-2", "true", runs_as="anna")) == "7"
+                return
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
+    """One line says which; whoever asks tries again."""
+    (tmp_path / "squeue").write_text("#!/no/such/shell\n")
+    (tmp_path / "squeue").chmod(0o755)
+    settings = SlurmSettings(partition="main", bin=str(tmp_path))
+    with pytest.raises(UnavailableError, match=f"^{tmp_path}/squeue cannot be run: No such file or directory$"):
+        await Commands(settings).run("squeue")
+
+
+SACCT = """#!/bin/sh
+echo "$*" > {folder}/asked
+echo '73|anna|gw-x-1-1|CANCELLED by 1000'
+echo '71|{own}|gw-x-1-1|TIMEOUT'
+echo '75|{own}|gw-x-2-4|RUNNING'
+"""
+"""What ``sacct`` prints with these columns."""
+
+
+@pytest.mark.asyncio
+async def test_the_accounting_tells_how_jobs_have_ended(tmp_path: Path) -> None:
+    """One question for all names; each end with its account, the oldest first, and nothing of what has none."""
+    own = pwd.getpwuid(os.geteuid()).pw_name
+    (tmp_path / "sacct").write_text(SACCT.format(folder=tmp_path, own=own))
+    (tmp_path / "sacct").chmod(0o755)
+    slurm = Slurm(SlurmSettings(partition="main", bin=f"{tmp_path}:/bin"))
+    found = await slurm.ended(["gw-x-1-1", "gw-x-2-4"])
+    assert [(each.number, each.end, each.runs_as) for each in found] == [
+        ("71", "limit", ""),
+        ("73", "cancelled", "anna"),
+    ]
+    assert found[1].reason == "it was cancelled in Slurm (CANCELLED)"
+    assert "--name=gw-x-1-1,gw-x-2-4" in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.asyncio
+async def test_a_cluster_without_accounting(cluster: SlurmCluster) -> None:
+    """Slurm's own sacct understands the question, and says that there is no accounting."""
+    with pytest.raises(UnavailableError, match=r"^sacct fails: Slurm accounting storage is disabled$"):
+        await slurm_of(cluster).ended(["gw-x-1-1"])

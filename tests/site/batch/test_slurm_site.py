@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from batch_site import NODES, BatchSite
 from gridweave.errors import UnavailableError
@@ -44,6 +45,18 @@ class NoCalls:
     async def call(self, actor: str, _method: str, *_arguments: object, timeout_s: float = 0) -> Any:
         """Fail as a call that nobody answers."""
         raise UnavailableError(f"actor {actor} does not answer within {timeout_s} s")
+
+
+@pytest_asyncio.fixture
+async def actor(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSiteActor]:
+    """Return the actor of a site, made in this process; it is stopped in the end, also if the test fails."""
+    plan = BatchSite(cluster, tmp_path).plan
+    machines = tuple(Machine(name=f"n{k}", nodes=1) for k in range(NODES))
+    settings = SiteSettings(name="two", number=0, machines=machines, policy=BatchPolicy())
+    found = BatchSiteActor(settings, str(tmp_path / "journal"), Clock(), calls=NoCalls(), batch=plan)
+    yield found
+    await found.stop()
+    cluster.run("scancel", "--partition=main")
 
 
 @pytest.mark.asyncio
@@ -216,12 +229,8 @@ async def test_a_job_whose_node_is_lost_runs_again(site: BatchSite) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_actor_of_such_a_site(cluster: SlurmCluster, tmp_path: Path) -> None:
+async def test_the_actor_of_such_a_site(actor: BatchSiteActor, cluster: SlurmCluster) -> None:
     """It takes jobs, runs them on the nodes of its cluster, and reads their output when the nodes are gone."""
-    site = BatchSite(cluster, tmp_path)
-    machines = tuple(Machine(name=f"n{k}", nodes=1) for k in range(NODES))
-    settings = SiteSettings(name="two", number=0, machines=machines, policy=BatchPolicy())
-    actor = BatchSiteActor(settings, str(tmp_path / "journal"), Clock(), calls=NoCalls(), batch=site.plan)
     assert await actor.ready() == "site:two"
     # The rank that fails ends the other: it is the one whose output is read.
     script = 'echo hello; test "$GRIDWEAVE_RANK" = 0 && exec sleep 60; exit 4'
@@ -234,9 +243,8 @@ async def test_the_actor_of_such_a_site(cluster: SlurmCluster, tmp_path: Path) -
                 break
             await asyncio.sleep(0.1)
     assert (record.outcome, len(record.machines)) == ("failed", 2)
-    cluster.wait(lambda: not site.queue(), "nodes that are given back")
+    cluster.wait(lambda: not cluster.run("squeue", "-h", "-a"), "nodes that are given back")
     part = await actor.ask("part", question(answer.job_id, record.attempt, 1, "out", 0, 100))
     assert answer_of(part, msgspec.msgpack.Decoder(OutputRead)) == OutputRead(is_here=True, data=b"hello\n", size=6)
     status = answer_of(await actor.ask("status", question()), msgspec.msgpack.Decoder(SiteInfo))
     assert (status.policy, status.waiting, status.running) == ("slurm up to 100 waiting", 0, 0)
-    await actor.stop()

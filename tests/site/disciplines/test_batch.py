@@ -12,6 +12,7 @@ from gridweave.site.job import Job
 from gridweave.site.messages import (
     AskSeen,
     BatchSeen,
+    DrainSite,
     Enqueued,
     EnqueueJob,
     JobFinished,
@@ -21,6 +22,7 @@ from gridweave.site.messages import (
     RefuseJob,
     RequestQuote,
     ReserveNodes,
+    ResumeSite,
     SiteChanged,
     Started,
     StartJob,
@@ -111,7 +113,23 @@ def test_what_the_batch_system_refuses_or_somebody_cancels_there_is_refused() ->
     assert isinstance(refused, RefuseJob)
     assert "its partition gives nodes for 1m at most" in refused.reason
     (refused,) = core.handle(2, JobSubmitted(Job(job_id=4, width=5, estimate_ms=1)))
-    assert refused == RefuseJob(4, "the site has 4 nodes")
+    assert refused == RefuseJob(4, "the site has 4 nodes", is_final=True)
+
+
+def test_a_job_that_was_taken_before_its_limit_was_known_to_be_too_high() -> None:
+    """Before the first look, or when nodes were given for longer: it is refused when that is seen; others are not."""
+    core = site_with(1, 1)
+    core.handle(0, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
+    (refused,) = core.handle(1, seen(AskSeen(3, 3, "waiting", None, "others go first")))
+    reason = "its partition gives nodes for 1m at most, and the job may take 1m10s; give it a lower limit"
+    assert refused == RefuseJob(3, reason)
+    both = AskSeen(1, 1, "ready"), AskSeen(2, 2, "refused", None, "never")
+    assert core.handle(2, seen(*both)) == [RefuseJob(2, "never"), StartJob(1, ((0, 1),))]
+    core.handle(3, JobSubmitted(Job(job_id=4, width=1, estimate_ms=60_000)))
+    (refused,) = core.handle(4, msgspec.structs.replace(seen(), longest_ms=59_999))
+    assert isinstance(refused, RefuseJob)
+    assert refused.job_id == 4
+    assert asked(core) == [(1, 1, True)]
 
 
 def test_no_more_is_asked_for_than_may_be() -> None:
@@ -145,6 +163,24 @@ def test_the_contract_with_the_grid() -> None:
     said = core.handle(6, seen(AskSeen(9, 3, "cancelled", None, "it was cancelled in Slurm")))
     assert said == [ToGrid(Refused(9, 1, "it was cancelled in Slurm", "job"))]
     core.check_invariants()
+
+
+def test_a_site_that_is_drained() -> None:
+    """It takes nothing new of the grid, and tells it of no free nodes; what it had taken is asked for, and runs."""
+    core = ContractCore(4, BatchPolicy())
+    core.handle(0, seen())
+    assert core.handle(1, EnqueueJob(Job(job_id=1, width=1, estimate_ms=1_000), 1, 10**9)) == []
+    assert core.handle(2, DrainSite()) == [ToGrid(SiteChanged(4, 0))]
+    said = core.handle(3, EnqueueJob(Job(job_id=2, width=1, estimate_ms=1_000), 1, 10**9), RequestQuote(1, 1, 500))
+    answers = [each.answer for each in said if isinstance(each, ToGrid)]
+    assert [each.reason for each in answers if isinstance(each, Refused)] == ["the site is being drained"]
+    assert [(each.free, each.start_ms) for each in answers if isinstance(each, Quoted)] == [(0, None)]
+    assert asked(core.site, 3) == [(1, 1, False)]
+    started = core.handle(4, seen(AskSeen(1, 1, "ready")))
+    assert StartJob(1, ((0, 1),)) in started
+    core.handle(5, JobFinished(1))
+    assert asked(core.site, 5) == []
+    assert core.handle(6, ResumeSite()) == [ToGrid(SiteChanged(3, 1))]
 
 
 def test_the_grid_hears_when_a_job_is_put_off() -> None:

@@ -336,3 +336,14 @@ def test_rules_that_make_no_sense(wrong: dict[str, object], said: str) -> None:
     """One line each."""
     with pytest.raises(OptionError, match=said):
         msgspec.structs.replace(RULES, **wrong)
+
+
+def test_a_job_that_waits_and_is_too_long_for_what_the_partition_gives_now() -> None:
+    """It is refused when that is seen, and runs in no pilot that would end before it."""
+    core = SiteCore(2, BatchPolicy(pilots=RULES))
+    core.handle(0, job(1, estimate_ms=10 * MINUTE), job(2, estimate_ms=4 * MINUTE))
+    assert core.handle(1, seen()) == []
+    (refused,) = core.handle(2, seen(longest_ms=12 * MINUTE))
+    said = "its pilots take jobs of up to 5m, and the job may take 10m; give it a lower limit"
+    assert refused == RefuseJob(1, said)
+    assert core.handle(3, seen(longest_ms=12 * MINUTE)) == []

@@ -1,0 +1,151 @@
+"""Looking at a Slurm cluster: by its commands, or over slurmrestd. Either sees the same."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from typing import Literal, Protocol
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.slurm.answers import JobsAnswer, NodesAnswer, has_hidden_jobs, partition_told, queue_told
+from gridweave.site.batch.slurm.asking import Commands
+from gridweave.site.batch.slurm.parse import (
+    OLDEST,
+    SINFO_FORMAT,
+    SQUEUE_FORMAT,
+    Partition,
+    QueuedInSlurm,
+    read_sinfo,
+    read_squeue,
+    read_version,
+)
+from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.slurm.slurmrestd import Slurmrestd
+
+logger = logging.getLogger("gridweave.live")
+
+Sight = Literal["all", "own", "unsure"]
+"""Whose jobs an account sees: everybody's, its own alone, or its own alone if it is no operator of Slurm."""
+
+
+class Look(Protocol):
+    """Looks at a cluster as the account of the site."""
+
+    async def check(self) -> None:
+        """Raise InputError, in one line, if this can never be looked at."""
+
+    async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
+        """Return the partition and the jobs of the cluster; as few questions as there can be."""
+
+    async def sight(self) -> Sight:
+        """Return whose jobs are seen, as far as that can be told."""
+
+
+class LookByCommands:
+    """One ``squeue`` and one ``sinfo``."""
+
+    def __init__(self, settings: SlurmSettings, commands: Commands, own: str) -> None:
+        self._settings, self._commands, self._own = settings, commands, own
+        self._strange: set[str] = set()
+
+    async def check(self) -> None:
+        """See `Look`."""
+        check_version(await self._commands.run("sinfo", "--version"))
+
+    async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
+        """See `Look`."""
+        partition, run, mark = self._settings.partition, self._commands.run, secrets.token_hex(8)
+        # Jobs of other partitions may have the same nodes; slurmctld is asked for all of them either way.
+        queue = await run("squeue", "--noheader", "--all", "--states=all", f"--format={mark}{SQUEUE_FORMAT}")
+        nodes = await run("sinfo", "--noheader", f"--partition={partition}", f"--format={SINFO_FORMAT}")
+        jobs, strange = read_squeue(queue, mark)
+        for line in sorted(set(strange) - self._strange):
+            logger.warning("squeue printed what is not understood, and is passed over: %.100r", line)
+        self._strange = set(strange)
+        return read_sinfo(nodes, partition), jobs
+
+    async def sight(self) -> Sight:
+        """See `Look`: by the settings of Slurm, and what its accounting says of the account."""
+        try:
+            config = await self._commands.run("scontrol", "show", "config")
+        except UnavailableError:
+            return "all"
+        if not hides_jobs(config, self._own):
+            return "all"
+        sacctmgr = self._commands.find("sacctmgr")
+        if sacctmgr is None:
+            return "unsure"
+        asked = (sacctmgr, "--noheader", "--parsable2", "show", "user", self._own, "withcoord", "format=admin,coord")
+        status, out, _ = await self._commands.ask(asked)
+        # Without slurmdbd it fails, and nobody is an operator.
+        return sight_of(out if status == 0 else "")
+
+
+class LookOverRest:
+    """One question each for jobs, nodes and the partition, by the token of the site's account."""
+
+    def __init__(self, settings: SlurmSettings, restd: Slurmrestd, own: str) -> None:
+        self._settings, self._restd, self._own = settings, restd, own
+        self._is_blind = False
+
+    async def check(self) -> None:
+        """See `Look`."""
+        self._restd.check()
+        said = await self._restd.partition(self._settings.partition, self._own)
+        if said.release:
+            check_version(said.release)
+
+    async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
+        """See `Look`."""
+        name = self._settings.partition
+        jobs = (await self._restd.get("/jobs", self._own, JobsAnswer)).jobs
+        nodes = (await self._restd.get("/nodes", self._own, NodesAnswer)).nodes
+        self._is_blind = has_hidden_jobs(queue_told(jobs), nodes)
+        partitions = (await self._restd.partition(name, self._own)).partitions
+        return partition_told(partitions, nodes, name), queue_told(jobs)
+
+    async def sight(self) -> Sight:
+        """See `Look`: slurmrestd does not tell the settings of Slurm, but nodes that nobody has who is seen."""
+        for _ in range(2):
+            # A job may have begun between the two questions of a look.
+            await self.look()
+            if not self._is_blind:
+                return "all"
+        return "unsure"
+
+
+def check_version(text: str) -> None:
+    """Raise InputError if a version of Slurm is too old."""
+    version = read_version(text)
+    if version < OLDEST:
+        found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
+        raise InputError(f"this Slurm is {found}, which is too old; {oldest} is the oldest that is known to work")
+
+
+def hides_jobs(config: str, own: str) -> bool:
+    r"""Return whether ``scontrol show config`` says that an account sees its own jobs alone, if it is no operator.
+
+    Examples
+    --------
+    >>> hides_jobs("PrivateData = jobs,usage\nSlurmUser = slurm(64030)", "anna")
+    True
+    """
+    found = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in config.splitlines())}
+    above = ("root", re.sub(r"\(\d+\)$", "", found.get("SlurmUser", "")))
+    return "jobs" in found.get("PrivateData", "").split(",") and own not in above
+
+
+def sight_of(user: str) -> Sight:
+    """Return whose jobs an account sees under PrivateData=jobs, by what ``sacctmgr`` has as its rights and accounts.
+
+    Examples
+    --------
+    >>> sight_of("Operator|"), sight_of("None|physics"), sight_of("None|"), sight_of("")
+    ('all', 'unsure', 'own', 'own')
+    """
+    rights, _, coordinated = user.strip().partition("|")
+    if rights in ("Operator", "Administrator"):
+        return "all"
+    # A coordinator sees the jobs of the accounts that it looks after.
+    return "unsure" if coordinated else "own"

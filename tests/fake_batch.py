@@ -1,0 +1,197 @@
+"""A batch system in memory, and a site on it whose keeper a test has look and act, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.service.hub import Hub
+from gridweave.site.batch.service.keeper import BatchKeeper
+from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
+from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.system import Allocation, AllocationEnd, AllocationRequest, BatchUser, BatchView
+from gridweave.site.disciplines.batch.policy import BatchPolicy
+from gridweave.site.job import Accepted, JobRecord, JobRequest, Program
+from gridweave.site.messages import Machine, RunStarted
+from gridweave.site.runs import SiteSettings
+from gridweave.site.service.clock import Clock
+
+NODES = 4
+
+
+class FakeBatch:
+    """A batch system of four nodes: it takes what it is asked for, and a test says what becomes of that.
+
+    Attributes
+    ----------
+    queue : dict of str to Allocation
+        What it knows, by number.
+    past : list of Allocation
+        What its accounting keeps of those that it knows no more.
+    asked, cancelled : list of str
+        The names that it was asked for, and the numbers that were given back, also those that it would not have.
+    fails : dict of str to GridweaveError
+        What a method raises, by its name; a request is raised what stands under its account or its ``2 nodes``, too.
+    """
+
+    def __init__(self) -> None:
+        self.queue: dict[str, Allocation] = {}
+        self.asked: list[str] = []
+        self.requests: list[AllocationRequest] = []
+        self.cancelled: list[str] = []
+        self.fails: dict[str, GridweaveError] = {}
+        self.past: list[Allocation] = []
+        self.longest_ms: int | None = None
+
+    async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
+        """Know nothing that is wrong."""
+        return ()
+
+    async def view(self, prefix: str) -> BatchView:
+        """Return what it knows."""
+        self._fail("view")
+        found = tuple(each for each in self.queue.values() if each.name.startswith(prefix))
+        return BatchView(nodes=NODES, idle=NODES, longest_ms=self.longest_ms, allocations=found)
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Take a request, and have it wait."""
+        self.asked.append(request.name)
+        self._fail("submit")
+        self._fail(request.runs_as or request.account)
+        self._fail(f"{request.nodes} nodes")
+        number = str(len(self.asked))
+        self.requests.append(request)
+        self.queue[number] = Allocation(
+            name=request.name, number=number, state="waiting", reason="others go first", runs_as=request.runs_as
+        )
+        return number
+
+    def script(self, command: tuple[str, ...], given: str = "") -> str:
+        """Return nothing that is ever run."""
+        return f"{command} {given}"
+
+    async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
+        """Return what its accounting keeps."""
+        self._fail("ended")
+        return [each for each in self.past if each.name in names]
+
+    def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
+        """Return nothing: its scripts print nothing."""
+        return None
+
+    async def cancel(self, allocations: Sequence[Allocation]) -> None:
+        """Forget what is given back."""
+        self._fail("cancel")
+        for each in allocations:
+            self._fail(f"cancel {each.runs_as}")
+            self.cancelled.append(each.number)
+            self.queue.pop(each.number, None)
+
+    def _fail(self, what: str) -> None:
+        if what in self.fails:
+            raise self.fails[what]
+
+    def change(self, number: str, **fields: object) -> None:
+        """Have something become of an allocation."""
+        self.queue[number] = msgspec.structs.replace(self.queue[number], **fields)
+
+
+class KeptSite:
+    """A site on a `FakeBatch`, whose keeper looks and acts when a test says so."""
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: BatchPolicy | None = None,
+        users: dict[str, BatchUser] | None = None,
+        batch: FakeBatch | None = None,
+    ) -> None:
+        slurm = SlurmSettings(partition="main")
+        plan = BatchPlan(settings=slurm, folder=str(folder / "shared"))
+        self.batch = batch or FakeBatch()
+        machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(25_000 + 4 * k, 25_004 + 4 * k)) for k in range(NODES))
+        settings = SiteSettings(name="two", number=0, machines=machines, policy=policy or BatchPolicy())
+        self.driver = BatchSiteDriver(
+            settings, folder / "journal", Clock(), to_grid=self._to_grid, to_machine=self._to_machine
+        )
+        self.shared: SharedFolder = shared_folder(self.driver, plan)
+        # The way to the folder of a test is open to nobody, and nothing runs in it.
+        plan = msgspec.structs.replace(plan, users=users or {})
+        self.hub: Hub
+        self.keeper: BatchKeeper
+        self.hub, self.keeper = make_keeper(self.driver, self.shared, plan, self.batch)
+
+    async def _to_grid(self, _peer: str, _data: bytes) -> None:
+        raise UnavailableError("there is no grid")
+
+    async def _to_machine(self, machine: str, data: bytes) -> None:
+        with contextlib.suppress(UnavailableError):
+            self.hub.order(machine, data)
+
+    async def round(self) -> None:
+        """Look, and act on what is seen, as the keeper does again and again."""
+        await self.keeper.has_looked()
+        await self.keeper.follow()
+
+    async def submit(self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000) -> int:
+        """Hand in a job, and return its number."""
+        request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=limit_ms, user=user)
+        (answer,) = await self.driver.submit([(f"{len(self.driver.site.book.records)} {user}", request)])
+        assert isinstance(answer, Accepted), answer
+        return answer.job_id
+
+    async def starts(self, job_id: int) -> None:
+        """Have the nodes of the last allocation come, and the job run on them."""
+        number, last = list(self.batch.queue.items())[-1]
+        self.batch.change(number, state="running", reason="")
+        for node in range(self.batch.requests[-1].nodes):
+            await self.hub.hello(self.shared.key(last.name), last.name, node, number, "host", "")
+        await self.round()
+        for machine, attempt, _ in self.driver.site.runs.unfinished(job_id):
+            await self.driver.told(RunStarted(machine, job_id, attempt))
+
+    async def wait(self, span_ms: int) -> None:
+        """Put the clock forward, and have the site do what is due then."""
+        self.driver.clock = Clock(epoch_ms=self.driver.clock.epoch_ms - span_ms)
+        await self.driver.told()
+
+    async def heard(self, number: str, node: int) -> None:
+        """Have a node of an allocation ask for its orders, and wait for none."""
+        name = self.batch.queue[number].name
+        asking = asyncio.ensure_future(self.hub.ask(self.shared.key(name), name, node))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    def record(self, job_id: int) -> JobRecord:
+        """Return what is known of a job."""
+        records = self.driver.site.book.records
+        return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
+
+    def why(self, job_id: int) -> str:
+        """Return why a job waits, as it is explained."""
+        forecast = self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
+        return "" if forecast is None else forecast.reason
+
+
+@contextlib.asynccontextmanager
+async def kept_site(
+    folder: Path,
+    policy: BatchPolicy | None = None,
+    users: dict[str, BatchUser] | None = None,
+    batch: FakeBatch | None = None,
+) -> AsyncIterator[KeptSite]:
+    """Yield a site whose driver runs, on a batch system that knows it or on a new one."""
+    site = KeptSite(folder, policy, users, batch)
+    running = asyncio.ensure_future(site.driver.run())
+    yield site
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await site.driver.close()
