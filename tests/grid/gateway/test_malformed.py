@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import logging
@@ -403,7 +404,11 @@ async def test_garbage_on_the_socket_leaves_it_healthy(caplog: pytest.LogCapture
         async def speak(data: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", grid.gateway.port)
             writer.write(data)
-            answer = await reader.read()
+            answer = b""
+            # A busy machine may send the last of it only when the gateway waits for no more.
+            with contextlib.suppress(ConnectionResetError):
+                answer = await reader.read(100)
+                await reader.read()
             writer.close()
             return answer
 

@@ -262,9 +262,9 @@ async def test_the_backend_of_a_site_alone(tmp_path: Path) -> None:
         events = (await beta.events(begun, 0.0)).events
         assert [event.user for event in events if event.kind == "submitted"] == ["anna", "bob"]
         assert {(event.job_id, event.kind) for event in events} >= {(first, "ended"), (second, "ended")}
-        with pytest.raises(InputError, match="that of beta alone"):
+        with pytest.raises(InputError, match="serves only site beta"):
             await submit(beta, shell("true"), site="alpha")
-        with pytest.raises(InputError, match="that of beta alone"):
+        with pytest.raises(InputError, match="serves only site beta"):
             await beta.jobs(JobQuery(own="alpha"))
         (status,) = await beta.sites()
         assert status.uplink is not None
