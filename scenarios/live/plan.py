@@ -81,6 +81,8 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
         if entry_of(policy).has_forms:
             why = f"jobs that sleep are no faster on fast machines; {policy.discipline} is simulated only"
             problems.append(f"sites.{name}.discipline: {why}")
+    if "cancel_ms" in built.workload.columns:
+        problems.append("workload.cancelled: users cancel jobs in the simulation only; leave it out")
     network = built.network
     if network.loss or network.duplicate:
         problems.append("network: messages are lost and doubled in the simulation only; leave loss and duplicate out")

@@ -169,6 +169,16 @@ def test_what_cannot_be_played_is_told_at_once(tmp_path: Path) -> None:
     assert len(remarks) == 2
 
 
+def test_users_who_cancel_are_not_played(tmp_path: Path) -> None:
+    """A live run of a trace with jobs that were cancelled while they waited is refused, with what to leave out."""
+    built = small(tmp_path, workload__cancelled=True)
+    columns = {"cancel_ms": built.workload.submit_ms + 1}
+    with pytest.raises(
+        ScenarioError, match=r"workload\.cancelled: users cancel jobs in the simulation only; leave it out"
+    ):
+        check_playable(replace(built, workload=built.workload.replace(columns=columns)))
+
+
 def test_other_bad_input(tmp_path: Path) -> None:
     """No speed and an address at which nothing listens are told before anything is started."""
     path = scenario_file(tmp_path)
