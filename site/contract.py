@@ -13,8 +13,8 @@ import msgspec
 
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.explain import Forecast, SiteReason, forecast_at, nodes_text
-from gridweave.site.job import Job, JobForm, why_impossible
+from gridweave.site.explain import Forecast, SiteReason, forecast_at
+from gridweave.site.job import Job, why_impossible
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
 from gridweave.site.messages import (
     Answer,
@@ -479,7 +479,7 @@ class ContractCore:
             width=width,
             estimate_ms=start_ms - self._now_ms + length_ms,
             # The grid has chosen how wide it is, at most: a job that has forms may start in any.
-            forms=(not is_shared and request.job and request.job.forms) or self._as_wide(width),
+            forms=(not is_shared and request.job and request.job.forms) or self.site.as_wide(width),
             in_step=is_shared,
             evictions=request.evictions,
         )
@@ -490,10 +490,6 @@ class ContractCore:
         self._parts[job_id] = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
         self._share.nodes += width
         return (JobSubmitted(job, True),)
-
-    def _as_wide(self, width: int) -> tuple[JobForm, ...]:
-        """Return the form in which a part of this width runs where jobs have forms."""
-        return (JobForm(width=width),) if self.site.has_forms else ()
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
         job = request.job
@@ -653,7 +649,9 @@ class ContractCore:
                     self._out.append(command)
             elif isinstance(command, RefuseJob):
                 self._forget(command.job_id)
-                cause: Cause = "never" if command.is_final else "job" if part.state == WAITING else ""
+                # What a part cannot have, as that is wide, the whole may, or a part of another width.
+                is_never = command.is_final and not part.shared
+                cause: Cause = "never" if is_never else "job" if part.state == WAITING else ""
                 self._answer(Refused(command.job_id, part.attempt, command.reason, cause))
             elif isinstance(command, KillJob) and part.outcome == "finished":
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
@@ -732,38 +730,39 @@ class ContractCore:
         self._out.append(ToGrid(answer))
 
     def _quote(self, request: RequestQuote) -> Quoted:
-        room = self._share.room
-        free = min(room, self.site.startable(self._now_ms, request.length_ms))
-        reason, start_ms, expected = self._share.why_not(request.width), None, None
-        if reason is None and request.job is not None:
-            expected = self.site.expected_run(self._now_ms, self._owner.as_delegated(request.job))
-            start_ms, reason = expected and expected.start_ms, self.site.why_never(request.job)
-        elif reason is None:
-            start_ms = self.site.earliest_start_ms(self._now_ms, request.width, request.length_ms)
-        if reason is None:
-            reason = "" if start_ms is not None else f"the site has {nodes_text(self.nodes)}"
-        if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(self._now_ms)):
+        now_ms, width, length_ms, room = self._now_ms, request.width, request.length_ms, self._share.room
+        free = min(room, self.site.startable(now_ms, length_ms))
+        untold = Job(job_id=0, width=width, estimate_ms=length_ms, resources=request.resources, user_name=request.user)
+        why_not, start_ms, expected = self._share.why_not(width), None, None
+        if why_not is None and request.job is not None:
+            expected = self.site.expected_run(now_ms, self._owner.as_delegated(request.job))
+            start_ms = expected and expected.start_ms
+        elif why_not is None:
+            start_ms = self.site.earliest_start_ms(now_ms, width, length_ms)
+        cause: Cause = ""
+        reason, takes_parts = why_not or "", self.site.takes_parts
+        if why_not is None and start_ms is None:
+            reason, cause, takes_parts = self.site.why_no_start(request.job or untold)
+        if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(now_ms)):
             reason = f"{reason}; {note}"
-        slowdown, takes_parts = self._slowdown_of(request, room), self.site.takes_parts
-        quoted = Quoted(request.quote_id, free, start_ms, reason, slowdown, takes_parts=takes_parts)
+        quoted = Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(untold, room), cause, takes_parts)
         if self.site.asks is not None:
-            coming, coming_ms = self.site.asks.coming(self._now_ms, request.length_ms)
+            coming, coming_ms = self.site.asks.coming(now_ms, length_ms)
             if coming_ms is not None and min(coming, room) > free:
                 quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
         if request.job is not None and request.wants_ready:
-            ready = tuple(self.site.nodes_ready(self._now_ms))
+            ready = tuple(self.site.nodes_ready(now_ms))
             quoted = msgspec.structs.replace(quoted, ready=ready, queued=len(self._own_jobs))
         if expected is None:
             return quoted
-        evicts = self.site.would_evict(self._now_ms, expected)
-        return msgspec.structs.replace(quoted, length_ms=expected.length_ms, nodes=expected.nodes, evicts=evicts)
+        nodes, evicts = expected.nodes, expected.evicts
+        return msgspec.structs.replace(quoted, length_ms=expected.length_ms, nodes=nodes, evicts=evicts)
 
-    def _slowdown_of(self, request: RequestQuote, room: int) -> float | None:
+    def _slowdown_of(self, job: Job, room: int) -> float | None:
         """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
-        if request.resources is None or request.width > room:
+        if job.resources is None or job.width > room or why_impossible(job) is not None:
             return None
-        job = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, resources=request.resources)
-        return self.site.slowdown_offered(self._now_ms, job) if why_impossible(job) is None else None
+        return self.site.slowdown_offered(self._now_ms, job)
 
     def _tell_enqueued(self, job_id: int, attempt: int, start_ms: int | None = None) -> None:
         """Tell the grid that a delegated job waits, unless more has become of it at this instant."""

@@ -43,6 +43,7 @@ from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, 
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,
+    Cause,
     ChangeRate,
     CloseReservation,
     Command,
@@ -413,9 +414,10 @@ class SiteCore:
         """Return why a job that is not here would start then, with so many jobs before it in the queue."""
         free = free_text(self.free, self.nodes)
         if run.start_ms == now_ms:
-            evicting = ", on nodes of jobs that it may evict" if self.would_evict(now_ms, run) else ""
+            evicting = ", on nodes of jobs that it may evict" if run.evicts else ""
             return f"{free}, and it could start at once{evicting}"
-        reason = f"it needs {nodes_text(run.nodes)}, {free}, and {ahead} job{'s wait' if ahead != 1 else ' waits'}"
+        jobs = f"{ahead or 'no'} job{'s' * (ahead > 1)} wait{'s' * (ahead < 2)}"
+        reason = f"it needs {nodes_text(run.nodes)}, {free}, and {jobs}"
         return self._with_rule(f"{reason} before it" if run.ahead is not None else reason)
 
     def aside(self) -> SiteCore:
@@ -464,6 +466,19 @@ class SiteCore:
         """Return why a job could not run on the idle site, in one line, or None."""
         return self._discipline.why_never(job)
 
+    def why_no_start(self, job: Job) -> tuple[str, Cause, bool]:
+        """Return why a job has no start here, ``never`` if it can never have one, and whether a part of it could."""
+        why_never = why_impossible(job) or self.why_never(job)
+        if why_never is None:
+            return f"the site has {nodes_text(self.nodes)}", "", self.takes_parts
+        has_parts = self.takes_parts and job.width > 1 and not job.forms
+        part = msgspec.structs.replace(job, width=1, forms=self.as_wide(1), in_step=True)
+        return why_never, "never", has_parts and self.why_never(part) is None
+
+    def as_wide(self, width: int) -> tuple[JobForm, ...]:
+        """Return the form in which a part of a job on several sites runs that is so wide, where jobs have forms."""
+        return (JobForm(width=width),) if self.has_forms else ()
+
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, if estimates held and nothing else came; None: never.
 
@@ -480,10 +495,6 @@ class SiteCore:
             return None
         start_ms = discipline.earliest_start_ms(now_ms, job.width, job.estimate_ms)
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
-
-    def would_evict(self, now_ms: int, run: ExpectedRun) -> bool:
-        """Return whether a job that would run so would have nodes now from which others are evicted."""
-        return self.evicts_jobs and run.start_ms <= now_ms and run.nodes > self.free
 
     def nodes_ready(self, now_ms: int) -> list[tuple[int, int]]:
         """Return from when on how many nodes have nothing to run, by the instant; of what waits nothing counts."""

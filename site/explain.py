@@ -253,6 +253,21 @@ def with_evictions(reason: str, evicted: str) -> str:
     return f"{reason}; {evicted}" if evicted else reason
 
 
+def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str = "") -> str:
+    """Return how often a job was evicted, and when, where (if that is not here) and why that was last.
+
+    Examples
+    --------
+    >>> evicted_text(1, 50_000, 60_000, "job 7 takes its nodes")
+    'it was evicted 10s ago: job 7 takes its nodes'
+    >>> evicted_text(2, 50_000, 60_000, "job 7 takes its nodes", "north")
+    'it was evicted 2 times, last 10s ago, at north: job 7 takes its nodes'
+    """
+    often = "" if times == 1 else f" {times} times, last"
+    where = f"{',' * (times > 1)} at {site}" if site else ""
+    return f"it was evicted{often} {when_text(last_ms, now_ms)}{where}: {reason}"
+
+
 def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
     """Return a forecast with what a site says of the job, that waits there or would.
 

@@ -210,7 +210,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def needs_telling(self) -> bool:
-        """Whether a quote may depend on more of it than its width and its limit (docs/control.md, "Quotes")."""
+        """Whether a site is told more of it for a quote than its width and its limit (docs/control.md, "Quotes").
+
+        Of priority 0 it is not: where that is above the lowest level, it is quoted as of the lowest all the same.
+        """
         has_class = self.job_class is not None or bool(self.class_name)
         return bool(self.forms or self.evictions) or has_class or self.priority != 0
 
@@ -224,6 +227,9 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 MAX_ID = 2**63 - 1
+
+ASKED_ID = MAX_ID
+"""The id of a job that is thought of to answer a question: of those of an instant it is the last."""
 
 SUM_TOLERANCE = 1e-6
 """How far the fractions of CPU, network and disk of a job may be from summing to 1 (docs/sharing.md)."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gridweave.site.explain import Forecast, Forecaster, with_evictions
+from gridweave.site.explain import Forecast, Forecaster, evicted_text, with_evictions
 from gridweave.site.job import Job
-from gridweave.site.times import when_text
 
 
 class PastEvictions(msgspec.Struct, frozen=True, gc=False):
@@ -31,9 +30,7 @@ class PastEvictions(msgspec.Struct, frozen=True, gc=False):
         >>> PastEvictions(2, 5, 50_000, 0, "job 7 of level 'high' takes nodes of level 'low'").text(60_000, ["north"])
         "it was evicted 2 times, last 10s ago, at north: job 7 of level 'high' takes nodes of level 'low'"
         """
-        times = "" if self.times == 1 else f" {self.times} times, last"
-        comma = "" if self.times == 1 else ","
-        return f"it was evicted{times} {when_text(self.last_ms, now_ms)}{comma} at {names[self.site]}: {self.reason}"
+        return evicted_text(self.times, self.last_ms, now_ms, self.reason, names[self.site])
 
 
 def once_more_evicted(job: Job) -> Job:

@@ -228,6 +228,7 @@ class ExpectedRun(NamedTuple):
     nodes: int
     length_ms: int
     ahead: int | None = None  # how many jobs would stand before it in the queue; None: all that wait
+    evicts: bool = False  # whether it would start now on nodes of jobs that are evicted, or paused, for it
 
 
 @runtime_checkable

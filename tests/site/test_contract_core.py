@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.contract import OWN, ContractCore
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.job import Job
+from gridweave.site.job import Job, JobForm
 from gridweave.site.messages import (
     Answer,
     CancelJob,
@@ -411,6 +411,50 @@ def test_a_quote_says_what_could_be_had() -> None:
         Quoted(4, 1, None, "the owner lets the grid have 4 nodes, and its jobs have or wait for 0"),
     ]
     assert answers(core, 11, ReserveNodes(5, 1, 1, 80)) == [Started(5, 1, 11)]
+
+
+ON_GPU = (JobForm(on=("gpu",), width=2),)
+NO_CLUSTER = HeterogeneousPolicy(nodes=4, classes=(MachineClass(name="plain", count=4),))
+FOR_SOME = LevelsPolicy(levels=(Level(name="staff", priority=0, users=(7, "ann")), Level(name="all", priority=-1)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "cause", "takes_parts"),
+    [
+        (NO_CLUSTER, RequestQuote(1, 2, 50), "never", True),
+        (NO_CLUSTER, RequestQuote(1, 2, 50, job=Job(job_id=1, width=2, estimate_ms=50, job_class=3)), "never", True),
+        (NO_CLUSTER, RequestQuote(1, 2, 50, job=Job(job_id=1, width=2, estimate_ms=50, forms=ON_GPU)), "never", False),
+        (NO_CLUSTER, RequestQuote(1, 1, 50), "", True),
+        (NO_CLUSTER, RequestQuote(1, 5, 50), "", True),
+        (FOR_SOME, RequestQuote(1, 2, 50, job=Job(job_id=1, width=2, estimate_ms=50, user=8)), "never", False),
+        (FOR_SOME, RequestQuote(1, 2, 50, job=Job(job_id=1, width=2, estimate_ms=50, user=7)), "", True),
+        (FOR_SOME, RequestQuote(1, 2, 50), "", True),
+        (FOR_SOME, RequestQuote(1, 5, 50), "", True),
+        (SitePolicy(), RequestQuote(1, 5, 50), "", True),
+    ],
+)
+def test_a_quote_says_whether_the_site_can_never_run_the_job(
+    policy: Policy, asked: RequestQuote, cause: str, takes_parts: bool
+) -> None:
+    """As a whole, for another reason than that it is wider than the site; and whether it could run a part of it."""
+    core = ContractCore(4, policy)
+    (quoted,) = (each for each in answers(core, 0, asked) if isinstance(each, Quoted))
+    assert (quoted.cause, quoted.takes_parts) == (cause, takes_parts)
+    assert (quoted.start_ms is None) == bool(quoted.reason) == (cause == "never" or asked.width > 4)
+
+
+def test_a_part_that_a_site_can_never_run_does_not_bar_the_whole() -> None:
+    """A part works at speed 1, which slow machines do not; a whole job starts there, or is refused for good."""
+    slow, whole = MachineClass(name="slow", count=4, speed=0.5), Cluster(name="whole", nodes="0-3")
+    core = ContractCore(4, HeterogeneousPolicy(nodes=4, classes=(slow,), clusters=(whole,)))
+    (refused,) = (
+        each for each in answers(core, 0, ReserveNodes(1, 1, 2, 50, start_ms=500)) if isinstance(each, Refused)
+    )
+    assert refused.cause == ""
+    assert Started(2, 1, 0) in answers(core, 0, ReserveNodes(2, 1, 3, 50))
+    core = ContractCore(4, NO_CLUSTER)
+    (refused,) = (each for each in answers(core, 0, ReserveNodes(1, 1, 2, 50)) if isinstance(each, Refused))
+    assert refused.cause == "never"
 
 
 def test_a_quote_is_of_the_state_after_the_instant() -> None:

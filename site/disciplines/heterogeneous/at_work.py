@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.site.disciplines.heterogeneous.running import JobOnMachines
+from gridweave.site.disciplines.heterogeneous.running import JobOnMachines, WaitingJob
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.kernels.state import NEVER_MS
 
@@ -98,7 +98,7 @@ class AtWork:
 
     def held(self, level: int, protected: Collection[int] = ()) -> npt.NDArray[np.bool_]:
         """Return of each machine whether a job works on it that a level may evict; some are not evicted."""
-        is_held: npt.NDArray[np.bool_] = self._may_evict[level, self._level] & ~self.is_free
+        is_held: npt.NDArray[np.bool_] = self._may_evict[level, self._level]
         if protected:
             is_held &= ~np.isin(self._job, list(protected))
         return is_held
@@ -115,13 +115,14 @@ class AtWork:
         """
         return np.where(is_held | self.is_free, from_ms, np.maximum(from_ms, self._expected_ms))
 
-    def check_invariants(self, runs: Mapping[int, JobOnMachines]) -> None:
+    def check_invariants(self, runs: Mapping[int, JobOnMachines], level_of: Callable[[WaitingJob], int]) -> None:
         """Raise AssertionError if this is not how the running jobs of the site are."""
-        expected = np.full((3, len(self._job)), [[_NOBODY], [NEVER_MS], [NEVER_MS]])
+        expected = np.full((4, len(self._job)), [[_NOBODY], [self._free], [NEVER_MS], [NEVER_MS]])
         for job_id, run in runs.items():
             if run.paused_ms is None:
-                expected[:, list(run.machines)] = [[job_id], [run.expected_ms], [run.limit_ms]]
-        known = np.stack((self._job, self._expected_ms, self._limit_ms))
-        assert (known == expected).all(), "machines work on other jobs than run, or until other instants"
+                level = self._row_of(run, level_of(run.was))
+                expected[:, list(run.machines)] = [[job_id], [level], [run.expected_ms], [run.limit_ms]]
+        known = np.stack((self._job, self._level, self._expected_ms, self._limit_ms))
+        assert (known == expected).all(), "machines work on other jobs or levels than run, or until other instants"
         standing = {job_id for job_id, run in runs.items() if run.paused_ms is not None}
         assert self.standing == standing, "others are known to stand still than do"

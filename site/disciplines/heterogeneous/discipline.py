@@ -41,8 +41,8 @@ from gridweave.site.disciplines.heterogeneous.running import (
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction, ExpectedRun
-from gridweave.site.explain import SiteReason, ahead_text
-from gridweave.site.job import Job, JobForm, NodeIntervals, Running
+from gridweave.site.explain import SiteReason, ahead_text, evicted_text, with_evictions
+from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.state import CoreState
@@ -51,8 +51,6 @@ from gridweave.site.times import when_text
 IntArray = npt.NDArray[np.int64]
 
 _NEVER = int(NEVER_MS)
-_ASKED = -1
-"""The id of a job that is thought of to answer a question."""
 
 
 class LevelJobs(NamedTuple):
@@ -153,7 +151,7 @@ class Heterogeneous:
         """Learn from a job that has ended well, if it has done all of its work here, and not just up to its limit."""
         run = self._runs[job_id]
         worked_ms = run.worked_ms(now_ms)
-        is_whole = now_ms < run.limit_ms and run.paused_ms is None and not run.was.done_ms
+        is_whole = now_ms < run.limit_ms and run.paused_ms is None and not (run.was.done_ms or run.was.job.in_step)
         if is_whole and worked_ms:
             self.experience.learn(run.was.job, run.resource, run.rate, worked_ms)
 
@@ -211,10 +209,9 @@ class Heterogeneous:
     def _may_start(self, now_ms: int, level: int, claimed: IntArray) -> bool:
         """Whether any level from one down has jobs that wait, and finds a machine ready, or may make one so."""
         levels = [at for at in range(level, len(self._queues)) if self._queues[at]]
+        ready = (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms for at in levels)
         # What jobs that stand still are expected to do goes by what is mapped, so nothing is put off then.
-        return bool(self._at_work.standing) or any(
-            (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms).any() for at in levels
-        )
+        return bool(self._at_work.standing) or any((is_ready & self._site.is_in_service).any() for is_ready in ready)
 
     def _note_plans(self) -> None:
         """Note what the last pass plans for each job that waits."""
@@ -354,6 +351,8 @@ class Heterogeneous:
         reason = self._count_eviction(now_ms, run.was, by)
         self._wait(run.was)
         self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
+        # Another may have paused it in this very pass.
+        self._rates = [told for told in self._rates if told[0] != job_id]
 
     def _count_eviction(self, now_ms: int, one: WaitingJob, by: WaitingJob) -> str:
         """Take note that a job was evicted, or paused, and return for which job and why."""
@@ -461,7 +460,7 @@ class Heterogeneous:
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job on the lowest level, of somebody who may use it, would start if submitted now."""
-        asked = Job(job_id=_ASKED, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
+        asked = Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
         expected = self._run_behind_all(now_ms, asked)
         return None if expected is None else expected.start_ms
 
@@ -472,13 +471,14 @@ class Heterogeneous:
     def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return the same, whoever's job it is; None if it can run nowhere."""
         twin = self.aside()
-        twin.submit(now_ms, msgspec.structs.replace(job, job_id=_ASKED))
+        twin.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
         twin.run_pass(now_ms)
-        run = twin._runs.get(_ASKED)
+        run = twin._runs.get(ASKED_ID)
         if run is not None:
-            return ExpectedRun(now_ms, len(run.machines), run.expected_ms - now_ms)
+            evicts = twin._totals["evictions"] > self._totals["evictions"]
+            return ExpectedRun(now_ms, len(run.machines), run.expected_ms - now_ms, evicts=evicts)
         twin._note_plans()
-        one = twin._waiting[_ASKED]
+        one = twin._waiting[ASKED_ID]
         if one.planned_ms is None or one.planned_ms == _NEVER:
             return None
         return ExpectedRun(one.planned_ms, one.planned_on, one.planned_length_ms)
@@ -503,8 +503,7 @@ class Heterogeneous:
         if ahead:
             reason += f"; {ahead_text(ahead)} of level {name!r} or above"
         if one.evicted_ms is not None:
-            times = "" if one.evictions == 1 else f" {one.evictions} times, last"
-            reason += f"; it was evicted{times} {when_text(one.evicted_ms, now_ms)}: {one.why_evicted}"
+            reason = with_evictions(reason, evicted_text(one.evictions, one.evicted_ms, now_ms, one.why_evicted))
         return SiteReason(start_ms=one.planned_ms, ahead=ahead, reason=reason)
 
     def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
@@ -580,4 +579,4 @@ class Heterogeneous:
             assert all(self._level_of(one) == level for one in queue.jobs), "a job waits on a level that is not its own"
         queued = {one.job.job_id for queue in self._queues for one in queue.jobs}
         assert queued == self._waiting.keys(), "the queues of the levels have other jobs than wait"
-        self._at_work.check_invariants(self._runs)
+        self._at_work.check_invariants(self._runs, self._level_of)

@@ -110,11 +110,12 @@ class ExperienceDatabase:
     --------
     >>> known = ExperienceDatabase()
     >>> job = Job(job_id=1, width=1, estimate_ms=1000, job_class=3, user=8)
-    >>> known.predict(job, "fast", 2 * RATE_ONE).source
-    'estimate'
+    >>> places = [("slow", RATE_ONE), ("fast", 2 * RATE_ONE)]
+    >>> [(found.mean_ms, found.source) for found in known.predictions(job, places)]
+    [(1000.0, 'estimate'), (500.0, 'estimate')]
     >>> known.learn(job, "slow", RATE_ONE, 400)
-    >>> known.predict(job, "slow", RATE_ONE), known.predict(job, "fast", 2 * RATE_ONE).mean_ms
-    (Prediction(mean_ms=400.0, deviation_ms=0.0, runs=1, source='resource'), 200.0)
+    >>> [(found.mean_ms, found.source) for found in known.predictions(job, places)]
+    [(400.0, 'resource'), (200.0, 'class')]
     """
 
     def __init__(self) -> None:
@@ -143,12 +144,11 @@ class ExperienceDatabase:
         if user is not None:
             self._add(RunTimes(user=user), work_ms)
 
-    def predict(self, job: Job, resource: str, rate: int) -> Prediction:
-        """Return how long a job is expected to run on a resource; never longer than its estimate lets it."""
-        return next(self.predictions(job, [(resource, rate)]))
-
     def predictions(self, job: Job, places: Iterable[tuple[str, int]]) -> Iterator[Prediction]:
-        """Yield the same for each of some resources and the rates of the job there."""
+        """Yield how long a job is expected to run on each of some resources, where it has these rates.
+
+        That is never longer than its estimate lets it.
+        """
         job_class, user = name_text(_class_of(job)), name_text(_user_of(job))
         of_class, of_user = self._times.get((job_class, None, "")), self._times.get((None, user, ""))
         of_work, whose = (of_class, "class") if of_class is not None else (of_user, "user")
@@ -188,12 +188,6 @@ class ExperienceDatabase:
         """Take in what another knew."""
         self._edits += 1
         self._times = {(name_text(one.job_class), name_text(one.user), one.resource): one for one in rows}
-
-    def copy(self) -> ExperienceDatabase:
-        """Return one that knows the same; neither learns from the other."""
-        twin = ExperienceDatabase()
-        twin.restore(msgspec.structs.replace(one) for one in self._times.values())
-        return twin
 
     def _add(self, empty: RunTimes, time_ms: float) -> None:
         key = (name_text(empty.job_class), name_text(empty.user), empty.resource)

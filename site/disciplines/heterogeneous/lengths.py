@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
 
@@ -75,9 +74,10 @@ class Lengths:
             if len(self._kinds) >= MOST_KINDS:
                 self._kinds.clear()
             kind = self._kinds[key] = JobKind(one, self._site.speeds_of(job))
-            for team in kind.speeds.teams.keys() - self._teams:
-                bisect.insort(self._teams, team)
-                self._names = [self._site.name_of(each) for each in self._teams]
+            new = kind.speeds.teams.keys() - self._teams
+            if new:
+                self._teams = sorted({*self._teams, *new})
+                self._names = [self._site.name_of(team) for team in self._teams]
         return kind
 
     def table_of(self, kinds: Sequence[JobKind]) -> tuple[IntArray, IntArray, tuple[Team, ...]]:

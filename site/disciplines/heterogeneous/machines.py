@@ -17,6 +17,9 @@ from gridweave.site.kernels.work import RATE_ONE
 MOST_KINDS = 10_000
 """Of so many kinds of jobs a site keeps at most how fast they run where."""
 
+_MOST_ARRAYS = 100
+"""For so many choices of teams a site keeps its machines at most as the kernels read them."""
+
 
 class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Machines that are alike; those of all classes are numbered on, in the order of the classes.
@@ -125,7 +128,8 @@ class Inventory:
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
         self.room_mb = {node: self.classes[kind].memory_mb for node, kind in enumerate(self.class_of.tolist())}
         """What each machine has; None where that is not said."""
-        self._in_service = {int(kind) for node, kind in enumerate(self.class_of) if node not in self.out}
+        self.is_in_service = ~np.isin(np.arange(len(self.class_of)), sorted(self.out))
+        self._classes_in_service: list[int] = np.unique(self.class_of[self.is_in_service]).tolist()
         self._with_own = {_text(form.job_class) for form in forms if form.job_class is not None}
         self._speeds: dict[_FormsKey, Speeds] = {}
         self._form_at: dict[tuple[_FormsKey, int, Team | None], tuple[int, Form | JobForm]] = {}
@@ -139,6 +143,8 @@ class Inventory:
     def arrays(self, teams: tuple[Team, ...]) -> MachineArrays:
         """Return the machines as the kernels read them; one class more than there are has those out of service."""
         if teams not in self._arrays:
+            if len(self._arrays) >= _MOST_ARRAYS:
+                self._arrays.clear()
             classes = self.class_of.copy()
             classes[sorted(self.out)] = len(self.classes)
             arrays = machine_arrays(classes.tolist(), self._members, teams)
@@ -205,7 +211,7 @@ class Inventory:
         for form in forms:
             fits = [self._fits(form, one) for one in self.classes]
             if form.width == 1:
-                for number in self._in_service:
+                for number in self._classes_in_service:
                     if fits[number]:
                         alone[number] = max(alone[number], _rate(form.speed * self.classes[number].speed))
                 continue

@@ -57,6 +57,8 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
     resource : str
         As the experience calls it.
     is_team : bool
+    form : int
+        The number of its form, of those that it has of its own or else of its class, from 0.
     """
 
     was: WaitingJob
@@ -146,8 +148,6 @@ def those_that_may_stay(
     ----------
     holders : sequence of JobOnMachines
         All jobs on those machines; the first that fits stays.
-    form : int
-        The number of its form, of those that it has of its own or else of its class, from 0.
     memory_mb : int
         What the job that comes has of each machine.
     room_mb : mapping from int to int, optional

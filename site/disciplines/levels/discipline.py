@@ -15,12 +15,9 @@ from gridweave.site.disciplines.protocol import Eviction, ExpectedRun
 from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
 from gridweave.site.disciplines.slots import copied, copy_into
 from gridweave.site.explain import SiteReason
-from gridweave.site.job import MAX_ID, Job
+from gridweave.site.job import ASKED_ID, Job
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
-
-_ASKED = MAX_ID
-"""The id of a job that is thought of to answer a question: of those of an instant it is the last."""
 
 
 class LevelsState(ArrayDisciplineState, frozen=True, kw_only=True, tag="Levels 1"):
@@ -130,11 +127,11 @@ class Levels(ArrayDiscipline):
         if self.why_never(job) is not None or job.width > self._in_service:
             return None
         twin = self._twin()
-        twin.submit(now_ms, msgspec.structs.replace(job, job_id=_ASKED))
-        ahead = twin._place(_ASKED)
-        if any(started.job_id == _ASKED for started in twin.run_pass(now_ms)):
-            return ExpectedRun(now_ms, job.width, job.estimate_ms, ahead)
-        start_ms = twin._planned_ms(now_ms, _ASKED)
+        twin.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
+        ahead = twin._place(ASKED_ID)
+        if any(started.job_id == ASKED_ID for started in twin.run_pass(now_ms)):
+            return ExpectedRun(now_ms, job.width, job.estimate_ms, ahead, evicts=bool(twin._evicted))
+        start_ms = twin._planned_ms(now_ms, ASKED_ID)
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms, ahead)
 
     def _twin(self) -> Self:

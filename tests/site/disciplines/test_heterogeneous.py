@@ -18,6 +18,7 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.contract import ContractCore
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import entry_named, read_policy
+from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous, IntArray, LevelJobs
 from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
 from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
@@ -28,8 +29,10 @@ from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     ChangeRate,
+    CommitNodes,
     EvictJob,
     ExperienceEdited,
+    FragmentsMet,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -209,8 +212,10 @@ def test_nobody_waits_while_a_machine_is_idle(evicted: str) -> None:
             commands = core.handle(number * S_MS, *map(JobFinished, done), *map(JobSubmitted, kinds))
             core.check_invariants()
             assert core.free == 0 or not list(core.waiting())
-            evictions += sum(isinstance(each, EvictJob) for each in commands)
-    assert evictions > 20 or evicted == "pause"
+            evictions += sum(
+                isinstance(each, EvictJob) or (isinstance(each, ChangeRate) and each.rate == 0) for each in commands
+            )
+    assert evictions > 20
 
 
 @pytest.mark.parametrize(("speed", "evicted_ms", "left_ms"), [(1.0, 20, 80), (1.25, 10, 71)])
@@ -328,6 +333,34 @@ def test_questions_leave_no_trace() -> None:
     assert dump_state(core) == before
 
 
+@pytest.mark.parametrize("algorithm", ["olb", "pjs"])
+def test_a_job_that_is_asked_for_stands_behind_those_of_the_same_instant(algorithm: str) -> None:
+    """It is quoted the start that it then gets."""
+    core = SiteCore(1, changed(ONE_MACHINE, algorithm=algorithm))
+    core.handle(0, JobSubmitted(job(1, 100)), JobSubmitted(job(2, 50)))
+    asked = job(3, 50)
+    run, start_ms = core.expected_run(0, asked), core.earliest_start_ms(0, 1, 50 * S_MS)
+    assert run is not None
+    core.handle(0, JobSubmitted(asked))
+    assert run.start_ms == start_ms == core.explain(0, 3).start_ms
+    assert start_ms == (150 if algorithm == "olb" else 50) * S_MS
+
+
+@pytest.mark.parametrize("evicted", ["restart", "pause"])
+@pytest.mark.parametrize(("fast", "out", "low", "evicts"), [(2, "", 2, True), (2, "", 1, False), (1, "1", 1, True)])
+def test_a_quote_says_whether_others_are_evicted(evicted: str, fast: int, out: str, low: int, evicts: bool) -> None:
+    """Whatever else is free: machines on which the job does not run, or that are out of service."""
+    classes = (MachineClass(name="fast", count=fast), MachineClass(name="slow", count=2))
+    forms = (Form(job_class=1, on=("fast",)),)
+    options = {"classes": classes, "forms": forms, "evicted": evicted, "out_of_service": out}
+    core = SiteCore(fast + 2, changed(ONE_MACHINE, nodes=fast + 2, **options))
+    core.handle(0, *(JobSubmitted(job(number, 100, job_class=1)) for number in range(low)))
+    said, run = core.quote(10, job(9, 50, 2, job_class=1))
+    assert run is not None
+    assert (run.start_ms, run.evicts) == (10, evicts)
+    assert ("on nodes of jobs that it may evict" in said.reason) == evicts
+
+
 def test_a_site_whose_lowest_level_is_for_some_says_what_is_free() -> None:
     """Who asks when nodes are free is nobody in particular: it is told what those get who may use the level."""
     low = msgspec.structs.replace(LEVELS[2], users=(7,))
@@ -341,16 +374,19 @@ def test_experience_is_mean_and_variance_of_the_runs() -> None:
     known, times = ExperienceDatabase(), np.random.default_rng(2).integers(100, 900, 50)
     for number, time_ms in enumerate(times.tolist()):
         known.learn(job(number, 1, job_class=5, user=1), "fast", 2 * RATE_ONE, time_ms)
-    found = known.predict(job(0, 10, job_class=5, user=2), "fast", 2 * RATE_ONE)
+    places = [("fast", 2 * RATE_ONE), ("slow", RATE_ONE // 2), ("slow", 100 * RATE_ONE)]
+    found, by_class, shortest = known.predictions(job(0, 10, job_class=5, user=2), places)
     assert (found.runs, found.source) == (50, "resource")
     assert found.mean_ms == pytest.approx(times.mean())
     assert found.deviation_ms == pytest.approx(times.std(ddof=1))
-    by_class = known.predict(job(0, 10, job_class=5), "slow", RATE_ONE // 2)
     assert (by_class.source, by_class.mean_ms) == ("class", pytest.approx(4 * times.mean()))
-    by_user = known.predict(job(0, 10, job_class=6, user=1), "slow", RATE_ONE)
+    assert shortest.mean_ms == pytest.approx(times.mean() / 50)
+    (by_user,) = known.predictions(job(0, 10, job_class=6, user=1), [("slow", RATE_ONE)])
     assert (by_user.source, by_user.mean_ms) == ("user", pytest.approx(2 * times.mean()))
-    assert known.predict(job(0, 10, job_class=6, user=9), "slow", RATE_ONE // 2) == (20_000, 0.0, 0, "estimate")
-    assert known.predict(job(0, 1, job_class=5), "slow", 100 * RATE_ONE).mean_ms == 10  # no longer than it may run
+    unknown, short = job(0, 10, job_class=6, user=9), job(0, 1, job_class=5)
+    assert list(known.predictions(unknown, places[1:2])) == [(20_000, 0.0, 0, "estimate")]
+    (limited,) = known.predictions(short, [("slow", 100 * RATE_ONE)])
+    assert limited.mean_ms == 10  # no longer than it may run
 
 
 def test_a_site_learns_from_every_run() -> None:
@@ -385,6 +421,20 @@ def test_a_site_that_was_lost_or_kept_nodes_for_a_lease_has_learned_nothing() ->
     core.handle(20_001)
     assert core.part_state(2) is None
     core.handle(30_000, SiteRestarted())
+    assert core.site.learns is not None
+    assert core.site.learns.known_times() == ()
+
+
+def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
+    """It works at the rate of all its parts, and its nodes were reserved before it began."""
+    core = ContractCore(1, changed(ONE_MACHINE, classes=(MachineClass(name="only", count=1, speed=2.0),)))
+    asked = job(1, 60, job_class=1)
+    core.handle(0, ReserveNodes(1, 1, 1, start_ms=20_000, length_ms=60_000, job=asked))
+    core.handle(1, CommitNodes(1, 1))
+    core.handle(20_000)
+    core.handle(20_001, FragmentsMet(1, 1))
+    core.handle(30_000, JobFinished(1))
+    assert core.part_state(1) is None
     assert core.site.learns is not None
     assert core.site.learns.known_times() == ()
 
@@ -487,10 +537,21 @@ def test_a_careful_site_takes_the_machine_on_which_run_times_differ_less(deviati
         changed(policy, deviations=-1.0)
 
 
-def test_what_is_planned_is_of_the_last_pass_whenever_it_is_asked() -> None:
+@pytest.mark.parametrize("out_of_service", ["", "5"])
+def test_what_is_planned_is_of_the_last_pass_whenever_it_is_asked(
+    out_of_service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The starts that are told at the instant of a pass are told later too, on levels that it has put off as well."""
-    cores = [SiteCore(6, FAST_AND_SLOW) for _ in range(2)]
-    rng, asked = np.random.default_rng(5), 0
+    levels: list[int] = []
+    run_level = Heterogeneous._run_level
+
+    def watched(site: Heterogeneous, now_ms: int, queue: LevelJobs, claimed: IntArray) -> list[Job]:
+        levels.append(queue.level)
+        return run_level(site, now_ms, queue, claimed)
+
+    monkeypatch.setattr(Heterogeneous, "_run_level", watched)
+    cores = [SiteCore(6, changed(FAST_AND_SLOW, out_of_service=out_of_service)) for _ in range(2)]
+    rng, asked, put_off = np.random.default_rng(5), 0, 0
     for number in range(60):
         now_ms = number * 3 * S_MS
         done = sorted(running.job.job_id for running in cores[0].running())[: int(rng.integers(0, 2))]
@@ -499,14 +560,17 @@ def test_what_is_planned_is_of_the_last_pass_whenever_it_is_asked() -> None:
         at_once, later = (core.handle(now_ms, comes, *map(JobFinished, done)) for core in cores)
         assert at_once == later
         waiting = [one.job_id for one, _ in cores[0].waiting()]
+        levels.clear()
         starts = [cores[0].explain(now_ms, job_id).start_ms for job_id in waiting]
         if number % 3 == 0:
             assert starts == [cores[1].explain(now_ms + 2 * S_MS, job_id).start_ms for job_id in waiting]
             assert dump_state(cores[0]) == dump_state(cores[1])
             asked += len(waiting)
+        put_off += bool(levels)
         for core in cores:
             core.check_invariants()
     assert asked > 100
+    assert put_off > 10
 
 
 def test_users_known_by_name_have_experience_of_their_own() -> None:

@@ -131,6 +131,43 @@ def test_a_part_of_a_job_on_several_sites_is_not_paused() -> None:
     assert [each.job_id for each in commands if isinstance(each, EvictJob)] == [1]
 
 
+@pytest.mark.parametrize("has_other", [True, False])
+def test_who_is_paused_and_then_evicted_in_the_same_pass_is_not_told_to_stand_still(has_other: bool) -> None:
+    """The first high job pauses the team, the second has no room beside it: it begins again, at once if it can."""
+    names = ("a", "b", "c")
+    policy = HeterogeneousPolicy(
+        nodes=3,
+        classes=tuple(MachineClass(name=name, count=1, memory_mb=100) for name in names),
+        clusters=(Cluster(name="ab", nodes="0-1"),),
+        forms=(
+            Form(job_class=1, width=2, speed=2.0, memory_mb=40),
+            *((Form(job_class=1, on=("c",), memory_mb=40),) if has_other else ()),
+            Form(job_class=2, on=("a",), memory_mb=40),
+            Form(job_class=3, on=("b",), memory_mb=80),
+        ),
+        levels=LEVELS,
+        evicted="pause",
+    )
+    length_s, kinds, priority = (100, 50, 50), (1, 2, 3), (0, 2, 2)
+    core = SiteCore(3, policy)
+    low, *high = (
+        Job(job_id=kind, width=1, estimate_ms=s * S_MS, priority=p, job_class=kind)
+        for s, kind, p in zip(length_s, kinds, priority, strict=True)
+    )
+    core.handle(0, JobSubmitted(low))
+    commands = core.handle(10, *map(JobSubmitted, high))
+    core.check_invariants()
+    assert [each.job_id for each in commands if isinstance(each, EvictJob)] == [1]
+    assert (started(commands), rates(commands)) == ([2, 3, 1] if has_other else [2, 3], {})
+    ms = [s * S_MS for s in length_s]
+    columns = {"priority": list(priority), "job_class": list(kinds)}
+    workload = Workload(
+        job_id=[1, 2, 3], submit_ms=[0, 10, 10], width=[1, 1, 1], estimate_ms=ms, run_ms=ms, columns=columns
+    )
+    # It works for 100 s there, or for 50 s on both others once they are free.
+    assert simulate(workload, 3, policy, check=True).end_ms.tolist() == [100_010, 50_010, 50_010]
+
+
 @pytest.mark.parametrize(("machines", "room"), [(1, None), (3, None), (3, 100)])
 def test_random_jobs_start_and_end_as_the_reference_says(machines: int, room: int | None) -> None:
     """Levels, machines and memory at random: starts, ends and evictions are those of a second writing."""

@@ -262,12 +262,12 @@ def test_a_quote_reckons_with_levels_and_evictions() -> None:
     for priority in (2, 1, 0):
         said, run = core.quote(100, Job(job_id=9, width=4, estimate_ms=50, priority=priority))
         assert run is not None
-        quotes[priority] = run.start_ms, said.start_ms, said.ahead
-    assert quotes == {2: (100, 100, 0), 1: (500, 500, 0), 0: (1000, 1000, 1)}
+        quotes[priority] = run.start_ms, said.start_ms, said.ahead, run.evicts
+    assert quotes == {2: (100, 100, 0, True), 1: (500, 500, 0, False), 0: (1000, 1000, 1, False)}
     said, _ = core.quote(100, Job(job_id=9, width=4, estimate_ms=50, priority=2))
     assert said.reason == "0 of 8 nodes are free, and it could start at once, on nodes of jobs that it may evict"
     said, _ = core.quote(100, Job(job_id=9, width=4, estimate_ms=50, priority=1))
-    assert said.reason == "it needs 4 nodes, 0 of 8 nodes are free, and 0 jobs wait before it"
+    assert said.reason == "it needs 4 nodes, 0 of 8 nodes are free, and no job waits before it"
     assert core.expected_run(100, Job(job_id=9, width=NODES + 1, estimate_ms=50)) is None
 
 
