@@ -367,7 +367,7 @@ def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: s
     try:
         return place.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: {place}: {getattr(error, 'strerror', None) or 'is no ASCII'}") from None
+        raise InputError(f"{where}: {place}: {getattr(error, 'strerror', None) or 'is not ASCII'}") from None
 
 
 def _line(text: str, key: str, prefix: str = "") -> int:

@@ -144,7 +144,7 @@ async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExp
     found = await _experience(call, tuple(body.times))
     if not found.learns:
         raise RefusalError(
-            "invalid-request", f"site {found.site} does not learn run times; only sites with differing machines do"
+            "invalid-request", f"site {found.site} does not learn run times; only sites whose machines differ do"
         )
     return found
 

@@ -252,7 +252,7 @@ def parameters(query: Any, kind: type[T]) -> T:
     for name in dict.fromkeys(query):
         values = query.getall(name)
         if not all(text.isascii() or _is_text(text) for text in (name, *values)):
-            raise refused_field(shortened(name), "is no UTF-8")
+            raise refused_field(shortened(name), "is not UTF-8")
         if name not in repeatable and len(values) > 1:
             raise refused_field(shortened(name), "is given more than once")
         found[name] = values if name in repeatable else values[0]

@@ -73,7 +73,7 @@ def _adopt(store: TokenStore, option: str, file: str, scopes: tuple[Scope, ...],
     try:
         text = Path(file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "is no ASCII"
+        problem = getattr(error, "strerror", None) or "is not ASCII"
         raise OptionError(f"gateway.{option}", f"{file}: {problem}; name a file with a token") from None
     try:
         store.adopt(text, "operator" if "operate" in scopes else "scraper", scopes, token_id=token_id)

@@ -346,7 +346,7 @@ class SimulationResult(MadeAnew):
             If no nodes were shared.
         """
         if not isinstance(self.own, SharesNodes):
-            raise InputError(f"{self.label}: no nodes were shared; so there are no metrics of sharing")
+            raise InputError(f"{self.label}: no nodes were shared, so there are no sharing metrics")
         ran, use = self.ran, self.own
         shared_starts = int((use.beside[ran] > 0).sum())
         run_ms = self.workload.run_ms[ran]

@@ -80,7 +80,7 @@ def test_a_site_is_shown_and_edited(shell: Shell, elsewhere: Elsewhere, tmp_path
     assert (status, out, err) == (
         2,
         "",
-        "gridweave: site south does not learn run times; only sites with differing machines do\n",
+        "gridweave: site south does not learn run times; only sites whose machines differ do\n",
     )
     assert "'nowhere'" in shell("experience", "--url", elsewhere.url, "--site", "nowhere")[2]
 

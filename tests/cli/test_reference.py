@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from client_helpers import Elsewhere
 from gridweave.cli.main import app
-from gridweave.cli.reference import renewed
+from gridweave.cli.reference import reference, renewed
 from gridweave.site.job import JobRecord
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,6 +23,14 @@ def test_the_reference_is_current() -> None:
     """docs/cli.md says what the help of the command says; `python -m gridweave.cli.reference docs/cli.md` renews it."""
     page = (DOCS / "cli.md").read_text(encoding="utf-8")
     assert renewed(page, app) == page
+
+
+def test_help_shows_what_stands_in_brackets() -> None:
+    """No help screen has empty brackets, whose words the terminal's markup took for a style."""
+    names = re.findall(r"^### gridweave (.+)$", reference(app), re.MULTILINE)
+    screens = {name: CliRunner().invoke(app, [*name.split(), "--help"]).output for name in names}
+    assert all("Usage:" in screen for screen in screens.values())
+    assert not [name for name, screen in screens.items() if "[]" in screen]
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

@@ -14,6 +14,13 @@ from gridweave.cli.main import app
 from gridweave.cli.simulate import simulate
 from gridweave.errors import GridweaveError
 
+SITE_OPTIONS = {
+    name: option.default
+    for name, option in inspect.signature(simulate).parameters.items()
+    if name not in {"ctx", "discipline", *inspect.signature(sharing.coschedule).parameters}
+}
+"""Options of simulate that mean nothing where jobs share nodes, with their defaults."""
+
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
@@ -41,6 +48,16 @@ def test_simulate_takes_all_options_of_its_older_name() -> None:
     """Every option of coschedule is one of simulate, with the same default, as the remark says."""
     older, today = inspect.signature(sharing.coschedule).parameters, inspect.signature(simulate).parameters
     assert {name: one.default for name, one in older.items()} == {name: today[name].default for name in older}
+
+
+@pytest.mark.parametrize("name", SITE_OPTIONS)
+def test_no_option_is_taken_and_then_ignored(name: str) -> None:
+    """Each option of simulate that lomarc makes no use of is refused by its name."""
+    default = SITE_OPTIONS[name]
+    typed = f"--{'no-' * (default is True)}{name.replace('_', '-')}"
+    value = () if isinstance(default, bool) else ("7",)
+    result = CliRunner().invoke(app, ["simulate", "jobs.swf", "--discipline", "lomarc", typed, *value])
+    assert str(result.exception) == f"{typed}: does not go with --discipline lomarc; leave it out"
 
 
 def test_variants_are_compared_in_one_table(jobs: Path) -> None:

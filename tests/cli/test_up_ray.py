@@ -141,8 +141,8 @@ def is_back(world: World, part: str, killed: int) -> bool:
 
 
 META = "service.hosted grid"
-PARTS = ("gateway", "service.hosted site:south", "raylet/raylet", "gcs/gcs_server", HEAD)
-"""Hosts, and what else they bring back, are killed in `test_ray_grid`."""
+OF_HOST = ("service.hosted agent:south/m0", "service.hosted site:south", META)
+PARTS = ("gateway", *OF_HOST, "ray::Host", "raylet/raylet", "gcs/gcs_server", HEAD)
 
 
 @pytest.mark.timeout(900)

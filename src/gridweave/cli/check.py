@@ -147,7 +147,7 @@ def view(
         str | None, typer.Option(metavar="FILE", help="Write the report to this file instead of opening a browser.")
     ] = None,
 ) -> None:
-    """Look at a run in a browser, or at several side by side: the schedule and the metrics.
+    """Show one run, or several side by side, in a browser: schedule and metrics.
 
     The report is one HTML file that works offline.
 

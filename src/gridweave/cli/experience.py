@@ -48,7 +48,7 @@ NodeMemory = Annotated[
 ]
 Site = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Show what this site has learned (sites with differing machines only)."),
+    typer.Option(metavar="NAME", help="Show what this site has learned (only for sites whose machines differ)."),
 ]
 Sets = Annotated[
     list[str] | None,
@@ -284,7 +284,7 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
 
     found = reach.ask(work)
     if not found.learns:
-        raise InputError(f"site {site} does not learn run times; only sites with differing machines do")
+        raise InputError(f"site {site} does not learn run times; only sites whose machines differ do")
     _show_times(reach, found.times, edit, edit.out)
 
 

@@ -35,7 +35,8 @@ Url = Annotated[
 ]
 Here = Annotated[str | None, typer.Option("--grid", metavar="NAME", help="Use the grid of this name on this machine.")]
 Profile = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Use the address and token of this profile of the configuration.")
+    str | None,
+    typer.Option(metavar="NAME", help="Use the address and token of this profile in the configuration file."),
 ]
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")]
 

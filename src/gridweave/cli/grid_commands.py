@@ -73,7 +73,7 @@ def queue(
     reach: Reach,
     limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the first N.")] = 20,
 ) -> None:
-    """Show the waiting jobs, in the order of the queue, with when each is expected to start, and why not sooner.
+    """Show the waiting jobs in queue order: when each is expected to start, and why not sooner.
 
     Example: gridweave queue --limit 100
     """
@@ -242,7 +242,7 @@ def _use(outlook: Outlook, site: str) -> str:
 
 @at_grid
 def drain(reach: Reach, site: SiteName) -> None:
-    """Drain a site: it takes no new jobs from the grid, and those that run there go on.
+    """Drain a site: it takes no new jobs from the grid, and jobs already running there finish.
 
     Example: gridweave drain north
     """

@@ -69,6 +69,9 @@ _Since = Annotated[
 _Until = Annotated[
     str | None, typer.Option(metavar="WHEN", help="Only jobs submitted before this; written like --since.")
 ]
+_EndedUntil = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="Only jobs that ended before this; written like --since.")
+]
 _Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are in ms since 1970.")]
 
 EXPLAINED = 50
@@ -101,7 +104,7 @@ def jobs(
 ) -> None:
     """List the jobs that have not ended, newest first, and when waiting ones are expected to start.
 
-    With --since or --until, list all jobs of that time, ended ones too.
+    With --since or --until, list all jobs from that period, including ended ones.
 
     Example: gridweave jobs --all --user anna --outcome failed
 
@@ -250,10 +253,10 @@ def usage(
     user: _OfUser = None,
     own: _Own = "",
     since: _Since = "30d",
-    until: _Until = None,
+    until: _EndedUntil = None,
     as_csv: _Csv = False,
 ) -> None:
-    """Show how much jobs that have ended used, by user, account, class, name, site, day or month.
+    """Show what ended jobs used, by user, account, class, name, site, day or month.
 
     A node-hour is one node for an hour. A job counts on the day of its end, and at each site by its nodes there.
 
@@ -496,8 +499,8 @@ def cancel(
 def requeue(reach: Reach, job: Jobs) -> None:
     """Requeue running jobs: let them save their work, stop them, and run them again, here or elsewhere.
 
-    A job is sent its checkpoint signal (`gridweave submit --checkpoint-signal`) and gets time to exit. Then it goes
-    back into the queue. Jobs with --no-requeue are left alone.
+    A job is sent its checkpoint signal (`gridweave submit --checkpoint-signal`) and gets time to exit. Then it waits
+    in the queue again. Jobs with --no-requeue are left alone.
 
     Example: gridweave requeue 17
     """

@@ -33,7 +33,7 @@ _Out = Annotated[
 
 @app.command()
 def show(file: File, out: _Out = None, as_json: Json = False) -> None:
-    """Show the links of a network and its sites, and draw it: as a map where nodes have positions.
+    """Show the links of a network and its sites, and draw it, as a map if its nodes have positions.
 
     Example: gridweave net show Geant2012.gml --out geant.png
     """

@@ -132,7 +132,7 @@ def run_scenario(
     address: _Address = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Live runs: play only the first N jobs.")] = None,
 ) -> None:
-    """Run a scenario and print what became of its sites and its jobs.
+    """Run a scenario and print the results for its sites and jobs.
 
     Example: gridweave run two-sites --set grid.mode=sharing --out result
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _File = Annotated[
-    str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the grid's side.")
+    str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the meta-scheduler.")
 ]
 _KeepJobs = Annotated[bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")]
 _Example = Annotated[
@@ -96,7 +96,7 @@ _Tokens = Annotated[
         help="Token database: a path or a URL (postgresql://USER@HOST/DATABASE). Without it: loopback only.",
     ),
 ]
-_PlainHttp = Annotated[bool, typer.Option("--plain-http", help="Take tokens without TLS from other machines, too.")]
+_PlainHttp = Annotated[bool, typer.Option("--plain-http", help="Accept tokens from other machines even without TLS.")]
 
 
 def gateway(

@@ -77,7 +77,7 @@ def coschedule(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Do as gridweave simulate --discipline lomarc, whose older name this is.
+    """Old name of `gridweave simulate --discipline lomarc`, with the same options.
 
     Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -32,6 +33,7 @@ from gridweave.cli.sharing import (
     Threads,
     Variants,
     compare_sharing,
+    coschedule,
     side_by_side,
 )
 from gridweave.errors import InputError, OptionError, check_known
@@ -75,7 +77,7 @@ Choice = Annotated[
     str,
     typer.Option(
         metavar="NAME,...",
-        help="Of the jobs that may overtake under easy or slack: first-fit or best-fit. Several are compared.",
+        help="Which job overtakes first under easy or slack: first-fit or best-fit. Several are compared.",
     ),
 ]
 Slack = Annotated[
@@ -133,8 +135,8 @@ RunTimes = Annotated[
     typer.Option(
         metavar="MODEL",
         help="Run times: keep (those of the trace), lognormal:X (drawn around those, with a standard deviation of X "
-        "times the mean), or experience:FILE.toml (drawn for each class of jobs as its [[experience]] says). Estimates "
-        "stay the same.",
+        "times the mean), or experience:FILE.toml (drawn for each job class from its table [\\[experience]]). "
+        "Estimates stay the same.",
     ),
 ]
 Priorities = Annotated[
@@ -155,7 +157,7 @@ Cancelled = Annotated[
         "time leaves the queue.",
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed for the draws of omega, phi and a mix of resources.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed for all random draws.")]
 ShowMatrix = Annotated[
     str | None,
     typer.Option(
@@ -288,14 +290,13 @@ class _Asked:
 
 
 def _simulate_sharing(asked: _Asked) -> None:
-    given: dict[str, object] = {"order": asked.order != "fcfs", "choice": asked.choice != "first-fit"}
-    given |= {"limit": asked.limit, "reservation": asked.reservation, "estimates": asked.estimates != "keep"}
-    given |= {"run_times": asked.run_times != "keep", "priorities": asked.priorities != "keep"}
-    given |= {"node_events": asked.node_events, "cancelled": asked.cancelled, "save": asked.save}
-    given |= {"resume": asked.resume, "shrink": asked.shrink != 1.0}
-    for name, is_given in given.items():
-        if is_given:
-            raise OptionError(f"--{name.replace('_', '-')}", f"does not go with --discipline {SHARING}; leave it out")
+    # Its older name has the options that go with it, and no others.
+    taken = {"discipline", *inspect.signature(coschedule).parameters}
+    for name, option in inspect.signature(simulate).parameters.items():
+        if name in taken or name == "ctx" or getattr(asked, name) in (option.default, (), []):
+            continue
+        typed = ("no-" if option.default is True else "") + name.replace("_", "-")
+        raise OptionError(f"--{typed}", f"does not go with --discipline {SHARING}; leave it out")
     where = (asked.trace, asked.nodes, asked.sharing, asked.backfill, asked.seed, asked.out)
     compare_sharing(*where, as_json=asked.as_json)
 

@@ -111,7 +111,7 @@ _Array = Annotated[
 ]
 _Pack = Annotated[
     bool,
-    typer.Option("--pack", help="Run many elements of the array in one job, one after the other: for short tasks."),
+    typer.Option("--pack", help="Run many array elements in one job, one after another; meant for short tasks."),
 ]
 _PackSize = Annotated[
     int | None,
@@ -126,7 +126,7 @@ _Ranks = Annotated[
     str | None,
     typer.Option(
         metavar="WHERE",
-        help="each-node or first-node: one process per node, or only one. Scripts: first-node.",
+        help="each-node (one process per node) or first-node (only one, as scripts do).",
     ),
 ]
 _Requeue = Annotated[
@@ -235,7 +235,7 @@ def submit(
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,
 ) -> None:
-    """Submit a job: a command on the machines, or a script from this computer; or several scripts, a job for each.
+    """Submit a job: a command on the machines, a script from this computer, or several scripts (one job each).
 
     Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid
     that `gridweave up` has started, the job works in your current folder.

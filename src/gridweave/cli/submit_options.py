@@ -462,7 +462,7 @@ def _directory(options: SubmitOptions) -> str | None:
     if folder is not None:
         return os.path.normpath(os.path.join(folder, chdir or ""))
     if chdir is not None and not chdir.startswith("/"):
-        raise OptionError("--chdir", f"{chdir!r} is not an absolute path; the machines do not know the folder here")
+        raise OptionError("--chdir", f"{chdir!r} is not an absolute path; the machines cannot see this folder")
     return chdir
 
 

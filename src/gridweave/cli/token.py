@@ -104,7 +104,7 @@ def short(
     scope: Annotated[str, typer.Option(metavar="LIST", help="What it is for: read, submit, cancel.")] = "read,submit",
     valid: Annotated[str, typer.Option(metavar="SPAN", help="How long it is valid, at most 24h.")] = "24h",
 ) -> None:
-    """Ask the gateway for a token of your own for a short time, e.g. for a job that submits jobs, and print it.
+    """Get a short-lived token of your own from the gateway, e.g. for a job that submits jobs, and print it.
 
     It has the limits of the token that you ask with, expires no later than it does, and is revoked with it.
 
@@ -144,7 +144,7 @@ def revoke(
     tokens: Place = None,
     here: Here = None,
 ) -> None:
-    """Revoke tokens, at once. Open streams that use them end.
+    """Revoke tokens immediately, and close open streams that use them.
 
     Example: gridweave token revoke 1f0c9a77d2e4
     """
@@ -164,7 +164,7 @@ def audit(
     tokens: Place = None,
     here: Here = None,
 ) -> None:
-    """Check that no line of an audit log was changed or removed, from its oldest file on.
+    """Check that no line of an audit log was changed or removed, starting with its oldest file.
 
     Example: gridweave token audit /var/lib/gridweave/audit.log
     """

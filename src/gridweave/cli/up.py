@@ -317,7 +317,7 @@ def _word(found: LocalStatus) -> str:
         return "has no gateway; its sites run on"
     if missing == ["keeper"]:
         return "runs, but nobody keeps it"
-    return "is not well: " + ", ".join(missing)
+    return "is not healthy: " + ", ".join(missing)
 
 
 def _print_status(found: LocalStatus) -> None:
@@ -327,7 +327,7 @@ def _print_status(found: LocalStatus) -> None:
         return "" if ms is None else datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
     rows = [
-        (part.name, "well" if part.well else "MISSING", str(part.pid or ""), since(part.since_ms), part.detail)
+        (part.name, "healthy" if part.well else "MISSING", str(part.pid or ""), since(part.since_ms), part.detail)
         for part in found.parts
     ]
     print_table(rows, headings=("", "", "process", "since", ""), title=f"The grid {found.name} {_word(found)}", left=5)
