@@ -19,6 +19,7 @@ from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import Allocation, AllocationEnd, AllocationRequest, BatchUser, BatchView
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import Accepted, JobRecord, JobRequest, Program
+from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.messages import Machine, RunStarted
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock
@@ -37,6 +38,8 @@ class FakeBatch:
         What its accounting keeps of those that it knows no more.
     asked, cancelled : list of str
         The names that it was asked for, and the numbers that were given back, also those that it would not have.
+    told : tuple of str, optional
+        How an allocation ended, by what its script has printed.
     fails : dict of str to GridweaveError
         What a method raises, by its name; a request is raised what stands under its account or its ``2 nodes``, too.
     """
@@ -49,6 +52,7 @@ class FakeBatch:
         self.fails: dict[str, GridweaveError] = {}
         self.past: list[Allocation] = []
         self.longest_ms: int | None = None
+        self.told: tuple[AllocationEnd, str] | None = None
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
         """Know nothing that is wrong."""
@@ -83,8 +87,8 @@ class FakeBatch:
         return [each for each in self.past if each.name in names]
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return nothing: its scripts print nothing."""
-        return None
+        """Return what a test says that it tells."""
+        return self.told
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Forget what is given back."""
@@ -112,9 +116,10 @@ class KeptSite:
         policy: BatchPolicy | None = None,
         users: dict[str, BatchUser] | None = None,
         batch: FakeBatch | None = None,
+        rules: MachineRules = ANY_JOBS,
     ) -> None:
         slurm = SlurmSettings(partition="main")
-        plan = BatchPlan(settings=slurm, folder=str(folder / "shared"))
+        plan = BatchPlan(settings=slurm, folder=str(folder / "shared"), rules=rules)
         self.batch = batch or FakeBatch()
         machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(25_000 + 4 * k, 25_004 + 4 * k)) for k in range(NODES))
         settings = SiteSettings(name="two", number=0, machines=machines, policy=policy or BatchPolicy())
@@ -140,9 +145,12 @@ class KeptSite:
         await self.keeper.has_looked()
         await self.keeper.follow()
 
-    async def submit(self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000) -> int:
+    async def submit(
+        self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000, options: tuple[str, ...] = ()
+    ) -> int:
         """Hand in a job, and return its number."""
-        request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=limit_ms, user=user)
+        program = Program(argv=("true",))
+        request = JobRequest(program=program, nodes=nodes, limit_ms=limit_ms, user=user, batch_options=options)
         (answer,) = await self.driver.submit([(f"{len(self.driver.site.book.records)} {user}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id
@@ -187,11 +195,14 @@ async def kept_site(
     policy: BatchPolicy | None = None,
     users: dict[str, BatchUser] | None = None,
     batch: FakeBatch | None = None,
+    rules: MachineRules = ANY_JOBS,
 ) -> AsyncIterator[KeptSite]:
     """Yield a site whose driver runs, on a batch system that knows it or on a new one."""
-    site = KeptSite(folder, policy, users, batch)
+    site = KeptSite(folder, policy, users, batch, rules)
     running = asyncio.ensure_future(site.driver.run())
-    yield site
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await site.driver.close()
+    try:
+        yield site
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await site.driver.close()

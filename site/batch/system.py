@@ -15,9 +15,9 @@ from gridweave.errors import OptionError, UnavailableError
 
 AllocationState = Literal["waiting", "running", "ended"]
 
-AllocationEnd = Literal["", "given back", "cancelled", "limit", "memory", "lost"]
+AllocationEnd = Literal["", "given back", "cancelled", "limit", "memory", "failed", "lost"]
 """How an allocation ended: its script did, well; somebody cancelled it in the batch system; its time was up; it used
-more memory than it was given; or by a fault, or for another's sake."""
+more memory than it was given; its script failed, for whatever reason; or by a fault, or for another's sake."""
 
 
 class NotTakenError(UnavailableError):
@@ -49,7 +49,9 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     script : str
         What runs on the first of them; the nodes are given back when it ends.
     folder : str
-        Where it works, and what it prints is kept; its account may write there.
+        Where it works; its account may write there.
+    output : str
+        The file in which what it prints is kept.
     comment : str
         For people who look at the queue of the batch system: whose job it is for.
     account : str
@@ -65,6 +67,7 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     length_ms: int
     script: str
     folder: str = "/"
+    output: str = "/dev/null"
     comment: str = ""
     account: str = ""
     runs_as: str = ""
@@ -167,7 +170,7 @@ class BatchSystem(Protocol):
         """
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how an allocation that was lost ended, by what its script has printed; None: that does not tell."""
+        """Return how an allocation whose script failed ended, by what that has printed; None: that does not tell."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Give allocations back, or take what waits out of the queue; those that have ended are passed over."""

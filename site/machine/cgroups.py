@@ -100,7 +100,7 @@ class ControlGroup:
         name = "memory.events" if self._is_2("memory") else "memory.oom_control"
         try:
             lines = (folder / name).read_text(encoding="ascii").splitlines()
-        except FileNotFoundError:
+        except OSError:
             return 0
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
@@ -258,11 +258,11 @@ def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
     `root` is the folder of a process below /proc.
     """
     own: dict[str, str] = {}
-    for line in Path(root, "cgroup").read_text(encoding="ascii").splitlines():
+    for line in map(os.fsdecode, Path(root, "cgroup").read_bytes().splitlines()):
         _, controllers, path = line.split(":", 2)
         own |= dict.fromkeys(controllers.split(",") if controllers else [UNIFIED], path)
     found: dict[str, tuple[Path, bool]] = {}
-    for line in Path(root, "mountinfo").read_text(encoding="utf-8").splitlines():
+    for line in map(os.fsdecode, Path(root, "mountinfo").read_bytes().splitlines()):
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         inside, mount = before.split(" ")[3:5]
@@ -279,10 +279,12 @@ def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
     return found
 
 
-def around_of(controller: str) -> dict[str, Path]:
-    """Return the folder of this process's own group for a controller, as `ControlGroup` takes it, if it has one."""
-    found = mounted().get(controller)
-    return {} if found is None else {controller: found[0]}
+def around_of(controller: str, root: str = "/proc/self") -> dict[str, Path]:
+    """Return the folder of this process's own group for a controller, as `ControlGroup` takes it, if that is known."""
+    with contextlib.suppress(OSError, ValueError):
+        found = mounted(root).get(controller)
+        return {} if found is None else {controller: found[0]}
+    return {}
 
 
 def _below(mount: str, inside: str, path: str) -> Path:

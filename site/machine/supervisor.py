@@ -639,9 +639,10 @@ class Supervisor:
             self._end("failed", f"{self._why(failed)}; the other ranks were ended")
 
     def _why(self, failed: RankProcess) -> str:
-        """Return why a rank failed."""
+        """Return why a rank failed: for want of memory if it was killed, or is a shell whose command was."""
         said = failed.describe(self.user_folder)
-        if self.around.oom_kills() <= self.killed_before:
+        was_killed = os.waitstatus_to_exitcode(failed.status or 0) in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if not was_killed or self.around.oom_kills() <= self.killed_before:
             return said
         return f"{said}; out of memory: all that this machine gives its jobs was used; ask for more, or use less"
 

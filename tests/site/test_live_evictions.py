@@ -177,7 +177,7 @@ def test_how_an_evicted_job_ends(ends: Outcome, wish: WishKind | None, expected:
 
 
 def test_a_job_that_must_not_begin_again_is_not_evicted() -> None:
-    """``--if-lost fail`` says so; the high job waits for its end."""
+    """``--no-requeue`` says so; the high job waits for its end."""
     north = site()
     north.handle(0, submitted("low", if_lost="fail"))
     commands = north.handle(10, submitted("high", 2))

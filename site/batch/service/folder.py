@@ -182,12 +182,14 @@ class SharedFolder:
         way = piece_folder(node_folder(base, name, number), key).relative_to(base).parts
         return OwnedPiece(base, way, _uid(runs_as))
 
+    def log(self, name: str) -> Path:
+        """Return the file for what the script of an allocation prints."""
+        return _log(self.base(self.owner(name).runs_as), name)
+
     def printed(self, name: str) -> str:
         """Return the end of what the script of an allocation has printed; empty if that cannot be read."""
-        runs_as = self.owner(name).runs_as
-        base = self.base(runs_as)
-        files = OwnedPiece(base, (), _uid(runs_as))
-        path = base / f"{name}.log"
+        runs_as, path = self.owner(name).runs_as, self.log(name)
+        files = OwnedPiece(self.base(runs_as), (), _uid(runs_as))
         _, size = files.read(path, 0, 0) or (b"", 0)
         data, _ = files.read(path, max(0, size - PRINTED_BYTES), PRINTED_BYTES) or (b"", 0)
         return data.decode(errors="replace")
@@ -213,7 +215,8 @@ class SharedFolder:
         notes.sort(key=lambda each: each.stat().st_mtime)
         for each in notes[: max(0, len(notes) - 10 * keep)]:
             each.unlink(missing_ok=True)
-            self._known.pop(each.name, None)
+        # Whatever is asked for is read again.
+        self._known.clear()
 
 
 def _base_problem(base: Path, uid: int, group: int) -> str:
@@ -234,6 +237,10 @@ def node_folder(base: Path, name: str, number: int) -> Path:
     return base / _NODES / f"{name}.{number}"
 
 
+def _log(base: Path, name: str) -> Path:
+    return base / f"{name}.log"
+
+
 def read_address(path: Path) -> SiteAddress:
     """Return where the site of a folder hears its nodes; OSError if it was never there."""
     return msgspec.json.decode((path / _ADDRESS).read_bytes(), type=SiteAddress)
@@ -249,7 +256,7 @@ def tidy_nodes(base: Path, kept: Collection[str], keep: int = KEEP_NODES) -> Non
     others.sort(key=lambda folder: folder.stat().st_mtime if folder.exists() else 0.0)
     for folder in others[: max(0, len(others) - keep)]:
         shutil.rmtree(folder, ignore_errors=True)
-        (base / f"{folder.name.rpartition('.')[0]}.log").unlink(missing_ok=True)
+        _log(base, folder.name.rpartition(".")[0]).unlink(missing_ok=True)
 
 
 def _uid(runs_as: str) -> int:

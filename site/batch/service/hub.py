@@ -83,7 +83,6 @@ class Hub:
         self._wanted: dict[int, str] | None = None  # by job; None: the site has not said it yet
         self._pilots: Mapping[str, Place] = {}
         self._kept: set[str] = set()
-        self._leaving: set[str] = set()
         self._door: NearDoor | None = None
         self.news = asyncio.Event()
 
@@ -107,9 +106,9 @@ class Hub:
         """
         self._wanted, self._pilots = names, pilots
         self._kept = {*names.values(), *(place[0] for place in pilots.values())}
+        self._numbers = {name: number for name, number in self._numbers.items() if name in self._kept}
         gone = [place for place in self._nodes if place[0] not in self._kept]
         for place in gone:
-            self._leaving.add(place[0])
             node = self._nodes.pop(place)
             node.news.set()
             if self._machines.get(node.machine) == place:
@@ -119,6 +118,10 @@ class Hub:
         """Return whether all nodes of an allocation are there."""
         heard = self._heard()
         return all((name, number) in heard for number in range(nodes))
+
+    def number_of(self, name: str) -> str | None:
+        """Return what the batch system calls the allocation whose nodes were heard; None: none has this name yet."""
+        return self._numbers.get(name)
 
     def silent_node(self, name: str, nodes: int) -> int | None:
         """Return the first node of an allocation that is not heard though others of the site are; None if all are.
@@ -215,7 +218,7 @@ class Hub:
         """Return what a node is to do, as soon as there is anything."""
         node = self._nodes.get((name, number)) if self._knows(key, name) else None
         if node is None:
-            return Orders(leaves=name in self._leaving)
+            return Orders(leaves=name not in self._kept)
         node.heard_s = self.clock()
         if not node.orders:
             node.news.clear()
@@ -225,7 +228,7 @@ class Hub:
             except TimeoutError:
                 pass
         orders, node.orders = tuple(node.orders), []
-        return Orders(node.machine, orders, leaves=name in self._leaving)
+        return Orders(node.machine, orders, leaves=name not in self._kept)
 
     async def report(self, key: bytes, name: str, data: bytes) -> None:
         """Take in what a machine tells; return when it is durable. Of an allocation that is over nothing counts."""

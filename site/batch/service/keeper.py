@@ -101,6 +101,8 @@ class BatchKeeper:
         self._unsure: dict[str, str] = {}
         # As whom, and with which options, no more may be asked for until the next look.
         self._limited: dict[str, tuple[BatchUser, tuple[str, ...]]] = {}
+        # The accounts whose allocations could not be given back since then: nothing of theirs is, until the next look.
+        self._deaf: set[str] = set()
         # Jobs that were not taken when there was none like them; what was not taken, never or not so named, and why.
         self._at_fault: set[int] = set()
         self._refused: dict[str, tuple[Literal["refused", "over"], str]] = {}
@@ -108,7 +110,8 @@ class BatchKeeper:
         self._told_seen: BatchSeen | None = None
         self._problem = ""
         self._told_s = 0.0
-        # In how many pilots each job was that ended for want of memory; a site that is started anew counts anew.
+        # In how many pilots each job was that ended for want of memory; a site that is started anew counts anew. It is
+        # not known which of them are gone for good: those of a grid come back.
         self._short: Counter[int] = Counter()
         self._looks = 0
         self._unwanted: dict[str, float] = {}
@@ -137,11 +140,12 @@ class BatchKeeper:
         """Ask and give back as the site changes, until it is time for the next look."""
         begin_s = time.monotonic()
         while True:
+            # What changes meanwhile is seen to in the next round.
+            self._hub.news.clear()
             await self.follow()
             left_s = begin_s + pause_s * (IDLE if self._is_quiet() else 1) - time.monotonic()
             if left_s <= 0:
                 return
-            self._hub.news.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._hub.news.wait()
@@ -206,6 +210,9 @@ class BatchKeeper:
         self._steps = free_steps(view, self._driver.clock.now_ms())
         self._unsure.clear()
         self._limited.clear()
+        self._deaf.clear()
+        # Jobs that are gone; and pilots, of which the next need not be as the last.
+        self._at_fault = {job_id for job_id in self._at_fault if self._driver.site.request_of(job_id) is not None}
         self._looks += 1
         if self._looks % TIDY_EVERY == 0:
             await self._tidy(wanted)
@@ -273,7 +280,7 @@ class BatchKeeper:
         for each, allocation in over:
             name = self.name_of(each)
             told = allocation.end, allocation.reason
-            if allocation.end == "lost":
+            if allocation.end == "failed":
                 told = self._system.end_told(self._folder.printed(name)) or told
             unfinished = self._unfinished(each)
             jobs = {key[0] for _, key, _ in unfinished}
@@ -360,13 +367,16 @@ class BatchKeeper:
         told = f"{number}{reason}", allocation.is_put_off
         return AskSeen(job.job_id, asked.ask, "waiting", allocation.start_ms, *told)
 
-    @staticmethod
-    def _by_name(view: BatchView) -> dict[str, Allocation]:
-        """Return what counts of each name: what runs, else what waits, else what has ended."""
+    def _by_name(self, view: BatchView) -> dict[str, Allocation]:
+        """Return what counts of each name: what runs, else what waits, else what has ended; of two the one heard."""
+
+        def rank(one: Allocation) -> tuple[int, bool]:
+            return _RANK[one.state], one.number != self._hub.number_of(one.name)
+
         found: dict[str, Allocation] = {}
         for allocation in view.allocations:
             known = found.get(allocation.name)
-            if known is None or _RANK[allocation.state] < _RANK[known.state]:
+            if known is None or rank(allocation) < rank(known):
                 found[allocation.name] = allocation
         return found
 
@@ -436,9 +446,13 @@ class BatchKeeper:
 
     async def _has_cancelled(self, allocations: Sequence[Allocation]) -> bool:
         """Give allocations of one account back; return whether the batch system has heard that."""
+        runs_as = allocations[0].runs_as
+        if runs_as in self._deaf:
+            return False
         try:
             await self._system.cancel(allocations)
         except (UnavailableError, InputError) as error:
+            self._deaf.add(runs_as)
             numbers = ", ".join(one.number for one in allocations)
             logger.warning("%s cannot be given back yet: %s", numbers, error)
             return False
@@ -457,7 +471,7 @@ class BatchKeeper:
         for name, since_s in self._silent.items():
             is_lost = now_s - since_s >= self._settings.lease_s and name not in self._given_up
             if is_lost and await self._has_cancelled([counts[name]]):
-                self._given_up[name] = f"node {found[name]} of its nodes was not heard any more"
+                self._given_up[name] = f"its node {found[name]} no longer answers"
 
     async def _ask(self, name: str, asked: NodesAsked) -> None:
         """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
@@ -483,9 +497,9 @@ class BatchKeeper:
         assert self._view is not None, "asked for before anything was seen"
         job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
         user = "" if wish is None else wish.user
-        refusal = self._driver.site.runs.users.refusal(user) if wish is not None else None
+        refusal = None if wish is None else self._driver.site.runs.users.refusal(user, wish.batch_options)
         if refusal is not None:
-            # Its operator has taken the user out of the table since the job came.
+            # Its operator has taken the user, or an option, out of the table since the job came.
             raise InputError(refusal)
         as_whom = self._submitted_as(asked)
         if as_whom.runs_as:
@@ -504,6 +518,7 @@ class BatchKeeper:
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
             script=self._system.script(command, ticket),
             folder=str(self._folder.base(as_whom.runs_as)),
+            output=str(self._folder.log(name)),
             comment=self._comment(job.job_id, user),
             account=as_whom.account,
             runs_as=as_whom.runs_as,

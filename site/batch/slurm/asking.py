@@ -34,6 +34,14 @@ _AWAY = (
 )
 """What a command says that did not reach the controller, or has heard no answer, in small letters."""
 
+_PASSING = (
+    "required partition not available",
+    "i/o error writing script",
+    "unable to create job record",
+    "invalid user id",
+)
+"""What it says while a partition is drained, a disk is full, or the list of users is away, in small letters."""
+
 _FULL = ("queue is full", "queue full")
 """What ``sbatch`` of 26.05 says of a queue that is full; others say that it takes nothing temporarily."""
 
@@ -46,6 +54,8 @@ _LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w+")
 """The word for a limit: all but those that say how many jobs there may be are of the job's own size or time."""
 
 _OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
+
+_AS_READ = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
 
 _PATH_OF_JOBS = "/usr/local/bin:/usr/bin:/bin"
 
@@ -64,7 +74,6 @@ class Commands:
     def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
         given = os.environ if environment is None else environment
         self.environment = {name: value for name, value in given.items() if not _OTHERS.match(name)}
-        self.environment |= {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
         if settings.conf:
             self.environment["SLURM_CONF"] = settings.conf
         self._path = settings.bin or self.environment.get("PATH", os.defpath)
@@ -75,12 +84,17 @@ class Commands:
         """Return where a command of Slurm is, None if it is nowhere."""
         return shutil.which(command, path=self._path)
 
+    def find_other(self, command: str) -> str | None:
+        """Return where a command is that is not Slurm's: on the path, whichever folder Slurm's are in."""
+        return shutil.which(command, path=self.environment.get("PATH", os.defpath))
+
     async def run(self, command: str, *arguments: str) -> str:
-        """Return what a command of Slurm prints; UnavailableError if it fails."""
+        """Return what a command of Slurm prints, with times in Unix seconds; UnavailableError if it fails."""
         program = self.find(command)
         if program is None:
             raise UnavailableError(f"there is no {command} on the path")
-        status, out, err = await self.ask((program, *arguments))
+        # Not in the environment of all: what is submitted takes that with it.
+        status, out, err = await self.ask((program, *arguments), environment=self.environment | _AS_READ)
         if status != 0:
             raise UnavailableError(f"{command} fails: {what_was_said(err)}")
         return out
@@ -95,7 +109,7 @@ class Commands:
         """
         left, name = self._left.get(runs_as), os.path.basename(command[0])
         if left is not None and left.returncode is None:
-            raise UnavailableError(f"what {name} runs as {runs_as} has not ended; it is waited for")
+            raise UnavailableError(f"the last command run as {runs_as} by {name} has not ended yet")
         process = await self._begin(command, environment)
         out = err = b""
         try:
@@ -144,7 +158,7 @@ def refusal(said: str, words: str | None = None) -> InputError | UnavailableErro
     """
     why = what_was_said(said) if words is None else words
     small = said.lower()
-    if any(word in small for word in (*_AWAY, *_FULL)):
+    if any(word in small for word in (*_AWAY, *_PASSING, *_FULL)):
         return UnavailableError(f"Slurm takes no job now: {why}")
     if _MANY in small:
         return LimitError(f"Slurm takes no job now: {why}")
@@ -202,6 +216,6 @@ def account_named(runs_as: str) -> pwd.struct_passwd:
 
 def environment_of(account: pwd.struct_passwd, own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of an account's jobs; of that of the site nothing but the language and where Slurm is."""
-    kept = {name: own[name] for name in ("LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_TIME_FORMAT") if name in own}
+    kept = {name: own[name] for name in ("LANG", "LC_ALL", "TZ", "SLURM_CONF") if name in own}
     named = {"USER": account.pw_name, "LOGNAME": account.pw_name, "HOME": account.pw_dir, "SHELL": account.pw_shell}
     return {"PATH": _PATH_OF_JOBS, **kept, **named}

@@ -101,9 +101,10 @@ class LookOverRest:
         name = self._settings.partition
         jobs = (await self._restd.get("/jobs", self._own, JobsAnswer)).jobs
         nodes = (await self._restd.get("/nodes", self._own, NodesAnswer)).nodes
-        self._is_blind = has_hidden_jobs(queue_told(jobs), nodes)
+        queue = queue_told(jobs)
+        self._is_blind = has_hidden_jobs(queue, nodes)
         partitions = (await self._restd.partition(name, self._own)).partitions
-        return partition_told(partitions, nodes, name), queue_told(jobs)
+        return partition_told(partitions, nodes, name), queue
 
     async def sight(self) -> Sight:
         """See `Look`: slurmrestd does not tell the settings of Slurm, but nodes that nobody has who is seen."""

@@ -55,7 +55,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_version(text: str) -> tuple[int, int]:
-    """Return the version that ``sinfo --version`` prints.
+    """Return the version that ``sinfo --version`` prints, or slurmrestd tells.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def read_version(text: str) -> tuple[int, int]:
     """
     found = re.search(r"\b(\d+)\.(\d+)", text)
     if found is None:
-        raise InputError(f"sinfo --version prints {text.strip()!r:.100}, which is not a version of Slurm")
+        raise InputError(f"{text.strip()!r:.100} is not a version of Slurm")
     return int(found[1]), int(found[2])
 
 

@@ -11,7 +11,7 @@ WAITING = {
     "Priority": "other jobs in Slurm's queue have a higher priority",
     "Resources": "Slurm has no nodes free for it now",
     "Dependency": "Slurm holds it back until jobs that it depends on have ended",
-    "DependencyNeverSatisfied": "jobs that it depends on in Slurm have ended otherwise than they had to",
+    "DependencyNeverSatisfied": "jobs that it depends on in Slurm did not end as required",
     "BeginTime": "its begin time in Slurm has not come",
     "JobHeldUser": "it is held in Slurm by the account that it was submitted as; scontrol release lets it go",
     "JobHeldAdmin": "it is held by an administrator of Slurm",
@@ -87,7 +87,7 @@ _LIMITS = {
 ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "COMPLETED": ("given back", "its nodes were given back"),
     "CANCELLED": ("cancelled", "it was cancelled in Slurm"),
-    "FAILED": ("lost", "its script in Slurm failed"),
+    "FAILED": ("failed", "its script in Slurm failed"),
     "TIMEOUT": ("limit", "it reached its time limit in Slurm"),
     "NODE_FAIL": ("lost", "a node failed under it"),
     "PREEMPTED": ("lost", "Slurm took its nodes for a job that goes first"),
@@ -96,7 +96,6 @@ ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "DEADLINE": ("limit", "it could not end by its deadline in Slurm"),
     "REVOKED": ("lost", "another cluster of Slurm's federation has it"),
     "REQUEUED": ("lost", "Slurm put it back into its queue"),
-    "SPECIAL_EXIT": ("lost", "it was put back and held by Slurm, as its exit code says"),
 }
 """The states of a job in Slurm that are ends, and what they mean."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.slurm.answers import Answer, NumberAnswer
 from gridweave.site.batch.slurm.asking import Commands, account_named, environment_of, refusal
-from gridweave.site.batch.slurm.settings import OVER_REST, SlurmSettings
+from gridweave.site.batch.slurm.settings import OVER_REST, SlurmSettings, whole_minutes
 from gridweave.site.batch.slurm.slurmrestd import Slurmrestd
 from gridweave.site.batch.system import AllocationRequest, BatchUser
 
@@ -56,9 +56,10 @@ class ByRest:
             body = job_of(request, self._settings, version, environment)
             said = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
         except InputError as error:
-            # Without a good token of its own the site waits for one; a user without one is refused.
-            raise error if request.runs_as else UnavailableError(str(error)) from None
-        if said.errors or not said.job_id:
+            # A token may be made anew, or be written just now: what is asked for as that account waits for it.
+            raise UnavailableError(str(error)) from None
+        # Slurm takes some jobs that cannot start as things are, and says with the number why they have to wait.
+        if not said.job_id:
             raise refusal(said.said, said.said)
         return str(said.job_id)
 
@@ -81,15 +82,14 @@ def job_of(
     request: AllocationRequest, settings: SlurmSettings, version: str, environment: dict[str, str]
 ) -> dict[str, Any]:
     """Return the body by which a job is submitted, in the shape of a version of the interface."""
-    minutes = -(-request.length_ms // 60_000)
+    minutes = whole_minutes(request.length_ms)
     job: dict[str, Any] = {
         "name": request.name,
-        "partition": settings.partition,
         "tasks_per_node": 1,
         "requeue": False,
         "comment": request.comment,
         "current_working_directory": request.folder,
-        "standard_output": f"{request.folder}/{request.name}.log",
+        "standard_output": request.output,
     }
     if version in _FLAT:
         job |= {"nodes": request.nodes, "exclusive": "exclusive", "time_limit": minutes, "environment": environment}
@@ -98,8 +98,7 @@ def job_of(
         variables = [f"{name}={value}" for name, value in environment.items()]
         job |= {"minimum_nodes": request.nodes, "maximum_nodes": request.nodes, "shared": ["none"]}
         job |= {"time_limit": limit, "environment": variables}
-    named = {"account": request.account or settings.account, "qos": settings.qos}
-    job |= {name: value for name, value in named.items() if value}
+    job |= settings.named(request.account)
     for option in (*settings.options, *request.options):
         name, _, value = option.removeprefix("--").partition("=")
         job[OVER_REST[name]] = int(value) if name == "nice" and re.fullmatch(r"-?\d+", value) else value

@@ -46,6 +46,20 @@ ACCESSES = ("commands", "rest")
 """How the site looks at Slurm, and submits what it submits as itself: by Slurm's commands, or over slurmrestd."""
 
 
+_LETTERS = "letters, digits, hyphens, underscores and dots"
+
+
+def whole_minutes(length_ms: int) -> int:
+    """Return a time as Slurm takes it: in minutes, of which the last counts whole.
+
+    Examples
+    --------
+    >>> whole_minutes(60_001)
+    2
+    """
+    return -(-length_ms // 60_000)
+
+
 def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = ALLOWED) -> None:
     """Raise OptionError if an option of a file is none of those that may be passed on."""
     for option in options:
@@ -113,7 +127,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.partition):
-            raise OptionError("partition", f"{self.partition!r} is the name of none; letters, digits, hyphens")
+            raise OptionError("partition", f"{self.partition!r} is not the name of a partition: use {_LETTERS}")
         if self.submit not in SUBMITS:
             raise OptionError("submit", f"is {self.submit!r}; one of {', '.join(SUBMITS)}")
         if self.access not in ACCESSES:
@@ -130,6 +144,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
     def submits_over_rest(self) -> bool:
         """Whether jobs are submitted over slurmrestd, by whose tokens ever."""
         return self.submit == "rest" or (self.submit == "self" and self.access == "rest")
+
+    def named(self, account: str = "") -> dict[str, str]:
+        """Return where a job is submitted and who pays, by the names of the options; without what Slurm chooses."""
+        found = {"partition": self.partition, "account": account or self.account, "qos": self.qos}
+        return {name: value for name, value in found.items() if value}
 
     def _check_rest(self) -> None:
         if not re.fullmatch(

@@ -99,7 +99,10 @@ class Slurmrestd:
         return self._version
 
     def check(self) -> None:
-        """Raise InputError if the file of an authority cannot be read."""
+        """Raise InputError if the file of an authority cannot be read, or what makes tokens is not there."""
+        command = self._settings.token_command
+        if command and self._commands.find_other(command[0]) is None:
+            raise InputError(f"token_command: there is no {command[0]}, or it cannot be run; write its whole path")
         if self._settings.rest.startswith("https:"):
             self._context()
 
@@ -148,7 +151,7 @@ class Slurmrestd:
             try:
                 self._tls = ssl.create_default_context(cafile=ca or None)
             except OSError as error:
-                what = "holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+                what = "contains no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
                 raise InputError(f"ca: {ca}: {what}") from None
         return self._tls
 
@@ -183,8 +186,8 @@ class Slurmrestd:
         command = [each.replace("{account}", runs_as) for each in self._settings.token_command]
         try:
             status, out, err = await self._commands.ask(command)
-        except OSError as error:
-            raise InputError(f"token_command: {command[0]}: {os.strerror(error.errno or 0)}") from None
+        except UnavailableError as error:
+            raise InputError(f"token_command: {error}") from None
         if status != 0:
             raise InputError(f"token_command gives no token for {runs_as}: {what_was_said(err)}")
         return out
@@ -196,12 +199,12 @@ def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
     Examples
     --------
     >>> token_problem("x", "anna", 0.0)
-    'the token of anna is none: it must be a JWT, as scontrol token prints it'
+    'the token of anna is not a JWT; scontrol token prints one'
     """
     try:
         claims = _claims(token)
     except (ValueError, msgspec.MsgspecError):
-        return f"the token of {runs_as} is none: it must be a JWT, as scontrol token prints it"
+        return f"the token of {runs_as} is not a JWT; scontrol token prints one"
     if claims.sun not in (None, runs_as):
         return (
             f"the token of {runs_as} is one of {claims.sun!r}; scontrol token username={runs_as} prints the right one"

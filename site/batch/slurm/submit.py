@@ -6,12 +6,11 @@ A variant is an option of `SlurmSettings`; each of them is asked the same three 
 from __future__ import annotations
 
 import os
-import shutil
 from typing import Protocol
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.slurm.asking import Commands, account_named, environment_of, refusal, what_was_said
-from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.slurm.settings import SlurmSettings, whole_minutes
 from gridweave.site.batch.system import AllocationRequest, BatchUser
 
 
@@ -42,7 +41,7 @@ class ByCommands:
             raise InputError(
                 "submit: is 'uid', and sbatch takes --uid from root alone; run the site as root, or 'sudo'"
             )
-        if settings.submit == "sudo" and self._sudo() is None:
+        if settings.submit == "sudo" and self._commands.find_other("sudo") is None:
             raise InputError("submit: is 'sudo', and there is no sudo on the path; install it (docs/slurm.md)")
         if user.runs_as:
             whose = f"runs_as {user.runs_as}: {whose}"
@@ -63,9 +62,9 @@ class ByCommands:
                 "--ntasks-per-node=1",
                 "--exclusive",
                 "--no-requeue",
-                f"--time={-(-request.length_ms // 60_000)}",
+                f"--time={whole_minutes(request.length_ms)}",
                 f"--chdir={request.folder}",
-                f"--output={request.folder}/{request.name}.log",
+                f"--output={request.output}",
                 *([f"--comment={request.comment}"] if request.comment else []),
                 *self._common(request.account),
                 *(f"--{option.removeprefix('--')}" for option in request.options),
@@ -81,19 +80,14 @@ class ByCommands:
         if status != 0:
             raise UnavailableError(f"scancel fails: {what_was_said(err)}")
 
-    def _sudo(self) -> str | None:
-        """Return where sudo is: on the path, whichever folder Slurm's commands are in."""
-        return shutil.which("sudo", path=self._commands.environment.get("PATH", os.defpath))
-
     def _common(self, account: str = "") -> list[str]:
-        settings = self._settings
-        named = {"partition": settings.partition, "account": account or settings.account, "qos": settings.qos}
-        own = [f"--{name}={value}" for name, value in named.items() if value]
-        return [*own, *(f"--{option.removeprefix('--')}" for option in settings.options)]
+        own = [f"--{name}={value}" for name, value in self._settings.named(account).items()]
+        return [*own, *(f"--{option.removeprefix('--')}" for option in self._settings.options)]
 
     async def _submit(self, options: tuple[str, ...], script: str, runs_as: str) -> str:
         status, out, err = await self._as("sbatch", options, runs_as, script)
-        if status != 0 and err.startswith("sudo: "):
+        # Of a host whose name it cannot resolve sudo says so, and goes on.
+        if status != 0 and err and all(line.startswith("sudo: ") for line in err.splitlines()):
             right = "the line of docs/slurm.md in /etc/sudoers.d allows it"
             raise InputError(f"sudo does not let the site run sbatch as {runs_as}: {what_was_said(err)}; {right}")
         if status != 0:
@@ -110,7 +104,7 @@ class ByCommands:
         if not runs_as:
             return await self._commands.ask((program, *arguments), given)
         if self._settings.submit == "sudo":
-            as_account = (self._sudo() or "sudo", "-n", "-u", runs_as, "--")
+            as_account = (self._commands.find_other("sudo") or "sudo", "-n", "-u", runs_as, "--")
             return await self._commands.ask((*as_account, program, *arguments), given, runs_as=runs_as)
         account = account_named(runs_as)
         if command == "sbatch":

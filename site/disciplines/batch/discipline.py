@@ -106,9 +106,8 @@ class BatchDiscipline:
         longest_ms = None if self._seen is None else self._seen.longest_ms
         if longest_ms is not None and job.estimate_ms > longest_ms:
             longest, asked = rough_span_text(longest_ms), rough_span_text(job.estimate_ms)
-            return (
-                f"its partition gives nodes for {longest} at most, and the job may take {asked}; give it a lower limit"
-            )
+            given = f"its batch system gives nodes for at most {longest}"
+            return f"{given}, and the job may take {asked}; give it a lower limit"
         return None
 
     def submit(self, now_ms: int, job: Job) -> None:

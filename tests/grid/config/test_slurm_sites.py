@@ -147,7 +147,7 @@ def test_another_discipline_decides_in_pilots() -> None:
     (PILOTS.replace("{ hours", '{ discipline = "gang", hours'), "hours: is too little; at least 5, as jobs of"),
     (PILOTS.replace("[sites.slurm]", "gang = { mpl = 2 }\n[sites.slurm]"), "gang: is for the discipline gang, and"),
     (SITE, "which decides what starts when; give control = 'limited' or 'none' in [grid]"),
-    (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is the name of none"),
+    (SITE.replace('"main"', '"a b"') + LIMITED, "partition: 'a b' is not the name of a partition: use"),
     (SITE.replace('"/shared', '"shared') + LIMITED, "folder: 'shared/gridweave' must be an absolute path"),
     (SITE.replace("constraint", "wrap") + LIMITED, "options: 'wrap' is not an option of sbatch that is passed on"),
     (SITE.replace('"nice"', '"partition"') + LIMITED, "user_options: 'partition' is not passed on to sbatch"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,8 +16,9 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import Owner, Ticket
 from gridweave.site.batch.service.hub import SILENT_S
 from gridweave.site.batch.slurm.asking import refusal
-from gridweave.site.batch.system import Allocation, BatchUser
+from gridweave.site.batch.system import Allocation, AllocationEnd, BatchUser
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.launch import MachineRules
 from gridweave.site.times import LONGEST_PAUSE_MS
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -136,7 +138,7 @@ async def test_what_runs_with_a_node_that_is_heard_no_more_is_given_back(tmp_pat
         if policy.pilots is None:
             assert len(site.batch.asked) == 2
         else:
-            assert "a pilot came to nothing: node 1 of its nodes was not heard any more" in site.why(job)
+            assert "a pilot came to nothing: its node 1 no longer answers" in site.why(job)
 
 
 @pytest.mark.asyncio
@@ -334,3 +336,126 @@ async def test_a_limit_without_a_word_while_others_of_the_account_are_there(site
     await site.round()
     await site.round()
     assert "lost 2 times before it began, the last time: Slurm does not take the job" in site.why(large)
+
+
+@pytest.mark.parametrize(("end", "outcome"), [("failed", "failed"), ("lost", "")])
+@pytest.mark.asyncio
+async def test_what_was_printed_counts_where_the_batch_system_says_no_more(
+    site: KeptSite, end: AllocationEnd, outcome: str
+) -> None:
+    """A script that failed may tell of memory; nodes that were taken for another's sake were not lost for that."""
+    job = await site.submit()
+    await site.round()
+    await site.starts(job)
+    site.batch.told = "memory", "it used more memory than Slurm gave it"
+    site.batch.change("1", state="ended", end=end, reason="that is how it ended")
+    await site.round()
+    assert site.record(job).outcome == outcome
+
+
+@pytest.mark.asyncio
+async def test_an_option_that_is_taken_away_is_passed_on_no_more(tmp_path: Path) -> None:
+    """A job that waits with it is refused, and says why, when the operator names it no longer."""
+    async with kept_site(tmp_path, rules=MachineRules(options=("gres",))) as site:
+        job = await site.submit(options=("gres=gpu:1",))
+    async with kept_site(tmp_path) as again:
+        await again.round()
+        await again.round()
+        assert not again.batch.asked
+        assert again.record(job).reason.startswith("it passes on no option gres to a batch system")
+
+
+@pytest.mark.asyncio
+async def test_what_changes_while_the_site_is_told_is_seen_to_at_once(
+    site: KeptSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends while the keeper still acts on the last change has its nodes back before the next look."""
+    acted = 0
+
+    async def follow() -> None:
+        nonlocal acted
+        acted += 1
+        if acted == 1:
+            site.hub.news.set()
+
+    monkeypatch.setattr(site.keeper, "follow", follow)
+    acting = asyncio.ensure_future(site.keeper._act_for(1_000.0))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    acting.cancel()
+    assert acted == 2
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_given_back_is_tried_again_after_the_next_look(
+    site: KeptSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not whenever something happens at the site: each try may take half a minute, and the others wait for it."""
+    job = await site.submit()
+    await site.round()
+    await site.round()
+    await site.driver.wish("cancel", [job])
+    tried = []
+
+    async def cancel(allocations: Sequence[Allocation]) -> None:
+        tried.append([one.number for one in allocations])
+        raise AWAY
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.batch, "cancel", cancel)
+        for _ in range(3):
+            await site.keeper.follow()
+        assert tried == [["1"]]
+        await site.round()
+        assert tried == [["1"], ["1"]]
+    await site.round()
+    assert site.batch.cancelled == ["1"]
+
+
+@pytest.mark.asyncio
+async def test_of_two_allocations_of_one_name_that_is_kept_which_was_heard(site: KeptSite) -> None:
+    """The job runs on it; the other is given back, whichever was asked for first."""
+    await site.submit()
+    await site.round()
+    (name,) = site.batch.asked
+    site.batch.change("1", state="running", reason="")
+    site.batch.queue["2"] = msgspec.structs.replace(site.batch.queue["1"], number="2")
+    await site.hub.hello(site.shared.key(name), name, 0, "2", "host", "")
+    assert site.hub.number_of(name) == "2"
+    await site.round()
+    assert site.batch.cancelled == ["1"]
+    site.hub.want({}, {})
+    assert site.hub.number_of(name) is None
+
+
+@pytest.mark.asyncio
+async def test_a_pilot_that_was_not_taken_says_nothing_of_the_next(tmp_path: Path) -> None:
+    """When there was no other it came to nothing; while others are there the next one is asked for again."""
+    async with kept_site(tmp_path, BatchPolicy(pilots=PilotRules())) as site:
+        site.batch.fails["submit"] = refusal(POLICY)
+        await site.round()
+        await site.submit()
+        await site.round()
+        await site.round()
+        await site.wait(LONGEST_PAUSE_MS)
+        del site.batch.fails["submit"]
+        await site.round()
+        assert len(site.batch.queue) == 1
+        site.batch.fails["submit"] = refusal(POLICY)
+        await site.submit()
+        for _ in range(3):
+            await site.round()
+        assert site.batch.asked[2:] == [site.batch.asked[2]] * 3
+
+
+@pytest.mark.asyncio
+async def test_what_a_script_prints_stands_in_one_place(site: KeptSite) -> None:
+    """The batch system is told where to write it, and there it is read and removed."""
+    await site.submit()
+    await site.round()
+    (request,) = site.batch.requests
+    Path(request.output).write_text("srun: error")
+    assert site.shared.printed(request.name) == "srun: error"
+    site.shared.node(request.name, 0).mkdir(parents=True)
+    site.shared.tidy((), keep=0)
+    assert not Path(request.output).exists()

@@ -33,10 +33,13 @@ async def two_pilots(cluster: SlurmCluster, folder: Path, policy: Policy) -> Asy
     rules = PilotRules(policy=policy, length_ms=2_400_000, job_ms=300_000, idle_ms=2_000, size=2)
     site = BatchSite(cluster, folder, BatchPolicy(pilots=rules))
     await site.start()
-    yield site
-    site.driver.site.check_invariants()
-    await site.until(lambda: not site.queue(), "pilots that are given back")
-    await site.kill()
+    try:
+        yield site
+        site.driver.site.check_invariants()
+        await site.until(lambda: not site.queue(), "pilots that are given back")
+    finally:
+        await site.kill()
+        cluster.run("scancel", "--partition=main")
 
 
 STAMPS = """

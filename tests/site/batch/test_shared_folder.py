@@ -33,7 +33,8 @@ def test_the_oldest_nodes_are_removed_and_those_in_use_stay(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("end", "outcome"), [
-    ("cancelled", "failed"), ("memory", "failed"), ("limit", "limit"), ("lost", "lost"), ("given back", "lost"),
+    ("cancelled", "failed"), ("memory", "failed"), ("limit", "limit"), ("lost", "lost"), ("failed", "lost"),
+    ("given back", "lost"),
 ])  # fmt: skip
 def test_how_a_part_counts_whose_node_was_taken(tmp_path: Path, end: AllocationEnd, outcome: str) -> None:
     """By how its allocation ended, unless it had ended by itself; what never began has not run."""

@@ -19,13 +19,13 @@ from gridweave.site.batch.slurm.answers import (
     queue_told,
 )
 from gridweave.site.batch.slurm.look import check_version
-from gridweave.site.batch.slurm.parse import view_of
+from gridweave.site.batch.slurm.parse import read_sinfo, read_squeue, view_of
 from gridweave.site.batch.slurm.slurmrestd import VERSIONS
 from slurm_texts import view_in
 
+DATA = Path(__file__).parents[2] / "data" / "slurm"
 RECORDED = {
-    path.stem.removeprefix("seen-"): msgspec.json.decode(path.read_bytes())
-    for path in sorted((Path(__file__).parents[2] / "data" / "slurm").glob("seen-*.json"))
+    path.stem.removeprefix("seen-"): msgspec.json.decode(path.read_bytes()) for path in sorted(DATA.glob("seen-*.json"))
 }
 """By version of Slurm: the lines of ``squeue`` and ``sinfo``, and the answers of each version of the interface."""
 
@@ -59,6 +59,21 @@ def test_either_way_sees_the_same(slurm: str, version: str) -> None:
     check_version(jobs.release)
     assert not has_hidden_jobs(queue_told(jobs.jobs), nodes.nodes)
     assert has_hidden_jobs([], nodes.nodes)
+
+
+@pytest.mark.parametrize("answers", ["named-22.05", "named-made-up"])
+def test_jobs_of_other_partitions_are_counted_by_the_names_of_their_nodes(answers: str) -> None:
+    """A partition has a node that a job of another one has: slurmrestd tells of it as the commands do."""
+    printed, given = (msgspec.json.decode((DATA / f"{name}.json").read_bytes()) for name in ("named-22.05", answers))
+    queue = queue_told(msgspec.convert(given["jobs"], JobsAnswer).jobs)
+    nodes = msgspec.convert(given["nodes"], NodesAnswer).nodes
+    partitions = msgspec.convert(given["partition"], PartitionsAnswer).partitions
+    view = view_of(partition_told(partitions, nodes, "main"), queue, "main", "gw-", "root")
+    by_commands = read_squeue("\n".join(printed["squeue"]))[0]
+    assert view == view_of(read_sinfo("\n".join(printed["sinfo"]), "main"), by_commands, "main", "gw-", "root")
+    assert [each[2] for each in view.busy] == [2, 1, 3]
+    (other,) = (job for job in queue if job.partition == "wide")
+    assert (other.start_ms, other.end_ms, 1) == view.busy[1]
 
 
 def told(kind: type[Any], **given: object) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.batch.slurm.asking import Commands
+from gridweave.site.batch.slurm.asking import Commands, environment_of
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.look import LookByCommands
 from gridweave.site.batch.slurm.settings import SlurmSettings
@@ -219,19 +219,56 @@ async def test_what_sudo_runs_cannot_be_ended(
     said = "Slurm takes no job now: Slurm temporarily unable" if patience_s else "sudo has not answered for 0 s"
     with pytest.raises(UnavailableError, match=f"^{said}"):
         await slurm.submit(asked("gw-1", "true", runs_as="anna"))
-    with pytest.raises(UnavailableError, match=r"^what sudo runs as anna has not ended; it is waited for$"):
+    with pytest.raises(UnavailableError, match=r"^the last command run as anna by sudo has not ended yet$"):
         await slurm.submit(asked("gw-2", "true", runs_as="anna"))
     with pytest.raises(UnavailableError, match=f"^{said}"):
         await slurm.submit(asked("gw-3", "true", runs_as="bert"))
     (tmp_path / "end").touch()
     (tmp_path / "sudo").write_text("#!/bin/sh\necho 7\n")
     monkeypatch.setattr("gridweave.site.batch.slurm.asking.COMMAND_S", 30.0)
+    numbers: list[str] = []
     async with asyncio.timeout(60):
-        while True:
+        while len(numbers) < 2:
             with contextlib.suppress(UnavailableError):
-                assert await slurm.submit(asked("gw-2", "true", runs_as="anna")) == "7"
-                return
+                numbers.append(await slurm.submit(asked("gw-2", "true", runs_as=("anna", "bert")[len(numbers)])))
             await asyncio.sleep(0)
+    assert numbers == ["7", "7"]
+
+
+NO_HOST = "#!/bin/sh\necho 'sudo: unable to resolve host head: Name or service not known' >&2\n{then} >&2\nexit 1\n"
+"""A sudo on a machine that does not know its own name: it says so, and goes on."""
+
+
+@pytest.mark.parametrize(("then", "kind", "said"), [
+    ("echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)'",
+     UnavailableError, "^Slurm takes no job now: "),
+    ("echo 'sudo: a password is required'", InputError, "^sudo does not let the site run sbatch as anna: "),
+])  # fmt: skip
+@pytest.mark.asyncio
+async def test_what_sudo_warns_of_is_no_refusal(tmp_path: Path, then: str, kind: type[Exception], said: str) -> None:
+    """What the command behind it says counts; if that says nothing sudo has refused."""
+    for command, text in (("sudo", NO_HOST.format(then=then)), ("sbatch", "")):
+        (tmp_path / command).write_text(text)
+        (tmp_path / command).chmod(0o755)
+    settings = SlurmSettings(partition="main", bin=str(tmp_path), submit="sudo")
+    with pytest.raises(kind, match=said):
+        await Slurm(settings, {"PATH": f"{tmp_path}:/bin"}).submit(asked("gw-1", "true", runs_as="anna"))
+
+
+@pytest.mark.asyncio
+async def test_jobs_have_the_environment_of_the_site_as_it_is(tmp_path: Path) -> None:
+    """How times are written to the site, and in which language, is for the commands that it reads, and for no job."""
+    prints = 'echo "${SLURM_TIME_FORMAT-none} $LC_ALL"'
+    for command in ("sbatch", "squeue"):
+        (tmp_path / command).write_text(f"#!/bin/sh\n{prints}\n")
+        (tmp_path / command).chmod(0o755)
+    settings = SlurmSettings(partition="main", bin=str(tmp_path))
+    given = {"PATH": "/bin", "LC_ALL": "de_DE.UTF-8"}
+    commands = Commands(settings, given)
+    assert await commands.run("squeue") == "%s C.UTF-8\n"
+    assert await Slurm(settings, given).submit(asked("gw-1", "true")) == "none de_DE.UTF-8"
+    of_others = environment_of(pwd.getpwuid(os.geteuid()), commands.environment)
+    assert (of_others["LC_ALL"], "SLURM_TIME_FORMAT" in of_others) == ("de_DE.UTF-8", False)
 
 
 @pytest.mark.asyncio

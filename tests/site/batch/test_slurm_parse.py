@@ -52,7 +52,7 @@ TOLD = {
     "ends": {
         "gw-x-3-1": ("ended", "a node failed under it (NODE_FAIL)"),
         "gw-x-4-1": ("waiting", "it was put back into Slurm's queue, and is held there (job_requeued_in_held_state)"),
-        "gw-x-5-1": ("ended", "it was put back and held by Slurm, as its exit code says (SPECIAL_EXIT)"),
+        "gw-x-5-1": ("waiting", "it was put back into Slurm's queue, and is held there (job_requeued_in_held_state)"),
         "gw-x-8-1": _DOWN,
     },
     "reserved": {
@@ -119,7 +119,7 @@ def test_each_version_is_told_alike(version: str) -> None:
 
     found = {look: seen(look) for look in TOLD}
     assert [view.nodes for view in found.values()] == [4, 3, 3, 4]
-    assert [len(found[look].busy) for look in ("completing", "ends", "reserved")] == [3, 3, 8]
+    assert [len(found[look].busy) for look in ("completing", "ends", "reserved")] == [3, 4, 8]
     assert {view.longest_ms for view in found.values()} == {86_400_000}
     for look, told in TOLD.items():
         allocations = {each.name: each for each in found[look].allocations if each.name in told}
@@ -127,7 +127,7 @@ def test_each_version_is_told_alike(version: str) -> None:
         assert all(each.is_put_off == (each.state == "waiting") for each in allocations.values())
     ends = {each.name: each.end for each in found["work"].allocations if each.state == "ended"}
     assert [ends[f"gw-x-{number}-1"] for number in range(1, 7)] == [
-        "given back", "lost", "limit", "cancelled", "lost", "cancelled"
+        "given back", "failed", "limit", "cancelled", "lost", "cancelled"
     ]  # fmt: skip
 
 
@@ -143,6 +143,16 @@ def test_refusals_of_each_version(version: str) -> None:
     full = (SAMPLES / version / "sbatch-full.txt").read_text()
     away = (SAMPLES / version / "sbatch-away.txt").read_text()
     assert [type(refusal(each)) for each in (full, away)] == [UnavailableError] * 2
+
+
+# As slurm_strerror of 22.05.8 words these errors.
+@pytest.mark.parametrize("said", [
+    "Required partition not available (inactive or drain)", "I/O error writing script/environment to file",
+    "Unable to create job record, try again", "Invalid user id",
+])  # fmt: skip
+def test_what_slurm_refuses_for_a_while_is_waited_for(said: str) -> None:
+    """A partition that is drained, a full disk, a list of users that is away: none of it is the job's own."""
+    assert type(refusal(f"sbatch: error: Batch job submission failed: {said}")) is UnavailableError
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -310,8 +320,8 @@ def test_time_limits_are_read(text: str, span_ms: int | None) -> None:
     (lambda: read_sinfo("", "gpu"), InputError, "partition 'gpu': this cluster has none of that name"),
     (lambda: read_sinfo("x|idle|1|n", "gpu"), UnavailableError, "sinfo printed what is not understood: 'x|idle|1|n'"),
     (lambda: read_squeue("slurm_load_jobs error"), UnavailableError, "squeue printed what is not understood"),
-    (lambda: read_version("bash: sinfo"), InputError, "which is not a version of Slurm"),
-    (lambda: SlurmSettings(partition="a b"), OptionError, "partition: 'a b' is the name of none"),
+    (lambda: read_version("bash: sinfo"), InputError, "is not a version of Slurm"),
+    (lambda: SlurmSettings(partition="a b"), OptionError, "partition: 'a b' is not the name of a"),
     (lambda: SlurmSettings(partition="p", options=("--wrap=rm",)), OptionError, "options: 'wrap' is not an option"),
     (lambda: check_request(AllocationRequest(name="a b", nodes=1, length_ms=1, script="")), OptionError, "'a b'"),
     (lambda: check_request(AllocationRequest(name="a", nodes=0, length_ms=1, script="")), OptionError, "at least 1"),
@@ -338,11 +348,18 @@ def test_the_shapes_of_a_job_over_slurmrestd() -> None:
         partition="main", qos="low", submit="rest", rest="unix:/x", tokens="/t", options=("nice=5",)
     )
     request = AllocationRequest(
-        name="gw-1", nodes=3, length_ms=90_000, script="x", folder="/f", comment="c", options=("constraint=fast",)
+        name="gw-1",
+        nodes=3,
+        length_ms=90_000,
+        script="x",
+        folder="/f",
+        output="/f/o",
+        comment="c",
+        options=("constraint=fast",),
     )
     old, new = (job_of(request, settings, version, {"A": "b"}) for version in ("v0.0.38", "v0.0.40"))
     both = {"name": "gw-1", "partition": "main", "tasks_per_node": 1, "requeue": False, "comment": "c", "qos": "low"}
-    both |= {"current_working_directory": "/f", "standard_output": "/f/gw-1.log", "nice": 5, "constraints": "fast"}
+    both |= {"current_working_directory": "/f", "standard_output": "/f/o", "nice": 5, "constraints": "fast"}
     plain = {"nodes": 3, "exclusive": "exclusive", "time_limit": 2, "environment": {"A": "b"}}
     assert old == {"script": "x", "job": both | plain}
     limit = {"set": True, "infinite": False, "number": 2}

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -131,7 +132,7 @@ async def test_tls(tokens: Path, tmp_path: Path) -> None:
             await problem(over(where, tokens="/t", ca="/nowhere.pem")) == "ca: /nowhere.pem: No such file or directory"
         )
         path = f"{tokens}/{OWN}.jwt"
-        assert f"ca: {path}: holds no certificate (PEM)" == await problem(over(where, tokens="/t", ca=path))
+        assert f"ca: {path}: contains no PEM certificate" == await problem(over(where, tokens="/t", ca=path))
     async with listening(restd) as where:
         said = await problem(over(where.replace("http:", "https:"), tokens=str(tokens), ca=cert))
         assert "does not answer: no TLS can be had with it (" in said
@@ -220,6 +221,54 @@ async def test_jobs_that_are_not_shown(tokens: Path, caplog: pytest.LogCaptureFi
         assert caplog.messages == [f"site far: {note}"]
         restd.answers["jobs"] = {"jobs": [{"job_id": 1, "job_state": ["RUNNING"], "node_count": 1}]}
         assert await over(where, tokens=str(tokens)).check() == ()
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_is_taken_and_has_to_wait(tokens: Path) -> None:
+    """Slurm gives its number, and with it an error that says why it waits; without a number that refuses the job."""
+    restd = FakeRestd()
+    error = {"error": "Required node not available (down, drained or reserved)", "error_number": 2015}
+    async with listening(restd) as where:
+        slurm = over(where, tokens=str(tokens))
+        restd.answers["job/submit"] = {"job_id": 71, "errors": [error]}
+        assert await slurm.submit(asked("gw-1", 1)) == "71"
+        restd.answers["job/submit"] = {"errors": [error]}
+        with pytest.raises(InputError, match=r"^Slurm refuses the job: Required node not available"):
+            await slurm.submit(asked("gw-1", 1))
+
+
+@pytest.mark.parametrize("runs_as", ["", OWN])
+@pytest.mark.asyncio
+async def test_a_token_that_is_made_anew(tokens: Path, runs_as: str) -> None:
+    """A job is not refused while there is none, or a part of it alone: it waits, whoever it belongs to."""
+    restd = FakeRestd()
+    restd.answers["job/submit"] = {"job_id": 71}
+    request = msgspec.structs.replace(asked("gw-1", 1), runs_as=runs_as)
+    path = tokens / f"{OWN}.jwt"
+    good = path.read_text()
+    async with listening(restd) as where:
+        slurm = over(where, tokens=str(tokens), submit="rest" if runs_as else "self")
+        for bad in ("", good[:20], jwt(-1)):
+            path.write_text(bad)
+            with pytest.raises(UnavailableError, match=f"^the token of {OWN} "):
+                await slurm.submit(request)
+        path.write_text(good)
+        assert await slurm.submit(request) == "71"
+
+
+@pytest.mark.asyncio
+async def test_a_command_for_tokens_that_is_not_there(tmp_path: Path) -> None:
+    """The site does not start, and says which command that is; nor with one that cannot be run."""
+    script = tmp_path / "token"
+    script.write_text("#!/no/such/shell\n")
+    script.chmod(0o755)
+    async with listening(FakeRestd()) as where:
+        for command, said in (
+            ("no-such-command", "there is no no-such-command, or it cannot be run; write its whole path"),
+            (str(script), f"{script} cannot be run: No such file or directory"),
+        ):
+            with pytest.raises(InputError, match=f"^token_command: {said}$"):
+                await over(where, token_command=(command, "{account}")).check()
 
 
 class Ground:
@@ -319,5 +368,14 @@ async def test_a_real_cluster_over_tls(ground: Ground) -> None:
         ended = dict.fromkeys(("gw-1", "gw-2", "gw-3"), "ended")
         await until(slurm, ended)
         await alike(slurm, by_commands)
-        with pytest.raises(InputError, match=r"^Slurm refuses the job: "):
-            await slurm.submit(asked("gw-4", 99))
+        if ground.cluster.version() == (24, 11):  # it refuses what the others have wait
+            with pytest.raises(InputError, match=r"^Slurm refuses the job: "):
+                await slurm.submit(asked("gw-4", 99))
+            return
+        await slurm.submit(asked("gw-4", 99))
+        view = await until(slurm, ended | {"gw-4": "waiting"})
+        async with asyncio.timeout(60):
+            while "(PartitionConfig)" not in (await slurm.view("gw-4")).allocations[0].reason:
+                await asyncio.sleep(0.1)
+        await slurm.cancel(view.allocations)
+        await until(slurm, ended | {"gw-4": "ended"})

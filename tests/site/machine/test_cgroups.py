@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from gridweave.site.launch import Launch, Limits, MachineRules, Rank
-from gridweave.site.machine.cgroups import Cgroups, ControlGroup, missing_groups, mounted, open_cgroups
+from gridweave.site.machine.cgroups import Cgroups, ControlGroup, around_of, missing_groups, mounted, open_cgroups
+from gridweave.site.machine.output import RankOutput
+from gridweave.site.machine.supervisor import CLOSED, RankProcess, Supervisor
 
 if TYPE_CHECKING:
     from conftest import Machine
@@ -64,6 +66,34 @@ def test_both_versions_are_found(tmp_path: Path) -> None:
         "memory": (Path("/v1/memory/a"), False),
         "cpu": (Path("/v1/cpu"), False),
     }
+
+
+def test_groups_that_cannot_be_found(tmp_path: Path) -> None:
+    """A mount of any name is passed over, and what the kernel does not tell, or tells otherwise, is no group."""
+    assert around_of("memory", str(tmp_path)) == {}
+    (tmp_path / "cgroup").write_bytes(b"4:memory:/\xe9\n")
+    mount = b"1 1 0:1 / /mnt/\xe9 rw - ext4 /dev/\xe9 rw\n2 1 0:2 / /v1/memory rw - cgroup cgroup rw,memory\n"
+    (tmp_path / "mountinfo").write_bytes(mount)
+    assert around_of("memory", str(tmp_path)) == {"memory": Path("/v1/memory", os.fsdecode(b"\xe9"))}
+    (tmp_path / "mountinfo").write_bytes(b"1 1 - cgroup\n")
+    assert around_of("memory", str(tmp_path)) == {}
+
+
+@pytest.mark.parametrize(("status", "is_told"), [(9, True), (137 << 8, True), (1 << 8, False), (15, False)])
+def test_whose_end_is_one_for_want_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, is_told: bool
+) -> None:
+    """When others around the job are killed for it: that of a rank that was killed too, or whose command was."""
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "memory.events").write_text("oom_kill 2\n")
+    monkeypatch.setattr("gridweave.site.machine.supervisor.around_of", lambda _: {"memory": tmp_path})
+    launch = Launch(job_id=1, attempt=1, ranks=(Rank(0),), argv=("true",))
+    shim = Supervisor(tmp_path, launch, {})
+    rank = RankProcess(0, 1, 1, CLOSED, RankOutput(tmp_path, 0, 1000, lambda _: None))
+    rank.status = status
+    assert "out of memory" not in shim._why(rank)
+    (tmp_path / "memory.events").write_text("oom_kill 3\n")
+    assert ("out of memory: all that this machine gives" in shim._why(rank)) == is_told
 
 
 def test_a_group_is_paused_killed_and_removed(groups: Cgroups) -> None:
