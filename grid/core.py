@@ -173,9 +173,11 @@ class MetaCore:
                 self._note_evicted(now_ms, event.site, event.answer)
             return control.answered(now_ms, event.site, event.answer)
         if type(event) is GridJobSubmitted:
-            past, job = self._evicted.get(event.job.job_id), event.job
-            job = job if past is None else msgspec.structs.replace(job, evictions=past.times)
-            return control.submit(now_ms, job, event.sensitivity, event.sends, event.attempt, event.barred)
+            past = self._evicted.get(event.job.job_id)
+            if past is not None:
+                job = msgspec.structs.replace(event.job, evictions=past.times)
+                event = msgspec.structs.replace(event, job=job)
+            return control.submit(now_ms, event)
         if type(event) is GridJobBarred:
             return control.bar(now_ms, event.submitted)
         if type(event) is GridJobCancelled:

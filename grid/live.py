@@ -135,7 +135,6 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     meeting: dict[int, str]
     takes: dict[int, TakenUsers] = msgspec.field(default_factory=dict)
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
-    unfit: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
     at_limit: list[int] = msgspec.field(default_factory=list)
 
 
@@ -177,8 +176,6 @@ class LiveGrid:
         # Whom each site takes, as it has said; and of whom it has refused a job since then.
         self._takes: dict[int, TakenUsers] = {}
         self._denied: set[tuple[int, str]] = set()
-        # Of jobs in the queue: the sites that can never run them, and why.
-        self._unfit: dict[int, dict[int, str]] = {}
         # The jobs that a site ends as they have reached their limit; one that turns out to be lost runs again.
         self._at_limit: set[int] = set()
         self._now_ms = 0
@@ -227,7 +224,7 @@ class LiveGrid:
         is_ours = not kept and record.state in ("waiting", "starting")
         found = self.core.forecaster(now_ms, job_id, self._end_ms()) if is_ours else None
         known = record_forecast(record, now_ms, kept)
-        return (lambda: known) if found is None else self._with_refusals(found, record.request, job_id)
+        return (lambda: known) if found is None else self._with_refusals(found, record.request)
 
     def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
@@ -345,7 +342,6 @@ class LiveGrid:
             meeting=self._meeting,
             takes=self._takes,
             denied=sorted(self._denied),
-            unfit=self._unfit,
             at_limit=sorted(self._at_limit),
         )
 
@@ -357,7 +353,7 @@ class LiveGrid:
         self.measured.restore(state.measured)
         self._gates = state.gates
         self._meeting = state.meeting
-        self._takes, self._denied, self._unfit = state.takes, set(state.denied), state.unfit
+        self._takes, self._denied = state.takes, set(state.denied)
         self._at_limit = set(state.at_limit)
 
     def check_invariants(self) -> None:
@@ -413,8 +409,7 @@ class LiveGrid:
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
         sends = None if request.traffic is None else self._sends(request.traffic)
-        barred = tuple(self._barred(request, job.job_id))
-        return GridJobSubmitted(job, request.sensitivity, sends, attempt, barred)
+        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request)))
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
@@ -428,9 +423,9 @@ class LiveGrid:
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 
-    def _barred(self, request: JobRequest, job_id: int | None = None) -> dict[int, str]:
-        """Return the sites that do not take the user of a job, or can never run it as far as is known, and why."""
-        found = dict(self._unfit.get(job_id, {})) if job_id is not None else {}
+    def _barred(self, request: JobRequest) -> dict[int, str]:
+        """Return the sites that do not take the user of a job, and why."""
+        found: dict[int, str] = {}
         for site in range(len(self._names)):
             why = self._takes.get(site, ANYONE).refusal(
                 request.user, request.batch_options, has_forms=bool(request.forms)
@@ -441,29 +436,28 @@ class LiveGrid:
                 found[site] = why
         return found
 
-    def _why_nowhere(self, user: str, barred: dict[int, str], *, is_unfit: bool = False) -> str:
-        each = "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(barred.items()))
-        return f"no site can run it: {each}" if is_unfit else f"no site takes jobs of {user!r}: {each}"
+    def _why_nowhere(self, user: str, barred: dict[int, str]) -> str:
+        return f"no site takes jobs of {user!r}: {self._by_site(barred)}"
+
+    def _by_site(self, barred: dict[int, str]) -> str:
+        return "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(barred.items()))
 
     def _over(self, record: JobRecord, outcome: str) -> None:
         self._part(record)
-        self._unfit.pop(record.job_id, None)
         self.book.end(record, *record.judged(outcome, record.reason))
 
     def _refused(self, job_id: int, reason: str) -> None:
-        """Enter that a job is refused, with what each site has said if none can run it."""
+        """Enter that a job is refused; and why some sites do not take its user, where it is for the others, too."""
         record = self.book.records[job_id]
-        if job_id in self._unfit:
-            barred = self._barred(record.request, job_id)
-            is_everywhere = len(barred) == len(self._names)
-            reason = self._why_nowhere(record.request.user, barred, is_unfit=True) if is_everywhere else reason
-            del self._unfit[job_id]
+        barred = self._barred(record.request)
+        if barred and len(barred) < len(self._names):
+            reason = f"{reason}; {self._by_site(barred)}"
         if not self.book.decline(job_id, reason):
             self.book.refuse(record, reason)
 
-    def _with_refusals(self, forecaster: Forecaster, request: JobRequest, job_id: int | None = None) -> Forecaster:
+    def _with_refusals(self, forecaster: Forecaster, request: JobRequest) -> Forecaster:
         """Return a forecaster that says which sites do not take the job."""
-        refusals = {self._names[site]: why for site, why in self._barred(request, job_id).items()}
+        refusals = {self._names[site]: why for site, why in self._barred(request).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _users_changed(self, *users: str) -> None:
@@ -477,7 +471,7 @@ class LiveGrid:
     def _sites_changed(self, record: JobRecord) -> None:
         """Have a job placed by the sites that take it now."""
         job_id, request = record.job_id, record.request
-        barred = self._barred(request, job_id)
+        barred = self._barred(request)
         if len(barred) == len(self._names):
             self._inner.append(GridJobHopeless(job_id, self._why_nowhere(request.user, barred)))
         self._inner.append(GridJobBarred(self._submission(self.book.job(record), request)))
@@ -577,8 +571,6 @@ class LiveGrid:
         elif isinstance(message, TakesUsers):
             self._takes[site] = message.users
             self._denied = {(other, user) for other, user in self._denied if other != site}
-            for sites in self._unfit.values():
-                sites.pop(site, None)
             self._users_changed()
         elif self._is_asked(site, message):
             if isinstance(message, FragmentReady | FragmentOpened):
@@ -621,9 +613,6 @@ class LiveGrid:
                 if cause == "user":
                     self._denied.add((site, record.request.user))
                     self._users_changed(record.request.user)
-                elif cause == "never":
-                    self._unfit.setdefault(job_id, {})[site] = reason
-                    self._sites_changed(record)
                 if cause != "job":  # of which the core tells more
                     self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)

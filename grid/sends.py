@@ -30,6 +30,10 @@ class Sends(msgspec.Struct, frozen=True, gc=False):
     data: JobData = JobData()
 
 
+NOTHING = Sends()
+"""Of a job that sends nothing."""
+
+
 def why_not_sent(sends: Sends, sites: int) -> str | None:
     """Return why no job can send that, or None if one can."""
     data = sends.data

@@ -93,11 +93,15 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class AttemptChange(msgspec.Struct, frozen=True, gc=False):
-    """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed."""
+    """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed.
+
+    `never` is why that site can never run the job, if it can not.
+    """
 
     kind: str
     attempt: Attempt
     sites: tuple[int, ...] = ()
+    never: str | None = None
 
 
 class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,10 +205,11 @@ class CoAllocator:
                 return self._over(attempt, site, outcome)
             case Reserved():
                 return self._held(now_ms, site, attempt), None
-            case Refused():
+            case Refused(reason=reason, cause=cause):
                 if len(attempt.fragments) > 1 and now_ms >= attempt.start_ms:
                     self._came_too_soon()
-                return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,))
+                never = reason if cause == "never" else None
+                return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,), never)
             case LeaseEnded():
                 if attempt.state == ASKED:
                     # A lease ends at the instant at which the attempt expires; then the silent sites are to blame.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -58,6 +59,11 @@ class ControlState(CoreState, frozen=True, kw_only=True):
 Barred = tuple[int, ...]
 """The sites that do not take the user of a job."""
 
+Never = Mapping[int, str]
+"""The sites that can never run a job, and what each has said of that."""
+
+NOWHERE: Never = MappingProxyType({})
+
 
 class Control(ABC):
     """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
@@ -70,42 +76,35 @@ class Control(ABC):
         self._largest = max(nodes)
         self._names = options.names
 
-    def why_never(self, job: Job, barred: Barred = ()) -> str | None:
-        """Return why a job could not be placed on the idle grid, or None."""
-        if job.width <= self._largest and not barred:
+    def why_never(self, job: Job, barred: Barred = (), never: Never = NOWHERE) -> str | None:
+        """Return why a job could not be placed on the idle grid without some sites, or None."""
+        if job.width <= self._largest and not (barred or never):
             return None
-        left = [0 if site in barred else nodes for site, nodes in enumerate(self._nodes)]
-        if not any(left):
-            return "no site takes it"
-        reason = self.policy.why_never(np.array(left, np.int64), job.width)
-        return f"{reason}; sites that do not take it do not count" if reason and barred else reason
+        left = [0 if site in barred or site in never else nodes for site, nodes in enumerate(self._nodes)]
+        reason = self.policy.why_never(np.array(left, np.int64), job.width) if any(left) else "no site takes it"
+        if reason is None or not (barred or never):
+            return reason
+        reason = f"{reason}; sites that do not take it do not count" if any(left) else reason
+        if not never:
+            return reason
+        said = "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(never.items()))
+        return f"no site can run it: {said}" + (f"; {reason}" if any(left) else "")
 
-    def submit(
-        self,
-        now_ms: int,
-        job: Job,
-        sensitivity: float,
-        sends: Sends | None = None,
-        attempt: int = 0,
-        barred: Barred = (),
-    ) -> list[GridCommand]:
-        """Take in a job; its attempts are counted on from a number."""
+    def submit(self, now_ms: int, asked: GridJobSubmitted, never: Never = NOWHERE) -> list[GridCommand]:
+        """Take in a job, of which some sites have said already that they can never run it."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
-        if self._knows(job.job_id):
+        job_id = asked.job.job_id
+        if self._knows(job_id):
             return []
-        reason = self.why_never(job, barred)
-        if reason is not None:
-            return [ReportRefused(job.job_id, reason)]
-        return self._admit(now_ms, job, draw, sensitivity, sends or Sends(), attempt, barred)
+        reason = self.why_never(asked.job, asked.barred, never)
+        return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
 
     @abstractmethod
     def _knows(self, job_id: int) -> bool:
         """Return whether a job is in the grid."""
 
     @abstractmethod
-    def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
-    ) -> list[GridCommand]:
+    def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         """Take in a job that is new, and can be placed."""
 
     @abstractmethod
@@ -248,6 +247,8 @@ class Delegation:
     # Of the sites that had taken it since it last ran, and would not have it then.
     refusals: dict[int, SiteRefusals] = field(default_factory=dict)
     barred: Barred = ()
+    # The sites that can never run it, and what each has said of that.
+    never: dict[int, str] = field(default_factory=dict)
     # Nodes of several sites that are on their way, for which it waits.
     awaited: Awaited | None = None
     # Where and when it is to run by the last mapping over the sites, if it had a place in that.
@@ -256,7 +257,7 @@ class Delegation:
     def avoids(self, site: int, now_ms: int) -> bool:
         """Return whether it is not to be offered to a site now."""
         refusals = self.refusals.get(site)
-        return site in self.barred or (refusals is not None and refusals.is_left_alone(now_ms))
+        return site in self.barred or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
     def leaves_alone(self, site: int, now_ms: int) -> bool:
         """Return whether it is not to be moved to a site now, though that has changed: it has put it off repeatedly."""
@@ -331,11 +332,14 @@ class DelegatingControl(Control):
         return delegation.job.evictions
 
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Place a job at other sites from now on; it is taken back from one that it may not be at any more."""
+        """Place a job at other sites from now on; it is taken back from one that it may not be at any more.
+
+        A site that says anew whom it takes may have other machines: those that could never run the job are asked anew.
+        """
         delegation = self._jobs.get(event.job.job_id)
         if delegation is None:
             return []
-        delegation.barred = event.barred
+        delegation.barred, delegation.never = event.barred, {}
         if delegation.state != WAITING or delegation.site not in event.barred:
             return []
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
@@ -364,25 +368,34 @@ class DelegatingControl(Control):
         return None
 
     def _note_refusal(self, now_ms: int, delegation: Delegation, answer: Refused) -> list[GridCommand]:
-        """Leave a site alone for a while that took a job and will not have it; one that no other can have is hopeless.
+        """Leave a site alone that can never run a job, and for a while one that took it and will not have it.
 
         A site that refuses at its door, as it is drained, is asked again as ever.
         """
-        job, site, known = delegation.job, delegation.site, delegation.refusals
+        site, known = delegation.site, delegation.refusals
         if answer.cause == "never":
-            delegation.barred = tuple(sorted({*delegation.barred, site}))
-            if not delegation.hopeless and self.why_never(job, delegation.barred) is not None:
-                delegation.hopeless = f"{self._names[site]}: {answer.reason}"
+            self._note_never(delegation, site, answer.reason)
         if answer.cause != "job":
             return []
         known[site] = another(known.get(site), now_ms, answer.reason, self._retry_ms)
-        out = tuple(s for s, refusals in sorted(known.items()) if refusals.again_ms is None)
-        if out and self.why_never(job, (*delegation.barred, *out)) is not None:
-            said = [
-                f"{self._names[s]} took it {known[s].times} times and refused it then: {known[s].reason}" for s in out
-            ]
-            delegation.hopeless = "; ".join(said)
-        return [ReportRefusal(job.job_id, site, known[site].text(now_ms))]
+        self._count_those_left(delegation)
+        return [ReportRefusal(delegation.job.job_id, site, known[site].text(now_ms))]
+
+    def _note_never(self, delegation: Delegation, site: int, reason: str) -> None:
+        """Ask a site no more for a job that it can never run."""
+        delegation.never[site] = reason
+        self._count_those_left(delegation)
+
+    def _count_those_left(self, delegation: Delegation) -> None:
+        """Have a job refused if no other site can have it than those that are asked for it no more."""
+        out = {
+            site: f"it took it {refusals.times} times and refused it then: {refusals.reason}"
+            for site, refusals in delegation.refusals.items()
+            if refusals.again_ms is None
+        }
+        asked_no_more = delegation.never | out
+        if asked_no_more and not delegation.hopeless:
+            delegation.hopeless = self.why_never(delegation.job, delegation.barred, asked_no_more) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""

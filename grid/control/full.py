@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, AttemptsState, CoAllocator
-from gridweave.grid.control.common import Barred, Control, ControlOptions, ControlState
+from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.queue import GridQueue, QueueState
 from gridweave.grid.control.tuning import QueueTuning
@@ -26,9 +26,7 @@ from gridweave.grid.messages import (
     ReportRefused,
 )
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecaster, Planner
-from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
 
 
@@ -50,8 +48,8 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
 class FullControl(Control):
     """The grid queue, and the attempts to start what it has placed.
 
-    The queue places a job on any site. One whose user some sites do not take is apart from it: it is delegated to the
-    queue of a site that takes it, as under limited control.
+    The queue places a job on any site. One whose user some sites do not take, or that a site can never run, is apart
+    from it: it is delegated to the queue of a site that takes it, as under limited control.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
@@ -183,13 +181,11 @@ class FullControl(Control):
             self._apart = LimitedControl(self._nodes, self.policy, self._options)
         return self._apart
 
-    def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
-    ) -> list[GridCommand]:
-        if barred:
-            return self._those_apart().submit(now_ms, job, sensitivity, sends, attempt, barred)
-        self._number[job.job_id] = attempt
-        self._queue.submit(now_ms, job, draw=draw, sensitivity=sensitivity, sends=sends)
+    def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
+        if asked.barred or never:
+            return self._those_apart().submit(now_ms, asked, never)
+        self._number[asked.job.job_id] = asked.attempt
+        self._queue.submit(now_ms, asked.job, draw=draw, sensitivity=asked.sensitivity, sends=asked.sends)
         self._changed = True
         return []
 
@@ -206,14 +202,15 @@ class FullControl(Control):
         if job_id in self._attempts.attempts:
             self._barred[job_id] = event
             return []
-        job = self._queue.job(job_id)
+        asked = self._as_submitted(job_id, event)
         self._queue.withdraw(job_id)
         self._changed = True
-        return self._place_apart(now_ms, event, job)
+        return self._those_apart().submit(now_ms, asked)
 
-    def _place_apart(self, now_ms: int, event: GridJobSubmitted, job: Job) -> list[GridCommand]:
-        told = event.sensitivity, event.sends, self._number.pop(job.job_id), event.barred
-        return self._those_apart().submit(now_ms, job, *told)
+    def _as_submitted(self, job_id: int, barred: GridJobSubmitted | None) -> GridJobSubmitted:
+        """Return a job that leaves the queue as one that comes anew, with the sites that do not take its user."""
+        job, sensitivity, sends = self._queue.told(job_id)
+        return GridJobSubmitted(job, sensitivity, sends, self._number.pop(job_id), barred.barred if barred else ())
 
     def evicted(self, job_id: int) -> int:
         """Count that a site has evicted a job; return how often it has been; 0: it is not known."""
@@ -295,37 +292,47 @@ class FullControl(Control):
             return []
         self._changed = True
         barred = self._barred[job_id].barred if job_id in self._barred else ()
-        report = self._came_back(now_ms, attempt, attempt.outcome if kind == ENDED else None)
-        if kind != ENDED:
+        report = self._came_back(now_ms, change)
+        if kind != ENDED and change.never is None:
             width = dict(attempt.fragments)
             for site in change.sites:
-                # A site that has said why (others have its nodes, or it does not take the user) need not be left alone
-                # as well.
+                # A site that has said why (others have its nodes, it does not take the user, it can never run the job)
+                # need not be left alone as well.
                 if self._queue.free(site) >= width[site] and site not in barred:
                     self._close(now_ms, site)
         return report
 
-    def _came_back(self, now_ms: int, attempt: Attempt, outcome: str | None) -> list[GridCommand]:
+    def _came_back(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         """Report a job whose attempt is over; without an outcome it waits again, if it is wanted and has hope."""
-        job_id = attempt.job.job_id
+        attempt, job_id = change.attempt, change.attempt.job.job_id
+        outcome = attempt.outcome if change.kind == ENDED else None
         if outcome is None and attempt.cancelled:
             outcome = "cancelled"
         is_held = job_id in self._held
         self._held.discard(job_id)
         hopeless = self._hopeless.pop(job_id, None)
         barred = self._barred.pop(job_id, None)
-        if outcome is None and hopeless is None and not is_held and barred is not None:
-            job = self._queue.job(job_id)
-            self._queue.ended(now_ms, job_id)
-            return self._place_apart(now_ms, barred, job)
         if outcome is None and hopeless is None and not is_held:
-            self._queue.requeue(now_ms, job_id)
-            return []
+            return self._waits_again(now_ms, job_id, barred, change)
         self._queue.ended(now_ms, job_id)
         number = self._number.pop(job_id)
         if outcome is not None:
             return [ReportDone(job_id, outcome)]
         return [ReportHeld(job_id, number) if is_held or hopeless is None else ReportRefused(job_id, hopeless)]
+
+    def _waits_again(
+        self, now_ms: int, job_id: int, barred: GridJobSubmitted | None, change: AttemptChange
+    ) -> list[GridCommand]:
+        """Put a job back into the queue; apart, if a site does not take its user any more, or can never run it."""
+        if barred is None and change.never is None:
+            self._queue.requeue(now_ms, job_id)
+            return []
+        asked, never = self._as_submitted(job_id, barred), NOWHERE
+        # Where it may be split, each site is asked whether it takes a part at least.
+        if change.never is not None and not self._queue.may_split(job_id):
+            never = dict.fromkeys(change.sites, change.never)
+        self._queue.ended(now_ms, job_id)
+        return self._those_apart().submit(now_ms, asked, never)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Place jobs by the links as they are now."""

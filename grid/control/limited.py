@@ -18,11 +18,11 @@ from gridweave.grid.control.common import (
     SPLIT,
     WAITING,
     WITHDRAWING,
-    Barred,
     ControlOptions,
     DelegatingControl,
     DelegatingState,
     Delegation,
+    Never,
     PutOff,
 )
 from gridweave.grid.control.links import LinksState
@@ -38,9 +38,8 @@ from gridweave.grid.messages import (
     ToSite,
 )
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends
+from gridweave.grid.sends import NOTHING
 from gridweave.site.explain import Forecaster
-from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     Ended,
@@ -129,10 +128,9 @@ class LimitedControl(DelegatingControl):
         self._news = dict.fromkeys(state.news)
         self._patience_ms, self._renew_at_ms = state.patience_ms, state.renew_at_ms
 
-    def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
-    ) -> list[GridCommand]:
-        self._jobs[job.job_id] = delegation = Delegation(job, draw, attempt, sensitivity, sends, now_ms, barred=barred)
+    def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
+        told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
+        delegation = self._jobs[asked.job.job_id] = Delegation(*told, barred=asked.barred, never=dict(never))
         return self._ask_all(now_ms, delegation)
 
     def _end(self, delegation: Delegation) -> list[GridCommand]:
@@ -301,27 +299,40 @@ class LimitedControl(DelegatingControl):
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return []
+        if number and (delegation.state != ASKING or number != delegation.number):
+            return []
+        self._note_quote(now_ms, site, delegation, quote)
+        if delegation.hopeless and delegation.state in (ASKING, BACKLOG):
+            return self._refuse(delegation)
         if not number:
-            delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
             self._map_is_due |= self.policy.maps and delegation.state == BACKLOG
             return self._consider_move(now_ms, site, delegation, quote)
-        if delegation.state != ASKING or number != delegation.number:
-            return []
         delegation.asked.discard(site)
-        delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
         return [] if delegation.asked else self._decide(now_ms, delegation)
+
+    def _note_quote(self, now_ms: int, site: int, delegation: Delegation, quote: Quoted) -> None:
+        """Keep what a site has quoted; one that can never run the job, nor a part of it, is asked no more."""
+        if quote.cause == "never" and not (quote.takes_parts and self._one_job.may_split(delegation.job)):
+            delegation.quotes.pop(site, None)
+            self._note_never(delegation, site, quote.reason)
+        else:
+            delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose a place for a job, and ask again those sites that have changed since they were asked, if it waits."""
         self._wait_no_more(delegation)
+        changed, delegation.changed = sorted(delegation.changed), set()
         if self.policy.maps:
-            return self._put_back(now_ms, delegation)
-        changed, delegation.changed = delegation.changed, set()
+            commands = self._put_back(now_ms, delegation)
+            if delegation.state == BACKLOG:
+                again = (site for site in changed if not delegation.avoids(site, now_ms))
+                commands += [self._ask(now_ms, delegation, site, whole=False) for site in again]
+            return commands
         commands = self._choose(now_ms, delegation)
         if changed and delegation.state == BACKLOG:
             commands += self._ask_all(now_ms, delegation)
         elif changed and delegation.state == WAITING and not delegation.hurried:
-            commands += self._ask_others(now_ms, delegation, sorted(changed))
+            commands += self._ask_others(now_ms, delegation, changed)
         return commands
 
     def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
@@ -515,6 +526,10 @@ class LimitedControl(DelegatingControl):
         delegation = self._jobs[change.attempt.job.job_id]
         if change.kind == MOVED:
             return []
+        if change.never is not None:
+            for site in change.sites:
+                self._note_never(delegation, site, change.never)
+            return self._ask_all(now_ms, delegation)
         if change.kind != ENDED:
             return self._put_back(now_ms, delegation)
         outcome = change.attempt.outcome
@@ -528,6 +543,8 @@ class LimitedControl(DelegatingControl):
         news = sorted(self._news)
         self._news = {}
         commands: list[GridCommand] = []
+        for delegation in map(self._jobs.__getitem__, self._patience_ms):
+            delegation.changed.update(site for site in news if site in delegation.quotes)
         looks = LOOKS
         mapped = [one for one in self._jobs.values() if one.state == BACKLOG and one.mapped is not None]
         for site in range(len(self._nodes)) if retry else news:
@@ -538,9 +555,7 @@ class LimitedControl(DelegatingControl):
                 break
             if delegation.state == BACKLOG and delegation.mapped is not None:
                 continue
-            if delegation.state == ASKING:
-                delegation.changed.update(site for site in news if site in delegation.quotes)
-            elif delegation.state == BACKLOG:
+            if delegation.state == BACKLOG:
                 looks -= 1
                 commands += self._ask_all(now_ms, delegation)
             elif delegation.state == WAITING:
@@ -564,9 +579,10 @@ class LimitedControl(DelegatingControl):
         if delegation.cancelled or delegation.held or delegation.avoids(site, now_ms):
             return []
         free = max(quote.free, quote.nodes or 0) if quote.evicts else quote.free
-        if delegation.job.width > free - claimed or not self._is_nearer(now_ms, delegation, site):
+        needed = quote.nodes or delegation.job.width
+        if needed > free - claimed or not self._is_nearer(now_ms, delegation, site):
             return []
-        self._claimed[site] = now_ms, claimed + delegation.job.width
+        self._claimed[site] = now_ms, claimed + needed
         if delegation.hurried:
             # It leaves before that has said anything of it.
             self._note_put_off(now_ms, delegation)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gridweave.errors import InputError
 from gridweave.grid.kernels.links import JOB_DATA, GridLinks, data_delay_ms, find_least_factors, new_memo
 from gridweave.grid.messages import LinksChanged, PathsMeasured
-from gridweave.grid.sends import Sends
+from gridweave.grid.sends import NOTHING, Sends
 from gridweave.jit import prepared
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.communication import Communication
@@ -104,6 +104,7 @@ class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     factors: tuple[float, ...] | None
     measured: tuple[PairMeasured, ...]
     arrays: Arrays
+    sends: dict[int, Sends] = {}  # by slot
 
 
 class KnownLinks:
@@ -116,6 +117,8 @@ class KnownLinks:
         self._network = network
         self._factors: tuple[float, ...] | None = None
         self._measured: tuple[PairMeasured, ...] = ()
+        # Of the slots whose jobs send anything; one that is free keeps what its last job sent.
+        self._sends: dict[int, Sends] = {}
         self.arrays = new_links(network, slots=slots, widest=widest)
         self._find = prepared(find_least_factors, self.arrays, 0.0, 0.0)
         self._least = least_crossing(self.arrays.paths)
@@ -123,6 +126,7 @@ class KnownLinks:
     def copy(self) -> KnownLinks:
         """Return the same links with room of their own for what kernels write down."""
         twin = copy.copy(self)
+        twin._sends = self._sends.copy()
         apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]
         twin.arrays = apart._replace(paths=with_own_room(self.arrays.paths))
         return twin
@@ -146,11 +150,12 @@ class KnownLinks:
 
     def state(self) -> LinksState:
         """Return what is known; not what is worked out from the network, or again when it is asked for."""
-        return LinksState(factors=self._factors, measured=self._measured, arrays=arrays_state(self._own_arrays()))
+        arrays = arrays_state(self._own_arrays())
+        return LinksState(factors=self._factors, measured=self._measured, arrays=arrays, sends=self._sends)
 
     def restore(self, state: LinksState) -> None:
         """Take in what was known of the same network."""
-        self._factors, self._measured = state.factors, state.measured
+        self._factors, self._measured, self._sends = state.factors, state.measured, state.sends
         paths = self._paths()
         self._least = least_crossing(paths)
         arrays = restored_arrays(self._own_arrays(), state.arrays)
@@ -165,6 +170,9 @@ class KnownLinks:
 
     def enter(self, slot: int, width: int, sends: Sends) -> None:
         """Write down what the job of a slot sends, which has this width."""
+        self._sends.pop(slot, None)
+        if sends != NOTHING:
+            self._sends[slot] = sends
         links, talk = self.arrays, sends.communication
         links.communication[slot] = _shape_of(talk.pattern, width)
         row = links.communication[slot]
@@ -177,6 +185,10 @@ class KnownLinks:
             crossing_factor=links.crossing_factor[one],
         )
         self._find(view, *self._least)
+
+    def sends(self, slot: int) -> Sends:
+        """Return what the job of a slot sends."""
+        return self._sends.get(slot, NOTHING)
 
     def data_delay_ms(self, slot: int, submit_ms: int, site: int, when_ms: int) -> int | None:
         """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""

@@ -8,19 +8,17 @@ from typing import Any
 from gridweave.grid.control.common import (
     BACKLOG,
     WAITING,
-    Barred,
     ControlOptions,
     DelegatingControl,
     DelegatingState,
     Delegation,
+    Never,
 )
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecaster
-from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Answer, Ended, EnqueueJob, Refused, Withdrawn
 
@@ -59,10 +57,9 @@ class NoControl(DelegatingControl):
         super().restore(state)
         self._area = state.area
 
-    def _admit(
-        self, now_ms: int, job: Job, draw: float, sensitivity: float, sends: Sends, attempt: int, barred: Barred
-    ) -> list[GridCommand]:
-        self._jobs[job.job_id] = sent = Delegation(job, draw, attempt, barred=barred)
+    def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
+        sent = Delegation(asked.job, draw, asked.attempt, barred=asked.barred, never=dict(never))
+        self._jobs[asked.job.job_id] = sent
         return self._send(sent, now_ms)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
@@ -135,10 +132,8 @@ class NoControl(DelegatingControl):
         sent = self._jobs.get(job_id)
         if sent is None:
             return None
-        site = None if sent.state == BACKLOG else sent.site
         loads = self._loads(sent.refused_by)
-        retry_ms, refusals = self._retry_at_ms or 0, sent.refusals
-        found = sent_forecast(now_ms, sent.job, site, self._nodes, loads, retry_ms, self._names, refusals)
+        found = sent_forecast(now_ms, sent, self._nodes, loads, self._retry_at_ms or 0, self._names)
         return lambda: found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:

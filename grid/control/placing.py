@@ -74,17 +74,21 @@ class OneJob:
         self._links.enter(0, job.width, sends)
         return self._links.data_delay_ms(0, submit_ms, site, when_ms)
 
+    def may_split(self, job: Job) -> bool:
+        """Return whether a job may be split, by the mode and the lower bound."""
+        self._enter(job)
+        return bool(may_split(self._state, self._codes, SLOT))
+
     def split(
         self, job: Job, sensitivity: float, free: Mapping[int, int], sends: Sends, submit_ms: int, now_ms: int
     ) -> tuple[Fragments, int] | None:
         """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none."""
-        self._enter(job)
+        if not self.may_split(job):
+            return None
         self._state.sensitivity[SLOT] = sensitivity
         self._state.jobs["submit_ms"][SLOT] = submit_ms
         if self._links is not None:
             self._links.enter(0, job.width, sends)
-        if not may_split(self._state, self._codes, SLOT):
-            return None
         if not take_parts(self._state, self._codes, self._codes.net, SLOT, self._vector(free), np.int64(now_ms)):
             return None
         taken = self._state.taken[: self._state.counters[0]["n_taken"]]

@@ -32,7 +32,7 @@ from gridweave.grid.kernels.running import join_blocks, running_slots
 from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends
+from gridweave.grid.sends import NOTHING, Sends
 from gridweave.jit import prepared
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
 from gridweave.site.job import Job
@@ -294,7 +294,7 @@ class GridQueue:
         arrive = self._arrive
         arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
         if self._links is not None:
-            self._links.enter(slot, width, sends or Sends())
+            self._links.enter(slot, width, sends or NOTHING)
         self.n_waiting += 1
         if self.tuning is not None:
             self.tuning.submitted()
@@ -445,6 +445,12 @@ class GridQueue:
     def job(self, job_id: int) -> Job:
         """Return a job that waits or runs."""
         return self._slots.job(job_id)
+
+    def told(self, job_id: int) -> tuple[Job, float, Sends]:
+        """Return a job that waits or runs, how sensitive it is to a split, and what it sends."""
+        slot = self._slots.of[job_id]
+        sends = NOTHING if self._links is None else self._links.sends(slot)
+        return self._slots.jobs[slot], float(self._state.sensitivity[slot]), sends
 
     def evicted(self, job_id: int) -> int:
         """Count that a job was evicted from the nodes of a site; return how often it has been."""

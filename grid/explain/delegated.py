@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from gridweave.grid.control.awaiting import Awaited
 from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
 from gridweave.grid.control.mapping import PlannedPlace
-from gridweave.grid.control.refusals import SiteRefusals
 from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text
 from gridweave.site.job import Job
 from gridweave.site.times import rough_span_text, when_text
@@ -59,8 +58,9 @@ def apart_forecast(forecaster: Forecaster) -> Forecast:
 def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str]) -> SiteReason:
     """Return what a site has said last of a job."""
     refusals, quote = delegation.refusals.get(site), delegation.quotes.get(site)
-    if refusals is not None and (refusals.is_left_alone(now_ms) or quote is None):
-        return SiteReason(site=names[site], nodes=nodes, reason=_refused(now_ms, refusals))
+    refused = _refused(now_ms, delegation, site)
+    if refused and (quote is None or delegation.avoids(site, now_ms)):
+        return SiteReason(site=names[site], nodes=nodes, reason=refused)
     if quote is None:
         reason = _too_small(nodes, delegation.job) or "has not said when it could start it"
         return SiteReason(site=names[site], nodes=nodes, reason=reason)
@@ -72,7 +72,7 @@ def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: S
         start = "at once" if quote.start_ms <= asked_ms else when_text(quote.start_ms, now_ms)
         reason += f"a start {start}, {nodes_text(quote.free)} free now"
     if refusals is not None:
-        reason += f"; {_refused(asked_ms, refusals)}"
+        reason += f"; {_refused(asked_ms, delegation, site)}"
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
 
 
@@ -103,8 +103,12 @@ def _awaited(now_ms: int, awaited: Awaited, names: Sequence[str]) -> str:
     return f"{said}, and it ends {gain} sooner than on one site"
 
 
-def _refused(now_ms: int, refusals: SiteRefusals) -> str:
-    return f"took it and refused it then: {refusals.text(now_ms)}"
+def _refused(now_ms: int, delegation: Delegation, site: int) -> str:
+    """Return why a site would not have a job, or never can; empty if it has not said so."""
+    if site in delegation.never:
+        return f"can never run it: {delegation.never[site]}"
+    refusals = delegation.refusals.get(site)
+    return "" if refusals is None else f"took it and refused it then: {refusals.text(now_ms)}"
 
 
 def _too_small(nodes: int, job: Job) -> str:
@@ -113,24 +117,22 @@ def _too_small(nodes: int, job: Job) -> str:
 
 def sent_forecast(
     now_ms: int,
-    job: Job,
-    site: int | None,
+    sent: Delegation,
     nodes: Sequence[int],
     loads: Sequence[int | None],
     retry_ms: int,
     names: Sequence[str],
-    refusals: Mapping[int, SiteRefusals],
 ) -> Forecast:
-    """Return how it stands with a job without control.
+    """Return how it stands with a job without control; one that all have refused is sent again at `retry_ms`.
 
-    `site` is None if all have refused it, which is then sent again at `retry_ms`. `loads` is for how long each site is
-    busy with what it was sent; None for one that has refused.
+    `loads` is for how long each site is busy with what it was sent; None for one that has refused.
     """
+    job, site = sent.job, sent.site
     rows = tuple(
-        msgspec.structs.replace(row, reason=_refused(now_ms, refusals[s])) if s in refusals else row
+        msgspec.structs.replace(row, reason=_refused(now_ms, sent, s) or row.reason)
         for s, row in enumerate(_loaded(job, nodes, loads, names))
     )
-    if site is None:
+    if sent.state == BACKLOG:
         again = when_text(max(retry_ms, now_ms), now_ms)
         return Forecast(
             job_id=job.job_id, now_ms=now_ms, reason=f"all sites have refused it; it is sent again {again}", sites=rows

@@ -15,9 +15,7 @@ from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.explain.queue import Standing, named
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends
 from gridweave.site.explain import Forecast, listed, places_text
-from gridweave.site.job import Job
 from gridweave.site.kernels.planning import OVERDUE_MS
 from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes
 from gridweave.site.times import when_text
@@ -52,7 +50,7 @@ class Copy(Protocol):
     def closed(self) -> dict[int, tuple[int, int]]:
         """The sites that are not asked for now: since when, and until when at most."""
 
-    def submit(self, now_ms: int, job: Job, sensitivity: float, sends: Sends | None) -> list[GridCommand]:
+    def submit(self, now_ms: int, asked: GridJobSubmitted) -> list[GridCommand]:
         """Take in a job."""
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
@@ -112,7 +110,7 @@ def quoted_forecast(
 ) -> Forecast:
     """Return when a job would start that were submitted now; the control is used up by that."""
     job = asked.job
-    for command in control.submit(now_ms, job, asked.sensitivity, asked.sends):
+    for command in control.submit(now_ms, asked):
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
     expect_ends(control.queue, now_ms, end_ms)

@@ -29,6 +29,7 @@ from gridweave.site.messages import (
     TakesUsers,
     TellGrid,
     UserSubmitted,
+    Wish,
     WithdrawJob,
     Withdrawn,
 )
@@ -76,6 +77,24 @@ def place(core: LiveGrid, now_ms: int, commands: list[Any]) -> list[tuple[int, A
     found = asked(commands)
     quotes = [FromLiveSite(s, Quoted(q.quote_id, 4, now_ms)) for s, q in asked(commands, RequestQuote)]
     return found + (asked(do(core, now_ms, *quotes)) if quotes else [])
+
+
+def refuse_for_good(core: LiveGrid, now_ms: int, commands: list[Any]) -> list[int]:
+    """Have each site say that it can never run what it is asked for, or about; return which were asked."""
+    sites = []
+    while requests := asked(commands, RequestQuote, ReserveNodes, EnqueueJob):
+        ((site, request), *_) = requests
+        why = f"no machine of site {site} will do"
+        if isinstance(request, RequestQuote):
+            said: Any = Quoted(request.quote_id, 0, None, why, cause="never", takes_parts=False)
+        else:
+            said = Refused(1, request.attempt, why, "never")
+        sites.append(site)
+        commands = [
+            *commands[commands.index(TellSite(site, request)) + 1 :],
+            *do(core, now_ms, FromLiveSite(site, said)),
+        ]
+    return sites
 
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
@@ -172,18 +191,34 @@ def test_a_job_that_no_site_can_ever_run_is_refused_and_holds_nobody_up(control:
     core = LiveGrid(
         GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing", control=control))
     )
-    commands, sites = do(core, 0, job("a", "anna")), []
-    for now_ms in (1, 2):
-        ((site, request),) = place(core, now_ms, commands)
-        sites.append(site)
-        said = Refused(1, request.attempt, f"no machine of site {site} will do", "never")
-        commands = do(core, now_ms, FromLiveSite(site, said))
+    sites = refuse_for_good(core, 1, do(core, 0, job("a", "anna")))
     assert (sorted(sites), core.book.records[1].state) == ([NORTH, SOUTH], "refused")
     assert core.book.records[1].reason == (
         "no site can run it: north: no machine of site 0 will do; south: no machine of site 1 will do"
     )
     assert len(place(core, 3, do(core, 3, job("b", "anna")))) == 1
-    core.check_invariants()
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_what_is_said_of_a_refused_job_names_every_site(control: str) -> None:
+    """The one that does not take its user as well as the one that can never run it."""
+    core = grid(control)
+    assert refuse_for_good(core, 2, do(core, 1, job("b", "bert"))) == [SOUTH]
+    assert core.book.records[1].reason == f"no site can run it: south: no machine of site 1 will do; north: {WHY}"
+
+
+def test_of_a_job_that_is_cancelled_while_it_is_held_no_refusal_is_kept() -> None:
+    """A site can never run it, it waits for the other, is held, and then wanted no more: the state knows none of it."""
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing")))
+    ((_, request),) = asked(do(core, 0, job("a", "anna")))
+    commands = do(core, 1, FromLiveSite(NORTH, Refused(1, request.attempt, "no machine will do", "never")))
+    ((_, enqueued),) = place(core, 1, commands)
+    do(core, 2, Wish("hold", (1,)))
+    do(core, 3, FromLiveSite(SOUTH, Withdrawn(1, enqueued.attempt)))
+    assert core.book.records[1].state == "held"
+    do(core, 4, Wish("cancel", (1,)))
+    assert core.book.records[1].outcome == "cancelled"
+    assert b"no machine will do" not in msgspec.json.encode(msgspec.structs.replace(core.state(), book=None))
 
 
 def test_a_job_that_one_site_can_never_run_goes_to_another() -> None:
@@ -201,7 +236,7 @@ def test_a_job_that_one_site_can_never_run_goes_to_another() -> None:
         assert forecaster is not None
         assert [(one.site, one.reason) for one in forecaster().sites][NORTH] == (
             "north",
-            "does not take it: no machine will do",
+            "can never run it: no machine will do",
         )
     told = do(core, 3, FromLiveSite(NORTH, TakesUsers(TakenUsers())), FromLiveSite(NORTH, SiteChanged(0, 4)))
     assert [site for site, _ in asked(told, RequestQuote)] == [NORTH]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gridweave.errors import InputError, OptionError
@@ -23,7 +24,7 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import parse_network
 from gridweave.site.job import Job
-from gridweave.site.messages import Ended, Reserved, ReserveNodes
+from gridweave.site.messages import Ended, Quoted, Refused, RequestQuote, Reserved, ReserveNodes
 
 TEXT = """
 [net]
@@ -147,3 +148,21 @@ def test_a_network_is_of_the_grids_own_sites() -> None:
         MetaCore([1, 1, 1], GridPolicy(), network=network())
     with pytest.raises(InputError, match="links have changed, and the grid has no network"):
         MetaCore([1, 1], GridPolicy()).handle(0, LinksChanged((1.0,)))
+
+
+def parts_of(core: MetaCore, commands: list[GridCommand]) -> list[tuple[int, int, int]]:
+    """Return (site, width, length) of what is asked for when each site has quoted two nodes for a part."""
+    asked = {c.site: c.request for c in commands if isinstance(c, ToSite) and isinstance(c.request, RequestQuote)}
+    return holds(core.handle(5, *(FromSite(site, Quoted(one.quote_id, 2, None)) for site, one in asked.items())))
+
+
+def test_what_a_job_sends_goes_with_it_when_it_leaves_the_queue() -> None:
+    """A site can never run it, so it is placed apart: as long as if it came there first, also over a restart."""
+    limited, full, again = meta("limited"), meta(), meta()
+    known = parts_of(limited, limited.handle(0, submitted(1, 4)))
+    assert [(site, width) for site, width, _ in known] == [(0, 2), (1, 2)]
+    assert known[0][2] > 10_000
+    full.handle(0, submitted(1, 4))
+    again.restore(msgspec.json.decode(msgspec.json.encode(full.state()), type=full.state_type))
+    for core in (full, again):
+        assert parts_of(core, core.handle(1, FromSite(0, Refused(1, 1, "never here", "never")))) == known

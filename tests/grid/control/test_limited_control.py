@@ -359,6 +359,19 @@ def test_what_changes_at_a_site_while_another_is_asked_counts() -> None:
     assert step(core, 4, *offered([again], (4, 4))) == [ToSite(1, WithdrawJob(1, 2))]
 
 
+def test_what_changes_amid_quotes_counts_however_many_jobs_wait_before() -> None:
+    """Those that are asked for came last, behind all that a change has the grid think of."""
+    core = grid(4, 4)
+    for job_id in range(1, LOOKS + 1):
+        step(core, 0, *offered(step(core, 0, submitted(job_id, 3)), (0, None), (0, None)))
+    first, second = step(core, 1, submitted(99, 4))
+    step(core, 1, *offered([first], (0, 500)))
+    looked_at = step(core, 2, *said(0, SiteChanged(0, 4)))
+    assert len(looked_at) == 2 * LOOKS
+    commands = step(core, 3, *offered([second], (0, 0), (0, 400)))
+    assert [(c.site, c.request.job_id) for c in commands if isinstance(c.request, RequestQuote)] == [(0, 99)]
+
+
 def test_what_changes_before_a_site_quotes_is_in_its_quote() -> None:
     """A site that changes before its quote comes is not asked again, nor is one where the job starts at once."""
     core = grid(4, 4)
@@ -440,7 +453,9 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_asked_for_for_ever() -> No
     (sent,) = step(core, now_ms, *offered(asked, (4, now_ms), (0, None)))
     told, refused = step(core, now_ms, *said(0, Refused(1, sent.request.attempt, why, "job")))
     assert told.said == f"{why}; that was refusal 6, and the site is asked no more"
-    assert refused == ReportRefused(1, f"site 0 took it 6 times and refused it then: {why}")
+    assert refused.reason.startswith(
+        f"no site can run it: site 0: it took it 6 times and refused it then: {why}; it needs"
+    )
 
 
 def test_a_job_that_one_site_will_not_have_runs_at_another() -> None:
@@ -758,6 +773,20 @@ def test_a_waiting_job_moves_only_to_where_it_ends_sooner(there_ms: int, here_ms
     (asked,) = (c.request for c in step(core, 250, *said(1, SiteChanged(0, 4))))
     commands = step(core, 250, *said(1, Quoted(asked.quote_id, 4, 250, nodes=1, length_ms=here_ms)))
     assert [type(command.request) for command in commands] == [WithdrawJob] * moves
+
+
+def test_a_waiting_job_moves_to_a_site_that_needs_fewer_nodes_for_it() -> None:
+    """It counts what the site says that it would have there, and so many jobs as that leaves room for come."""
+    core = grid(4, 4)
+    for job_id in (1, 2, 3):
+        job = Job(job_id=job_id, width=4, estimate_ms=1_000, forms=(JobForm(width=4), JobForm()))
+        told = {"free": 0, "start_ms": 900, "nodes": 4, "length_ms": 1_000}, {"free": 0, "start_ms": None}
+        (sent,) = step(core, 0, *quoted(ask_for(core, 0, job), *told))
+        step(core, 0, *said(0, Enqueued(job_id, sent.request.attempt)))
+    asked = [c.request for c in step(core, 1, *said(1, SiteChanged(0, 4)))]
+    here = [Quoted(each.quote_id, 2, 1, nodes=1, length_ms=1_000) for each in asked]
+    commands = step(core, 1, *said(1, *here))
+    assert [(c.site, c.request.job_id) for c in commands if isinstance(c.request, WithdrawJob)] == [(0, 1), (0, 2)]
 
 
 def test_high_jobs_do_not_wait_at_sites_that_evict_for_them() -> None:

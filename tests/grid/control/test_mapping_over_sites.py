@@ -191,6 +191,17 @@ def test_a_silent_site_is_not_waited_for_for_ever() -> None:
     assert sent(step(core, RETRY_MS)) == [(1, 1)]
 
 
+def test_a_site_that_changes_amid_quotes_is_asked_again_when_all_have_answered() -> None:
+    """It had quoted a start much later, and could start the job now: the job does not wait for the next round."""
+    core = grid(1, 1)
+    first, second = step(core, 0, GridJobSubmitted(job(1)))
+    step(core, 1, *quotes([first], 1, Site(1, ((5_000, 1),)), None))
+    assert step(core, 2, *said(0, SiteChanged(0, 1))) == []
+    (again,) = step(core, 3, *quotes([second], 3, None, Site(1, ((9_000, 1),))))
+    assert (again.site, again.request.job.job_id) == (0, 1)
+    assert sent(step(core, 4, *quotes([again], 4, Site(1, ((4, 1),)), None))) == [(1, 0)]
+
+
 def test_a_job_takes_its_place_in_the_queue_where_own_users_wait() -> None:
     """It would be overtaken by every job of theirs if it waited at the grid; where nobody waits it stays there."""
     busy = ((50, 4),)

@@ -1,0 +1,56 @@
+"""Sites that can never run a job in the simulated world: it goes elsewhere, or is refused, and holds up nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.disciplines.heterogeneous.machines import MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.policy import SitePolicy
+
+HOUR_MS = 3_600_000
+
+# Without a cluster each job has one machine.
+SINGLE = HeterogeneousPolicy(nodes=4, classes=(MachineClass(name="plain", count=4),), predict="estimate")
+
+
+def jobs(*rows: tuple[int, int, int]) -> Workload:
+    """Return jobs of some widths that come and run at some instants: (submitted, width, how long)."""
+    submit_ms, width, run_ms = np.array(rows).T
+    return Workload(
+        job_id=np.arange(1, len(rows) + 1), submit_ms=submit_ms, width=width, estimate_ms=run_ms, run_ms=run_ms
+    )
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_one_site_can_never_run_holds_up_nobody_there(control: str) -> None:
+    """It waits an hour for the other site, while those that come after it start at once on single machines."""
+    workload = jobs((0, 2, HOUR_MS), (10, 2, 1_000), *[(20 + number, 1, 90_000) for number in range(4)])
+    result = simulate_world(
+        workload,
+        [4, 2],
+        GridPolicy(mode="sharing", control=control),
+        site_policies=[SINGLE, SitePolicy()],
+        home=[1, 0, 0, 0, 0, 0],
+        to_grid=[False, True, True, True, True, True],
+        check=True,
+    )
+    assert result.start_ms.tolist()[1] == HOUR_MS
+    if control != "none":  # where it is not known that the other site is busy
+        assert result.start_ms.tolist()[2:] == [20, 21, 22, 23]
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_no_site_can_ever_run_is_refused_at_once(control: str) -> None:
+    """With what each has said; the world has an end, as nobody is asked for ever."""
+    policy = GridPolicy(mode="sharing", control=control)
+    result = simulate_world(jobs((0, 2, 1_000), (5, 1, 1_000)), [4, 4], policy, site_policies=[SINGLE, SINGLE])
+    ((job_id, reason),) = result.refused
+    assert job_id == 1
+    assert reason.startswith("no site can run it: site 0: ")
+    assert reason.count("; site 1: ") == 1
+    assert result.end_ms.tolist()[1] == 1_005
