@@ -37,7 +37,7 @@ def test_evictions_keep_their_promises_whoever_is_killed_amid_them() -> None:
 
     `python tests/live_world.py 1 200 restart` plays more.
     """
-    worlds = [play(seed, evicted="restart") for seed in range(100, 112)]
+    worlds = [play(seed, evicted="restart") for seed in range(112, 124)]
     assert sum(world.evictions for world in worlds) >= 30
     assert sum(world.killed_amid for world in worlds) >= 8
 
