@@ -14,11 +14,11 @@ from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.control.common import Control, ControlOptions
-from gridweave.grid.control.evictions import PastEvictions, forecast_of_evicted
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.none import NoControl
+from gridweave.grid.control.past import PastEvictions, forecast_of_evicted
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (

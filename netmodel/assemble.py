@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gridweave.netmodel.tables import AttachTable, KeyPath, Reporter, speed_of
+from gridweave.netmodel.tables import AttachTable, KeyPath, Reporter, show_bandwidth, speed_of
 from gridweave.netmodel.topology import Topology, fibre_latency_ms, great_circle_km, named
-from gridweave.netmodel.units import show_bandwidth
 
 
 @dataclass(slots=True)

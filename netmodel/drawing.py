@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import AbstractPathEffect, withStroke
 
+from gridweave.netmodel.tables import show_bandwidth
 from gridweave.netmodel.topology import FloatArray, Topology
-from gridweave.netmodel.units import show_bandwidth
 
 # Okabe and Ito's blues and their like, from slow to fast, and what else is drawn.
 _SPEEDS = ("#8FBFDD", "#56B4E9", "#0072B2", "#004B78", "#00304D")

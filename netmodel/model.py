@@ -12,11 +12,11 @@ import numpy.typing as npt
 from gridweave.errors import InputError, check_known
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
+from gridweave.netmodel.kernels.contention import NEVER_MS, transfer_ms
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.placements import Alike, Choice, Known, Placements
 from gridweave.netmodel.kernels.routes import find_mirrors, find_ways_apart
 from gridweave.netmodel.kernels.state import PART, FloatArray, NetArrays
-from gridweave.netmodel.kernels.transfers import NEVER_MS, transfer_ms
 from gridweave.netmodel.routing import Paths, find_paths
 from gridweave.netmodel.tables import EXACT_UP_TO, EXCHANGES, NetTable
 from gridweave.netmodel.topology import Topology, check_number

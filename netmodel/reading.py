@@ -27,6 +27,7 @@ from gridweave.netmodel.changes import written_changes
 from gridweave.netmodel.tables import (
     CONTENTIONS,
     EXCHANGES,
+    PREFIXES,
     ROUTES,
     AttachTable,
     BackTable,
@@ -38,10 +39,10 @@ from gridweave.netmodel.tables import (
     NodeTable,
     Problems,
     Reporter,
+    parse_bandwidth,
     speed_of,
 )
 from gridweave.netmodel.topology import Topology, fibre_latency_ms, named
-from gridweave.netmodel.units import PREFIXES, parse_bandwidth
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -1,17 +1,17 @@
 """The tables by which a network is written down, as typed structs that a scenario embeds as ``[net]``.
 
-What is wrong with one is collected, so that it can be told all at once.
+Speeds are written with their units. What is wrong with a table is collected, so that it can be told all at once.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.netmodel.units import parse_bandwidth
 
 KeyPath = tuple[str | int, ...]
 """Where something stands in a document: keys from its root, and numbers of the elements of lists, from 0."""
@@ -276,3 +276,40 @@ def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporte
     except InputError as error:
         report.add((*path, "bandwidth"), f"{label}{error}")
         return 1.0
+
+
+PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SPEED = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kKMGT]?)\s*(bps|bit/s|b/s|bits/s)\s*")
+
+
+def parse_bandwidth(text: str) -> float:
+    """Read a speed with its unit (bps or bit/s, with prefixes that are powers of 1000) as bits per second.
+
+    Examples
+    --------
+    >>> parse_bandwidth("2.5 Gbps"), parse_bandwidth("155Mbit/s")
+    (2500000000.0, 155000000.0)
+    """
+    found = _SPEED.fullmatch(text)
+    if not found:
+        raise InputError(
+            f"{text!r} is not a speed; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
+        )
+    prefix = "k" if found.group(2) == "K" else found.group(2)
+    return float(found.group(1)) * PREFIXES[prefix]
+
+
+def show_bandwidth(bandwidth_bps: float) -> str:
+    """Write a speed in the unit that suits it.
+
+    Examples
+    --------
+    >>> show_bandwidth(2.5e9), show_bandwidth(155e6), show_bandwidth(float("inf"))
+    ('2.5 Gbps', '155 Mbps', 'unlimited')
+    """
+    if bandwidth_bps == float("inf"):
+        return "unlimited"
+    for prefix in ("T", "G", "M", "k"):
+        if bandwidth_bps >= PREFIXES[prefix]:
+            return f"{bandwidth_bps / PREFIXES[prefix]:.4g} {prefix}bps"
+    return f"{bandwidth_bps:.4g} bps"

@@ -37,18 +37,16 @@ from gridweave.cli.main import app
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.grid_network import COLUMNS, GridNet
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.batch.stepped import job_messages
-from gridweave.scenarios.results.network import COLUMNS
+from gridweave.scenarios.batch.stepped import RunningWork, job_messages
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network
-from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.sharing.compiled import SharedUse
+from gridweave.site.disciplines.sharing.entry import SharedUse
 from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.job import Accepted, JobRequest, Program, WishKind

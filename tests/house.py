@@ -36,7 +36,7 @@ COPIED_LINES = 6
 PURE = ("netmodel/", "site/", "grid/", "scenarios/batch/kernels/")
 SHELLS = (
     *("site/journal/", "site/machine/", "site/service/", "site/batch/service/"),
-    *(f"site/batch/slurm/{name}.py" for name in ("asking", "commands", "look", "rest", "slurmrestd", "submit")),
+    *(f"site/batch/slurm/{name}.py" for name in ("asking", "commands", "look", "slurmrestd", "submit")),
     *("grid/config/", "grid/service/", "grid/gateway/", "grid/web/", "grid/client/"),
 )
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.

@@ -13,12 +13,11 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
-from gridweave.grid.control.awaiting import Awaited
-from gridweave.grid.control.evictions import once_more_evicted
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.mapping import PlannedPlace
+from gridweave.grid.control.past import SiteRefusals, another, once_more_evicted
+from gridweave.grid.control.placing import Awaited
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.control.refusals import SiteRefusals, another
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
     GridCommand,

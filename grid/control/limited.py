@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from gridweave.grid.control.awaiting import awaited
 from gridweave.grid.control.coallocation import ENDED, MOVED, AttemptChange, AttemptsState, CoAllocator, Fragments
 from gridweave.grid.control.common import (
     ASKING,
@@ -27,7 +26,7 @@ from gridweave.grid.control.common import (
 )
 from gridweave.grid.control.links import LinksState
 from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, SiteOffer, map_over_sites
-from gridweave.grid.control.placing import OneJob
+from gridweave.grid.control.placing import OneJob, awaited
 from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
 from gridweave.grid.messages import (

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.control.coallocation import Fragments
-from gridweave.grid.control.evictions import once_more_evicted
 from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState
+from gridweave.grid.control.past import once_more_evicted
 from gridweave.grid.control.tuning import QueueTuning, QueueTuningState, awrt_ms
-from gridweave.grid.kernels.adjust import change_free, job_arrived, move_end, pass_and_placement, placement_of
 from gridweave.grid.kernels.candidates import MOST, withdraw
 from gridweave.grid.kernels.grid_plan import (
     grid_plan_pass,
@@ -23,7 +22,15 @@ from gridweave.grid.kernels.grid_plan import (
     planned_job_ended,
     planned_job_withdrawn,
 )
-from gridweave.grid.kernels.grid_queue import grid_job_ended, kept_for_head
+from gridweave.grid.kernels.grid_queue import (
+    change_free,
+    grid_job_ended,
+    job_arrived,
+    kept_for_head,
+    move_end,
+    pass_and_placement,
+    placement_of,
+)
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import fragments_allowed, may_split

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gridweave.grid.control.awaiting import Awaited
 from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
 from gridweave.grid.control.mapping import PlannedPlace
+from gridweave.grid.control.placing import Awaited
 from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text
 from gridweave.site.job import Job
 from gridweave.site.times import rough_span_text, when_text

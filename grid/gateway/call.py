@@ -18,7 +18,7 @@ from gridweave.grid.gateway.metrics import GatewayMetrics
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.wire import BOTH, JSON
-from gridweave.grid.web.codes import LoginCodes
+from gridweave.grid.web.browser import LoginCodes
 from gridweave.site.job import JobRecord
 
 _MOST_IDS_BYTES = 1 << 20

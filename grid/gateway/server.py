@@ -39,8 +39,7 @@ from gridweave.grid.gateway.wire import (
     problem_response,
     read_body,
 )
-from gridweave.grid.web.browser import check_browser
-from gridweave.grid.web.codes import LoginCodes
+from gridweave.grid.web.browser import LoginCodes, check_browser
 from gridweave.grid.web.files import is_of_web, send_file
 from gridweave.site.service.link import Link
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from gridweave.grid.kernels.links_placement import sites_are_alike
 from gridweave.grid.kernels.placement import GridCodes
-from gridweave.grid.kernels.site_order import most_of, nodes_of, site_of
-from gridweave.grid.kernels.state import GridState, Place, forget_head
+from gridweave.grid.kernels.state import GridState, Place, forget_head, most_of, nodes_of, site_of
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import GONE, dequeue
 

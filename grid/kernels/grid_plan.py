@@ -5,18 +5,17 @@ Sources: the rule is Mu'alem and Feitelson's, over several sites; Streit's thesi
 
 from __future__ import annotations
 
-from gridweave.grid.kernels.adjust import move_end
-from gridweave.grid.kernels.allocation import begin_taken, finish_job
+from gridweave.grid.kernels.grid_queue import begin_taken, finish_job, move_end
 from gridweave.grid.kernels.links import judge_started
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import (
     ReservedStarts,
+    find_place,
     note_reserved,
     occupy_reserved,
     occupy_running,
     release_row,
 )
-from gridweave.grid.kernels.reserved_places import find_place
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
 from gridweave.grid.kernels.state import GridState, Place, Slot, give_back
 from gridweave.jit import Int, kernel, kernel_part

@@ -1,11 +1,14 @@
-"""The grid queue: one queue over all sites, EASY backfilling with the head's reservation protected (docs/grid.md)."""
+"""The grid queue: one queue over all sites, EASY backfilling with the head's reservation protected (docs/grid.md).
+
+A meta-scheduler plays it step by step: jobs come one by one, nodes go and come, ends move.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gridweave.grid.kernels.allocation import begin_taken, finish_job
 from gridweave.grid.kernels.candidates import drop_started, limits_now, next_candidate, note_wants
+from gridweave.grid.kernels.links import note_taken
 from gridweave.grid.kernels.links_placement import (
     ends_late_on_links,
     ends_on_one_site_by,
@@ -17,11 +20,29 @@ from gridweave.grid.kernels.links_placement import (
 )
 from gridweave.grid.kernels.overhead import shortest_split_ms, shortest_split_now_ms, split_length_ms
 from gridweave.grid.kernels.placement import ANYWHERE, NOTHING, GridCodes, may_split
-from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
-from gridweave.grid.kernels.site_order import copy_order, move_site
-from gridweave.grid.kernels.state import ALL_NODES, UNKNOWN, GridState, Place, SiteNodes, Slot
+from gridweave.grid.kernels.running import (
+    FIRST_PLACE,
+    end_place,
+    join_blocks,
+    leave_blocks,
+    next_place,
+    place_of,
+    row_at,
+)
+from gridweave.grid.kernels.state import (
+    ALL_NODES,
+    UNKNOWN,
+    GridState,
+    Place,
+    SiteNodes,
+    Slot,
+    add_free,
+    copy_order,
+    freed,
+    move_site,
+)
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.kernels.state import HEAD, NEVER_MS, NO_PLACE
+from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, NO_LIMITS, NO_PLACE, enqueue
 
 
 @kernel_part
@@ -360,3 +381,149 @@ def _order_spare(state: GridState) -> None:
         if spare < state.free[site]:
             move_site(state.spare_order, site, state.free[site], spare)
             counters.spare -= state.free[site] - spare
+
+
+@kernel
+def begin_taken(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> Int:
+    """Start the job at this place of the queue on the nodes that were just taken for it; return its end by estimate.
+
+    Its place in the queue stays, marked, until `drop_started` (candidates.py).
+    """
+    counters = state.counters[0]
+    slot = state.waiting[place]
+    job = state.jobs[slot]
+    end_ms = now_ms + split_length_ms(state, codes, slot, job.estimate_ms)
+    note_taken(state, codes.net, slot)
+    state.end_ms[slot] = end_ms
+    state.first_fragment[slot] = counters.n_fragments
+    state.n_fragments[slot] = counters.n_taken
+    for k in range(counters.n_taken):
+        fragment = state.taken[k]
+        state.fragments[counters.n_fragments + k] = fragment
+        add_free(state, fragment.site, -fragment.width)
+    counters.n_fragments += counters.n_taken
+    counters.free -= job.width
+    join_blocks(state, slot, end_ms)
+    if counters.n_started == 0:
+        counters.first_gap = place
+    counters.last_gap = place
+    state.started[counters.n_started] = slot
+    counters.n_started += 1
+    state.waiting[place] = GONE
+    freed(state)
+    return end_ms
+
+
+@kernel_part
+def finish_job(state: GridState, place: Place) -> None:
+    """Take the job at this place out of the running jobs; its nodes are free."""
+    counters = state.counters[0]
+    slot = leave_blocks(state, place)
+    first = state.first_fragment[slot]
+    for k in range(first, first + state.n_fragments[slot]):
+        add_free(state, state.fragments[k].site, state.fragments[k].width)
+    counters.free += state.jobs[slot].width
+    freed(state)
+
+
+PlacedRow = tuple[int, int, int, int, int]
+"""Of a job that was started: slot, end by estimate, number of fragments, first site and its nodes there."""
+
+
+@kernel
+def job_arrived(
+    state: GridState,
+    slot: Slot,
+    key: float,
+    submit_ms: Int,
+    job_id: Int,
+    width: Int,
+    estimate_ms: Int,
+    sensitivity: float,
+    draw: float,
+) -> None:
+    """Fill a slot in with a job, and put that into the queue.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    slot : int
+        A row that no job has.
+    key : float
+        By which the queue is ordered.
+    submit_ms, job_id, width, estimate_ms : int
+        Of the job; its width in nodes.
+    sensitivity : float
+        By which the overhead of a split is multiplied.
+    draw : float
+        In [0, 1): what chance it has, for the selection ``random``.
+    """
+    job = state.jobs[slot]
+    job.key = key
+    job.submit_ms = submit_ms
+    job.job_id = job_id
+    job.width = width
+    job.estimate_ms = estimate_ms
+    job.limits = NO_LIMITS
+    state.sensitivity[slot] = sensitivity
+    state.draw[slot] = draw
+    enqueue(state, slot)
+
+
+@kernel
+def pass_and_placement(state: GridState, codes: GridCodes, now_ms: Int) -> tuple[int, PlacedRow]:
+    """Run the pass of an instant; return how many jobs it started, and of the first what `placement_of` does.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    codes : GridCodes
+    now_ms : int
+    """
+    grid_pass(state, codes, now_ms)
+    return state.counters[0].n_started, placement_of(state, HEAD)
+
+
+@kernel_part
+def placement_of(state: GridState, number: Int) -> PlacedRow:
+    """Return slot, end by estimate, number of fragments, first site and its nodes, of a job that was started."""
+    slot = state.started[number]
+    first = state.fragments[state.first_fragment[slot]]
+    return slot, state.end_ms[slot], state.n_fragments[slot], first.site, first.width
+
+
+@kernel
+def change_free(state: GridState, site: Int, nodes: Int) -> None:
+    """Make so many nodes more of a site free (fewer, if negative).
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    site, nodes : int
+    """
+    add_free(state, site, nodes)
+    state.counters[0].free += nodes
+    freed(state)
+
+
+@kernel
+def move_end(state: GridState, slot: Slot, end_ms: Int) -> None:
+    """Expect a running job to end at another instant.
+
+    Parameters
+    ----------
+    state : GridState
+        Changed in place.
+    slot : int
+        Of the job.
+    end_ms : int
+    """
+    place = place_of(state, slot)
+    if place != NO_PLACE:
+        leave_blocks(state, place)
+        join_blocks(state, slot, end_ms)
+        state.end_ms[slot] = end_ms
+        freed(state)

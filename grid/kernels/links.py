@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from gridweave.grid.kernels.state import GridState, Slot
 from gridweave.jit import Int, kernel, kernel_apart, kernel_part
+from gridweave.netmodel.kernels.contention import transfer_ms
 from gridweave.netmodel.kernels.overhead import local_exchange_ms, split_factor
 from gridweave.netmodel.kernels.placements import Choice
 from gridweave.netmodel.kernels.state import ALL_TO_ALL, NO_COMMUNICATION, PART, NetArrays
-from gridweave.netmodel.kernels.transfers import transfer_ms
 from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
 

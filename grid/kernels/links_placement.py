@@ -22,11 +22,9 @@ from gridweave.grid.kernels.placement import (
     take_split_in_order,
 )
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.site_order import SiteOrder, most_of, nodes_of, site_of
-from gridweave.grid.kernels.state import GridState, SiteNodes, Slot
+from gridweave.grid.kernels.state import GridState, SiteNodes, SiteOrder, Slot, most_of, nodes_of, site_of
 from gridweave.jit import Int, kernel, kernel_apart, kernel_part
-from gridweave.netmodel.kernels.bounds import first_parts_factor, may_grow_by, waits_for_all
-from gridweave.netmodel.kernels.choice import choose_sites
+from gridweave.netmodel.kernels.choice import choose_sites, first_parts_factor, may_grow_by, waits_for_all
 from gridweave.netmodel.kernels.placements import Choice
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 

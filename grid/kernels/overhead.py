@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from gridweave.grid.kernels.links import MAX_OVERHEAD, GridLinks, grown_ms, least_factor_now, length_on_links_ms
 from gridweave.grid.kernels.placement import GridCodes
-from gridweave.grid.kernels.site_order import most_of
-from gridweave.grid.kernels.state import GridState, Slot
+from gridweave.grid.kernels.state import GridState, Slot, most_of
 from gridweave.jit import Int, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 

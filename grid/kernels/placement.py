@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from gridweave.grid.kernels.links import GridLinks
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.site_order import SiteOrder, first_with, most_of, nodes_of, site_of
-from gridweave.grid.kernels.state import GridState, SiteNodes, Slot
+from gridweave.grid.kernels.state import GridState, SiteNodes, SiteOrder, Slot, first_with, most_of, nodes_of, site_of
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 

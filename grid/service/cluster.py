@@ -30,9 +30,9 @@ from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan
+from gridweave.site.batch.system import BatchPlan
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.batch.entry import SlurmTable
 from gridweave.site.disciplines.batch.policy import NAME

@@ -16,8 +16,7 @@ from gridweave.grid.gateway.access import AsyncTokens, TokenStore, find_token
 from gridweave.grid.gateway.call import GatewayCall
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import encode
-from gridweave.grid.web.browser import check_origin, cookie_of, drop_cookies, set_cookie
-from gridweave.grid.web.codes import CODE_S
+from gridweave.grid.web.browser import CODE_S, check_origin, cookie_of, drop_cookies, set_cookie
 
 LOGIN_HOURS = 12.0
 """So long a login lasts, if the token does."""

@@ -12,10 +12,9 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.beforehand import cancelled_in
 from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridLoop, GridNet, GridPlayed
 from gridweave.scenarios.batch.kernels.loop import longest_ms
-from gridweave.scenarios.batch.one_site import SiteRun
+from gridweave.scenarios.batch.one_site import SiteRun, cancelled_in
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, BoolArray, IntArray, Workload
 from gridweave.site.disciplines.compiled import fill_jobs

@@ -1,10 +1,11 @@
-"""One site in simulation: what is checked beforehand, and a workload in the compiled loop."""
+"""One site in simulation: what is known and checked beforehand, and a workload in the compiled loop."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -12,17 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.scenarios.batch.beforehand import cancellations, cancelled_in, week_offset_ms
-from gridweave.scenarios.batch.kernels.loop import run_batch
+from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.saving import Saving, identity_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
-from gridweave.scenarios.workload.columns import check_resources
+from gridweave.scenarios.workload.columns import check_resources, load_zone
 from gridweave.scenarios.workload.needs import check_needs
-from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, check_node_events
-from gridweave.scenarios.workload.reservations import Request, check_requests
-from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
+from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, Request, check_node_events, check_requests
+from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
 from gridweave.site.disciplines.compiled import CompiledSite
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
@@ -128,7 +127,7 @@ def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]
     """Return the metrics by CPU needs, under any discipline; empty if no needs are known, or no job ran."""
     if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
         return {}
-    from gridweave.scenarios.results.needs import need_metrics
+    from gridweave.scenarios.results.bound import need_metrics
 
     return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
 
@@ -355,3 +354,64 @@ class SiteRun:
         spread = np.full(len(self._workload), other, values.dtype)
         spread[self.rows] = values
         return spread
+
+
+def week_offset_ms(workload: Workload) -> int:
+    """Return the local time of a workload's instant zero, as ms since Monday 00:00; 0 if its date is not known.
+
+    Raises
+    ------
+    InputError
+        If the workload's time zone is not known, or its date is beyond the calendar.
+
+    Notes
+    -----
+    Daylight saving time that begins or ends later in the workload is not followed: a week has 168 hours.
+    """
+    if workload.start_unix_s is None:
+        return 0
+    try:
+        start = datetime.fromtimestamp(workload.start_unix_s, load_zone(workload.timezone))
+    except InputError as error:
+        raise InputError(f"{workload.name}: {error}") from None
+    except (OverflowError, ValueError, OSError):
+        problem = f"{workload.start_unix_s} s since 1970 is beyond the calendar (years 1 to 9999)"
+        raise InputError(f"{workload.name}: {problem}") from None
+    return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
+
+
+def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
+    """Return when the jobs of these rows are cancelled if they still wait; None if none is.
+
+    The column ``cancel_ms`` tells; it is -1 for jobs that nobody cancels. InputError if a job is cancelled before it is
+    submitted, or at that instant.
+    """
+    if "cancel_ms" not in workload.columns:
+        return None
+    cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
+    wrong = (cancel_ms >= 0) & (cancel_ms <= workload.submit_ms)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        times = f"cancel_ms {cancel_ms[row]} is not after its submission at {workload.submit_ms[row]} ms"
+        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {times}")
+    places = np.flatnonzero(cancel_ms[rows] >= 0)
+    places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
+    return Cancellations(cancel_ms[rows][places], places) if len(places) else None
+
+
+def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]) -> BoolArray:
+    """Return which jobs were cancelled while they waited, bool, shape (n,).
+
+    Parameters
+    ----------
+    start_ms : numpy.ndarray of int64, shape (n,)
+        `NEVER` for jobs that were not started.
+    refused : container of int
+        Ids of those that could never be.
+    """
+    waited: BoolArray = start_ms == NEVER
+    if waited.any():
+        waited &= [job_id not in refused for job_id in workload.job_id.tolist()]
+    cancel_ms = np.asarray(workload.columns.get("cancel_ms", np.full(len(workload), NEVER)), np.int64)
+    assert (cancel_ms[waited] >= 0).all(), "the loop ended with jobs that wait"
+    return waited

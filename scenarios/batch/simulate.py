@@ -14,8 +14,7 @@ from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
 from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import columns_of, load_workload
-from gridweave.scenarios.workload.node_events import NodeEvent
-from gridweave.scenarios.workload.reservations import Request
+from gridweave.scenarios.workload.site_events import NodeEvent, Request
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dictionary import entry_of, policy_named
 from gridweave.site.disciplines.protocol import Policy, TakesKinds

@@ -1,10 +1,15 @@
-"""Plots of results: utilisation and queue over time, distributions of waits and slowdowns, results side by side."""
+"""Plots of results: over time, as distributions, side by side.
+
+Utilisation and queue; the policies in force at a self-tuning site (as Streit, Figure 4.2); waits and slowdowns; several
+results; and how a solver closes in on the best plan.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,13 +35,19 @@ from gridweave.scenarios.plots.parts import (
 )
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.results.steps import Steps, step_functions
+from gridweave.scenarios.results.uses import Switches
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_width
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
+
+if TYPE_CHECKING:
+    from gridweave.scenarios.optimum.table import OptimumLine
 
 _STEPS_AT_MOST = 1500  # more changes than this are averaged over bins
 _BINS_AT_MOST = 200
 _ROWS_AT_ONCE = 1 << 18
 _POINTS_AT_MOST = 3000  # of a distribution
+_BINS = 60  # in each of which the policies in force are counted
+_MOST_LINES = 12
 
 
 def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
@@ -276,3 +287,59 @@ def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colour
     tidy(axes)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
+
+
+def plot_policies(result: SimulationResult) -> Figure:
+    """Draw for which part of the time each policy of a self-tuning site was in force, over the run.
+
+    OptionError if the result is of another site, or no job ran.
+    """
+    ran = result.ran
+    if not isinstance(result.own, Switches) or not ran.any():
+        raise OptionError("kind", "'policies' is of a run of dynP in the compiled loop, in which jobs ran")
+    begin_ms, until_ms = int(result.workload.submit_ms[ran].min()), int(result.end_ms.max())
+    edges_ms = np.linspace(begin_ms, until_ms, _BINS + 1)
+    time = TimeAxis.of(result.workload, begin_ms, until_ms)
+    figure = new_figure(10, 4.4)
+    axes = figure.subplots()
+    parts = shares(result.own, edges_ms)
+    place = time.place(edges_ms)
+    below = np.zeros(_BINS)
+    for number, policy in enumerate(result.own.policies):
+        above = below + 100 * parts[number]
+        axes.stairs(above, place, baseline=below, fill=True, color=SERIES[number % len(SERIES)], label=policy)
+        below = above
+    percent_axis(axes, "Time in force")
+    time.show(axes, begin_ms, until_ms)
+    tidy(axes)
+    legend_below(figure, axes)
+    return figure
+
+
+def shares(switches: Switches, edges_ms: FloatArray) -> FloatArray:
+    """Return for which part of each bin each policy was in force, float64, shape (policies, bins)."""
+    bounds_ms = np.concatenate([[edges_ms[0]], switches.switched_ms, [edges_ms[-1]]]).astype(np.float64)
+    in_force = np.concatenate([[0], switches.switched_to])
+    found = np.zeros((len(switches.policies), len(edges_ms) - 1))
+    for number in range(len(switches.policies)):
+        lasted = np.where(in_force == number, np.maximum(np.diff(bounds_ms), 0.0), 0.0)
+        until = np.interp(edges_ms, bounds_ms, np.concatenate([[0.0], np.cumsum(lasted)]))
+        found[number] = np.diff(until) / np.diff(edges_ms)
+    return found
+
+
+def plot_gaps(lines: Sequence[OptimumLine]) -> Figure:
+    """Draw the proven gap over time, a line for each instant; of many instants the first are drawn."""
+    figure = new_figure(8, 4.4)
+    axes = figure.subplots()
+    for number, line in enumerate([line for line in lines if line.course][:_MOST_LINES]):
+        gaps = [min(point.gap_pct, 100.0) for point in line.course]
+        label = f"{line.jobs} jobs at {line.at_ms / 1000:,.0f} s"
+        seconds = [point.seconds for point in line.course]
+        axes.step(seconds, gaps, where="post", color=SERIES[number % len(SERIES)], label=label)
+    percent_axis(axes, "Gap")
+    axes.set_xlabel("Time [s]")
+    tidy(axes)
+    if axes.lines:
+        legend_below(figure, axes)
+    return figure

@@ -37,7 +37,7 @@ from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.tables import mean_interval
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
-from gridweave.site.disciplines.sharing.compiled import SharedUse
+from gridweave.site.disciplines.sharing.entry import SharedUse
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 

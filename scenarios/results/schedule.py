@@ -26,7 +26,7 @@ from gridweave.scenarios.results.metrics import (
 )
 from gridweave.scenarios.results.uses import HasTexts, NetworkUse, SharesNodes, SiteUse, Switches, WorldUse
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
-from gridweave.scenarios.workload.reservations import ReservationAnswer
+from gridweave.scenarios.workload.site_events import ReservationAnswer
 from gridweave.scenarios.workload.table import BoolArray, IntArray, MadeAnew, Workload, data_frame
 
 if TYPE_CHECKING:
@@ -508,18 +508,18 @@ class SimulationResult(MadeAnew):
         return self._drawn(kind, start_ms, end_ms)
 
     def _drawn(self, kind: str, start_ms: int | None, end_ms: int | None) -> Figure:
-        from gridweave.scenarios.plots import grid, results, schedule, slices, tuning
+        from gridweave.scenarios.plots import grid, results, schedule
 
         if kind == "waits":
             return results.plot_waits(self)
         if kind == "policies":
-            return tuning.plot_policies(self)
+            return results.plot_policies(self)
         if self.site_names:
             return grid.plot_utilisation(self) if kind == "utilisation" else grid.plot_schedule(self)
         draw = {
             "utilisation": results.plot_utilisation,
             "schedule": schedule.plot_schedule,
-            "slices": slices.plot_slices,
+            "slices": schedule.plot_slices,
         }
         return draw[kind](self, start_ms=start_ms, end_ms=end_ms)
 

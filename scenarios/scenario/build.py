@@ -20,8 +20,8 @@ from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.tables import Problems
 from gridweave.netmodel.topology import named
+from gridweave.scenarios.batch.grid_network import policy_label
 from gridweave.scenarios.generators.registry import generate, load_model
-from gridweave.scenarios.results.network import policy_label
 from gridweave.scenarios.scenario.read import (
     Draft,
     Overrides,
@@ -33,7 +33,7 @@ from gridweave.scenarios.scenario.read import (
 )
 from gridweave.scenarios.scenario.tables import Scenario, Transformation
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
-from gridweave.scenarios.traces.needs import with_needs_said
+from gridweave.scenarios.traces.resources import with_needs_said
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates

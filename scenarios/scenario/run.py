@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.scenarios.batch.grid import at_home, grid_result
+from gridweave.scenarios.batch.grid_network import network_use
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.results.network import network_use
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
 from gridweave.scenarios.scenario.read import Overrides

@@ -181,7 +181,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
         (M1, M2, M3 or per cent), or a file as ``gridweave trace resources`` writes one.
     needs : str, optional
         What the tasks of jobs need of a node's CPU and memory, for sites that give fractions of them: one of
-        `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file as `gridweave.scenarios.traces.needs` reads it.
+        `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file as `gridweave.scenarios.traces.resources` reads it.
     """
 
     trace: str | None = None

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from gridweave.errors import TraceError
 from gridweave.scenarios.traces.text import open_trace, short
-from gridweave.scenarios.workload.node_events import NodeEvent
+from gridweave.scenarios.workload.site_events import NodeEvent
 from gridweave.scenarios.workload.table import MS_PER_S
 
 SLURM = ("NodeName", "TimeStart", "TimeEnd", "State")

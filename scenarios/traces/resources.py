@@ -1,4 +1,7 @@
-"""Resources of jobs in a file beside the trace: CSV with a header, and a line for each job."""
+"""What jobs need, in a file beside the trace: CSV with a header, and a line for each job or group of its tasks.
+
+The resources of jobs that share nodes, and what tasks need of a node (docs/fractional.md, "Needs").
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +21,10 @@ import numpy.typing as npt
 from gridweave.errors import TraceError
 from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, short, write_file
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, assign_resources, check_resources
-from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.needs import with_groups, with_needs
+from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownTable, parse_table
+from gridweave.site.kernels.parts import MOST_GROUPS, NeedsOfTasks
 
 FILE_COLUMNS = (*RESOURCE_COLUMNS, "message_bytes")
 """Columns of a workload that a file may hold beside ``job_id``; the first four are needed."""
@@ -275,3 +281,70 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
         reason = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
         raise TraceError(path, f"cannot be read: {reason}") from None
     return parse_table(text, str(path))
+
+
+_NEED_COLUMNS = {
+    "job_id": JOB_ID,
+    "tasks": CsvColumn(
+        whole=True, high=MAX_WIDTH, needed=False, right="a whole number of tasks, from 1", above_zero=True
+    ),
+    "cpu_need": PART_OF_NODE,
+    "memory_fraction": PART_OF_NODE,
+}
+
+
+def read_needs(path: str | Path, workload: Workload) -> Workload:
+    """Give the tasks of jobs the needs that a file says.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        CSV in UTF-8 (.gz and .xz, too) whose first line names its columns, in any order: ``job_id``, ``cpu_need``,
+        ``memory_fraction``, and where tasks of a job differ ``tasks``. Then a job has a line for each group of tasks
+        that are alike, and ``tasks`` says how many those are; else it has one.
+    workload : Workload
+        The jobs.
+
+    Returns
+    -------
+    Workload
+        Its widths are the sums of ``tasks``, if the file has that column.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, a column is missing, unknown or there twice, a value is none, a job is unknown or
+        missing, is there twice without ``tasks``, or has more than `MOST_GROUPS` groups of tasks that differ.
+    """
+    row_of = {job: row for row, job in enumerate(workload.job_id.tolist())}
+    told: list[Counter[tuple[float, float]]] = [Counter() for _ in range(len(workload))]
+
+    def take(line: int, values: dict[str, float]) -> None:
+        row = row_of_job(path, line, values["job_id"], row_of, workload)
+        if told[row] and "tasks" not in values:
+            problem = f"{workload.job_id[row]} is there twice; groups of tasks that differ need the column tasks"
+            raise TraceError(path, problem, line=line, field="job_id")
+        told[row][values["memory_fraction"], values["cpu_need"]] += int(values.get("tasks", workload.width[row]))
+        if len(told[row]) > MOST_GROUPS:
+            problem = f"job {workload.job_id[row]} has more than {MOST_GROUPS} groups of tasks that differ"
+            raise TraceError(path, problem, line=line)
+
+    read_csv(path, _NEED_COLUMNS, take)
+    check_all_told(path, told, workload)
+    rows = [
+        (row, count, cpu, memory)
+        for row, groups in enumerate(told)
+        for (memory, cpu), count in sorted(groups.items(), reverse=True)
+    ]
+    columns = (np.array(column) for column in zip(*rows, strict=True)) if rows else [np.zeros(0, np.int64)] * 4
+    return with_groups(workload, NeedsOfTasks(*columns))
+
+
+def with_needs_said(workload: Workload, needs: str | Path, rng: np.random.Generator) -> Workload:
+    """Give the tasks of jobs the needs that are said: an annotation of `with_needs`, or a file of `read_needs`.
+
+    A name with a suffix is that of a file.
+    """
+    if Path(needs).suffix:
+        return read_needs(needs, workload)
+    return with_needs(workload, str(needs), rng)

@@ -21,8 +21,8 @@ from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
-from gridweave.scenarios.world.links import merged
 from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.scenarios.world.traffic import merged
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.owner import OwnerPolicy
 

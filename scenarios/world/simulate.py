@@ -16,17 +16,16 @@ from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.beforehand import cancellations, cancelled_in
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, grid_result
 from gridweave.scenarios.batch.grid_network import GridNet
+from gridweave.scenarios.batch.one_site import cancellations, cancelled_in
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
 from gridweave.scenarios.results.uses import WorldUse
 from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Routes
-from gridweave.scenarios.world.links import WorldLinks
-from gridweave.scenarios.world.traffic import LinkTraffic
+from gridweave.scenarios.world.traffic import LinkTraffic, WorldLinks
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore

@@ -9,8 +9,8 @@ import msgspec
 
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.sends import Sends
+from gridweave.scenarios.batch.stepped import RunningWork
 from gridweave.scenarios.world.history import History
-from gridweave.scenarios.world.running_work import RunningWork
 from gridweave.scenarios.world.traffic import JobRate, LinkTraffic
 from gridweave.site.contract import OWN, ContractCore, ContractEvent
 from gridweave.site.job import Job, Resources

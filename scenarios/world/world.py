@@ -27,7 +27,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.scenarios.world.connections import GRID, GRID_END, PACKET, RESEND, SITE_END, Connections, Faults, Routes
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.scenarios.world.links import WorldLinks
+from gridweave.scenarios.world.traffic import WorldLinks
 from gridweave.scenarios.world.works import Works, WorldJob, WorldLengths
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.kernels.state import NEVER_MS

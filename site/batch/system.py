@@ -2,16 +2,19 @@
 
 A batch system gives out nodes for a time. What a site gets of it at one time is an *allocation*: a job of the batch
 system under a name that the site has chosen, and that no other allocation ever has.
+
+Which batch system that is, and how it is kept asked, is a `BatchPlan`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
+from gridweave.site.launch import ANY_JOBS, MachineRules
 
 AllocationState = Literal["waiting", "running", "ended"]
 
@@ -198,3 +201,35 @@ def check_request(request: AllocationRequest) -> None:
         raise OptionError("nodes", f"is {request.nodes} of allocation {request.name}; at least 1")
     if request.length_ms < 1:
         raise OptionError("length_ms", f"is {request.length_ms} of allocation {request.name}; at least 1")
+
+
+class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which batch system a site has, and how it is kept asked.
+
+    Attributes
+    ----------
+    settings
+        Which cluster it is, and as what jobs are submitted there: as the plug of the batch system takes it.
+    system : str
+        The name of the batch system, in `gridweave.site.batch.service.dictionary.SYSTEMS`.
+    folder : str
+        That the site shares with the nodes.
+    host : str
+        By which name the nodes reach the machine of the site; empty: its own.
+    python, poll_s, lease_s
+        As for `KeeperSettings`.
+    rules : MachineRules
+        Whose jobs the nodes start.
+    users : dict of str to BatchUser
+        As what a user's jobs are submitted; nobody named: all as the site's own.
+    """
+
+    settings: Any
+    folder: str
+    system: str = "slurm"
+    host: str = ""
+    python: str = ""
+    poll_s: float = 3.0
+    lease_s: float = 600.0
+    rules: MachineRules = ANY_JOBS
+    users: dict[str, BatchUser] = {}

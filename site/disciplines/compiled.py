@@ -13,10 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.site.kernels.dispatch import SiteRules
-from gridweave.site.kernels.evictions import Evictions
+from gridweave.site.kernels.dispatch import Evictions, RateRules, SiteRules
 from gridweave.site.kernels.order import order_keys
-from gridweave.site.kernels.rates import RateRules
 
 Ints = npt.NDArray[np.int64]
 

@@ -22,16 +22,18 @@ from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
     SiteRules,
+    free_throughout,
     job_arrived,
     job_ended,
     job_withdrawn,
     pass_and_outlook,
+    start_behind_queue,
+    startable_behind_queue,
 )
 from gridweave.site.kernels.limits import next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.planning import earliest_start, occupy_plan, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
-from gridweave.site.kernels.quote import free_throughout, start_behind_queue, startable_behind_queue
 from gridweave.site.kernels.state import (
     NEVER_MS,
     NO_LIMITS,

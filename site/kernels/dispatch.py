@@ -1,32 +1,59 @@
-"""What drivers call at a site whose jobs run from start to end at full speed: its events, and its scheduling pass.
+"""What drivers ask of a site whose decisions are kernels: its events, its scheduling pass, and what it could offer.
 
-Such a discipline hands them `SiteRules`: a named tuple of what its kernels work with, and these kernels as methods.
-What all of them have in common stands here, and is compiled for each class of rules apart.
+Its discipline hands them a named tuple of what its kernels work with, and these kernels as methods: `SiteRules` if jobs
+run from start to end at full speed, `RateRules` if rates change, as jobs share nodes, or time, or parts of nodes. What
+all of them have in common stands here, and is compiled for each class of rules apart. Whatever the rules, there is one
+compiled loop, and one account of what runs at rates (work.py).
+
+A pass may put running jobs back into the queue: it tells so by `Evictions`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.limits import LimitArrays
-from gridweave.site.kernels.planning import conservative_pass, job_ended_early, occupy_plan, plan_pass
-from gridweave.site.kernels.queueing import QueueCodes, queue_pass
+from gridweave.site.kernels.planning import (
+    conservative_pass,
+    earliest_start,
+    job_ended_early,
+    occupy_plan,
+    plan_pass,
+    rebuild,
+)
+from gridweave.site.kernels.queueing import QueueCodes, free_at, head_limit, queue_pass, spare_nodes
 from gridweave.site.kernels.state import (
     COMPRESS,
     FRESH,
     GIVE_BACK,
+    HEAD,
     NEVER_MS,
+    NO_LIMITS,
     NO_PLACE,
     REPLAN,
+    TAKE,
     UNPLACED_MS,
     Plan,
     SiteState,
     dequeue,
     enqueue,
     finish,
+    leave_running,
     running_place,
+)
+from gridweave.site.kernels.work import (
+    NOT_RUNNING,
+    NOT_YET,
+    RunArrays,
+    WorkTable,
+    begin_work,
+    change_rate,
+    work_of,
 )
 
 
@@ -196,3 +223,159 @@ def job_withdrawn(state: SiteState, rules: SiteRules, place: Int) -> None:
     state.counters[0].n_blocks = 0
     rules.withdrawn(state, place)
     dequeue(state, place)
+
+
+class Evictions(NamedTuple):
+    """What the last pass has evicted, and what was evicted in all.
+
+    Attributes
+    ----------
+    slots : numpy.ndarray of int64, shape (capacity,)
+        Whom the last pass has evicted, in that order.
+    keeps_work : numpy.ndarray of bool, shape (capacity,)
+        Whether each of them goes on from where it was.
+    counts : numpy.ndarray of int64, shape (2,)
+        How many those are, and how many evictions there were in all.
+    lost_node_ms : numpy.ndarray of float64, shape (1,)
+        What nodes had worked on jobs that begin again.
+    """
+
+    slots: npt.NDArray[np.int64]
+    keeps_work: npt.NDArray[np.bool_]
+    counts: npt.NDArray[np.int64]
+    lost_node_ms: npt.NDArray[np.float64]
+
+
+def no_evictions(room: int) -> Evictions:
+    """Return that nobody was evicted, with room for so many at once."""
+    return Evictions(np.zeros(room, np.int64), np.zeros(room, np.bool_), np.zeros(2, np.int64), np.zeros(1))
+
+
+@kernel_part
+def evict(state: SiteState, evictions: Evictions, place: Int, keeps_work: bool, now_ms: Int) -> None:
+    """Take the running job at this place off its nodes; it is in no queue then.
+
+    If it keeps its work, its estimate is what is left of it.
+    """
+    counters = state.counters[0]
+    end_ms = state.running[place].end_ms
+    slot = leave_running(state, place)
+    job = state.jobs[slot]
+    counters.free += job.width
+    counters.stale = REPLAN
+    done_ms = now_ms - (end_ms - job.estimate_ms)
+    if keeps_work:
+        job.estimate_ms -= done_ms
+    else:
+        evictions.lost_node_ms[0] += done_ms * job.width
+    evictions.slots[evictions.counts[0]] = slot
+    evictions.keeps_work[evictions.counts[0]] = keeps_work
+    evictions.counts[0] += 1
+    evictions.counts[1] += 1
+
+
+class RateRules(Protocol):
+    """What the loop asks of a discipline; all methods are made by `gridweave.jit.kernel_method`.
+
+    ``state`` is the discipline's own. It has ``jobs``, a table with the field ``submit_ms`` whose rows are the jobs in
+    the order of submission, and ``counters``, a table of one row.
+    """
+
+    def wakeup_ms(self, state: Any) -> Int:
+        """Return the next instant at which there is to be a pass though nothing happens; `NEVER_MS` for none."""
+
+    def counted(self, state: Any, now_ms: Int) -> None:
+        """Count what the time since the last instant came to, before anything changes."""
+
+    def submitted(self, state: Any, row: Int, now_ms: Int) -> None:
+        """Put the job of a row into the queue."""
+
+    def withdrawn(self, state: Any, work: WorkTable, run: RunArrays, row: Int, now_ms: Int) -> bool:
+        """Take the job of a row out if it waits; return whether it did."""
+
+    def ended(self, state: Any, run: RunArrays, row: Int, now_ms: Int) -> None:
+        """Take a running job off its nodes; it is out of ``work`` already."""
+
+    def run_pass(self, state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
+        """Run the pass of an instant, note the starts in ``run``, and let jobs go on at the rates it gives them."""
+
+
+@kernel
+def follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
+    """Let jobs that have started begin, or go on, at the rates that a pass has given them.
+
+    Parameters
+    ----------
+    state : named tuple
+        The first ``n_changed`` (of ``counters``) entries of ``changed`` are the rows whose rate may be another, and
+        ``jobs`` has their ``rate`` and ``job_id``.
+    work : numpy.ndarray of WORK, shape (n,)
+    run : RunArrays
+    now_ms : int
+    """
+    for i in range(state.counters[0].n_changed):
+        row = state.changed[i]
+        job = state.jobs[row]
+        if run.start_ms[row] != NOT_YET and run.end_ms[row] == NOT_YET:
+            if work[row].rate == NOT_RUNNING:
+                begin_work(run.ends, work, row, job.job_id, work_of(run.run_ms[row]), job.rate, now_ms)
+            elif work[row].rate != job.rate:
+                change_rate(run.ends, work, row, job.rate, now_ms)
+
+
+@kernel
+def startable_behind_queue(state: SiteState, queue: QueueCodes, now_ms: Int, length_ms: Int) -> Int:
+    """Return how many nodes a job of this length, at the end of a queue without promises, could have at once.
+
+    Parameters
+    ----------
+    state : SiteState
+        Read only, after a pass.
+    queue : QueueCodes
+    now_ms, length_ms : int
+    """
+    free = state.counters[0].free
+    if state.counters[0].n_waiting == 0:
+        return free
+    if not queue.backfills:
+        return 0
+    head = state.jobs[state.waiting[0]]
+    limit_ms, _ = head_limit(state, head, queue.slack)
+    extra = free_at(state, limit_ms) - head.width
+    return max(0, spare_nodes(length_ms, now_ms, free, limit_ms, extra))
+
+
+@kernel
+def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: Int, width: Int, length_ms: Int) -> Int:
+    """Return when a job could start behind all that wait in a queue, if the queue were planned and estimates held.
+
+    Parameters
+    ----------
+    state : SiteState
+        Read only.
+    plan : Plan
+        Room to work in, with one profile.
+    backfills : bool
+        Whether a job may start before the one ahead of it.
+    now_ms, width, length_ms : int
+    """
+    rebuild(state, plan, None, now_ms, HEAD)
+    from_ms = now_ms
+    for place in range(state.counters[0].n_waiting):
+        job = state.jobs[state.waiting[place]]
+        start_ms = earliest_start(plan, None, from_ms, job.width, job.estimate_ms, job.limits)
+        occupy_plan(plan, None, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
+        if not backfills:
+            from_ms = start_ms
+    return earliest_start(plan, None, from_ms, width, length_ms, NO_LIMITS)
+
+
+@kernel
+def free_throughout(plan: Plan, from_ms: Int, to_ms: Int) -> Int:
+    """Return how many nodes are free by a plan at every instant from one to another, at least."""
+    free = plan.total[0]
+    for i in range(plan.n_steps[0]):
+        until_ms = plan.step_ms[0, i + 1] if i + 1 < plan.n_steps[0] else to_ms
+        if until_ms > from_ms and plan.step_ms[0, i] < to_ms:
+            free = min(free, plan.step_free[0, i])
+    return free

@@ -1,7 +1,7 @@
 """The desk of a site, and what it has in common with that of the grid: what users ask beside handing in jobs.
 
 Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`. The
-newest events of jobs are kept in memory, so that watching costs no SQL.
+newest events of jobs are kept in memory, so that watching costs no SQL, and so are the reasons why jobs waited.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from gridweave.site.messages import ExperienceEdited
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.site_driver import SiteDriver
-from gridweave.site.service.waits import WaitReasons
 
 KEEP_EVENTS = 20_000
 """So many events are known without the journal."""
@@ -88,6 +87,47 @@ class Events:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._news.wait()
+
+
+MOST_JOBS = 2_000
+"""Of so many jobs reasons are kept: of those that waited first they go first."""
+
+MOST_REASONS = 20
+"""So many reasons of a job are kept, the last ones."""
+
+
+class WaitReasons:
+    """The reasons that forecasts gave, in memory: they are no state of the grid, and go when its process ends.
+
+    Examples
+    --------
+    >>> waits = WaitReasons()
+    >>> for now_ms, cause in (1, "it is first"), (2, "it is first"), (3, "others are kept nodes"):
+    ...     waits.heard(Forecast(job_id=7, now_ms=now_ms, cause=cause, reason=f"{cause}, at {now_ms}"))
+    >>> [(note.at_ms, note.kind, note.detail) for note in waits.of(7)]
+    [(1, 'waits', 'it is first, at 1'), (3, 'waits', 'others are kept nodes, at 3')]
+    """
+
+    def __init__(self) -> None:
+        # The last cause of each job, and its notes.
+        self._by_job: dict[int, tuple[str, deque[Note]]] = {}
+
+    def heard(self, forecast: Forecast, where: str = "") -> None:
+        """Take in why a job waits, told after `where`; what differs in its numbers alone is the same reason."""
+        job_id, cause = forecast.job_id, forecast.cause
+        if job_id is None or not cause:
+            return
+        last, notes = self._by_job.get(job_id, ("", deque[Note](maxlen=MOST_REASONS)))
+        if cause == last:
+            return
+        notes.append(Note(job_id, forecast.now_ms, "waits", where + forecast.reason))
+        self._by_job[job_id] = cause, notes
+        if len(self._by_job) > MOST_JOBS:
+            del self._by_job[next(iter(self._by_job))]
+
+    def of(self, job_id: int) -> list[Note]:
+        """Return the reasons of a job, the oldest first."""
+        return list(self._by_job.get(job_id, ("", ()))[1])
 
 
 MOST_EVENTS = 1_000

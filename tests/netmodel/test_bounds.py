@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.kernels.bounds import first_parts_factor, may_grow_by
+from gridweave.netmodel.kernels.choice import first_parts_factor, may_grow_by
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import PART
 from gridweave.netmodel.model import NetworkModel

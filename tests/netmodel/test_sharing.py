@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from gridweave.netmodel.kernels.sharing import share_max_min
+from gridweave.netmodel.kernels.contention import share_max_min
 from gridweave.netmodel.kernels.state import new_filling
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.grid.kernels.adjust import move_end
 from gridweave.grid.kernels.grid_plan import planned_end_moved
+from gridweave.grid.kernels.grid_queue import move_end
 from gridweave.grid.kernels.links import PREFETCH, GridLinks, grown_ms
 from gridweave.grid.kernels.reservations import ReservedStarts
 from gridweave.grid.kernels.running import FIRST_PLACE, row_at

@@ -36,9 +36,7 @@ from gridweave.scenarios.batch.kernels.contention import (
 )
 from gridweave.scenarios.batch.kernels.moves import NO_MOVE, drop_moves, next_job_served
 from gridweave.scenarios.batch.kernels.outages import Outages, change_nodes, next_change_ms, take_nodes
-from gridweave.site.kernels.dispatch import SiteRules, job_ended, job_withdrawn
-from gridweave.site.kernels.evictions import Evictions
-from gridweave.site.kernels.rates import RateRules
+from gridweave.site.kernels.dispatch import Evictions, RateRules, SiteRules, job_ended, job_withdrawn
 from gridweave.site.kernels.state import NEVER_MS, enqueue
 from gridweave.site.kernels.work import (
     NOT_YET,

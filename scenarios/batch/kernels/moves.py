@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.netmodel.kernels.contention import add_flow, drop_flows
+from gridweave.netmodel.kernels.contention import add_flow, drop_flows, lone_rate, transfer_ms
 from gridweave.netmodel.kernels.state import Flows, NetArrays
-from gridweave.netmodel.kernels.transfers import lone_rate, transfer_ms
 from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.work import (
     RATE_ONE,

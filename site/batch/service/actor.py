@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gridweave.site.batch.plan import BatchPlan
+from gridweave.site.batch.system import BatchPlan
 from gridweave.site.service.actor import SiteActor
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class BatchSiteActor(SiteActor):
 
     def make_desk(self) -> SiteDesk:
         """Return the desk of the site."""
-        from gridweave.site.batch.service.ended import output_of
+        from gridweave.site.batch.service.folder import output_of
         from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
         from gridweave.site.service.desk import SiteDesk
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gridweave.errors import OptionError
-from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.slurm.commands import Slurm
-from gridweave.site.batch.system import BatchSystem
+from gridweave.site.batch.system import BatchPlan, BatchSystem
 
 SYSTEMS: dict[str, Callable[[Any], BatchSystem]] = {
     "slurm": Slurm,

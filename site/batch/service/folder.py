@@ -1,4 +1,8 @@
-"""The folder that a site shares with the nodes of its batch system: what lies where in it, and whose that is."""
+"""The folder that a site shares with the nodes of its batch system: what lies where in it, and whose that is.
+
+A user of the cluster may have written in the folder of an account. So what the nodes have left there, of a job and of
+its output, is read from files of that account alone, by no link.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,18 @@ import shutil
 import stat
 from collections.abc import Collection
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.batch.service.owned import OwnedPiece
+from gridweave.site.batch.system import AllocationEnd
 from gridweave.site.disciplines.protocol import PILOT
+from gridweave.site.launch import Launch, Outcome, PieceState
 from gridweave.site.machine.accounts import DeniedError, ordinary_account
-from gridweave.site.machine.folders import Key, check_way, piece_folder, write_whole
+from gridweave.site.machine.agent import OutputRead, written_path
+from gridweave.site.machine.folders import LAUNCH, STATE, Key, check_way, piece_folder, write_whole
+from gridweave.site.messages import RunEnded
 from gridweave.site.service.calls import SECRET_BYTES
 
 KEEP_NODES = 1_000
@@ -265,3 +273,114 @@ def _uid(runs_as: str) -> int:
         return pwd.getpwnam(runs_as).pw_uid if runs_as else os.geteuid()
     except KeyError:
         return -1
+
+
+MOST_BYTES = 16 << 20
+"""So much of a record is read at most: what a job was to run, and how that ended."""
+
+T = TypeVar("T")
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class OwnedPiece(msgspec.Struct, frozen=True):
+    """A part of a job in the folder of an account.
+
+    Attributes
+    ----------
+    base : pathlib.Path
+        The folder of the account; the way to it is the site's own.
+    way : tuple of str
+        The folders from there to that of the part, which the account may have put there.
+    uid : int
+        The account; what belongs to anybody else is not read.
+    """
+
+    base: Path
+    way: tuple[str, ...]
+    uid: int
+
+    @property
+    def folder(self) -> Path:
+        """Where the part is."""
+        return self.base.joinpath(*self.way)
+
+    def read(self, path: Path, offset: int = 0, limit: int = MOST_BYTES) -> tuple[bytes, int] | None:
+        """Return a part of a file of the part, and how long it is; None if there is none that may be read."""
+        try:
+            handle = os.open(self.base, _FOLDER)
+            for name in path.relative_to(self.base).parts[:-1]:
+                inner = handle
+                try:
+                    handle = os.open(name, _FOLDER, dir_fd=inner)
+                finally:
+                    os.close(inner)
+        except OSError:
+            return None
+        try:
+            file = os.open(path.name, _FILE, dir_fd=handle)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != self.uid:
+                return None
+            return os.pread(file, limit, offset), found.st_size
+        finally:
+            os.close(file)
+
+    def launch(self) -> Launch | None:
+        """Return what was to run; None if that cannot be read."""
+        return self._record(LAUNCH, Launch)
+
+    def state(self) -> PieceState | None:
+        """Return what is known of how it runs; None if that cannot be read."""
+        return self._record(STATE, PieceState)
+
+    def _record(self, name: str, kind: type[T]) -> T | None:
+        found = self.read(self.folder / name)
+        try:
+            return None if found is None else msgspec.msgpack.decode(found[0], type=kind)
+        except msgspec.MsgspecError:
+            return None
+
+
+_OUTCOMES: dict[AllocationEnd, Outcome] = {"cancelled": "failed", "limit": "limit", "memory": "failed"}
+"""How a job counts whose nodes were taken; it is lost, and may be run again, if nobody in it is to blame."""
+
+
+def end_of(piece: OwnedPiece, machine: str, key: Key, end: AllocationEnd, reason: str) -> RunEnded:
+    """Return how a part of a job ended on a node that was given back or taken.
+
+    Parameters
+    ----------
+    piece : OwnedPiece
+        What the node has left of it.
+    end : AllocationEnd
+        How its allocation ended, which counts if the part had not ended by itself.
+    reason : str
+        That in plain words.
+    """
+    state = piece.state()
+    if state is None:
+        return RunEnded(machine, *key, _OUTCOMES.get(end, "lost"), reason, has_run=False)
+    if state.phase == "ended" and state.outcome in ("finished", "failed", "limit"):
+        return RunEnded(machine, *key, state.outcome, state.reason, state.ranks, state.usage)
+    has_run = state.started_ms is not None
+    return RunEnded(machine, *key, _OUTCOMES.get(end, "lost"), reason, state.ranks, state.usage, has_run)
+
+
+def output_of(
+    folder: SharedFolder, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int
+) -> OutputRead:
+    """Return a part of the output of a rank, as `AgentDriver.part`, of whichever node has it."""
+    for piece in folder.pieces_of((job_id, attempt)):
+        launch = piece.launch()
+        if launch is None or all(each.rank != rank for each in launch.ranks):
+            continue
+        data, size = piece.read(written_path(piece.folder, piece.folder, rank, stream), offset, limit) or (b"", 0)
+        return OutputRead(is_here=True, data=data, size=size)
+    return OutputRead(is_here=False, data=b"", size=0)

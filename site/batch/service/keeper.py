@@ -20,8 +20,7 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.outlook import Steps, free_steps
-from gridweave.site.batch.service.ended import end_of
-from gridweave.site.batch.service.folder import Owner, SharedFolder
+from gridweave.site.batch.service.folder import Owner, SharedFolder, end_of
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.system import (
     Allocation,

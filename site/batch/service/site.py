@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gridweave.errors import InputError
-from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.dictionary import system_of
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.service.keeper import BatchKeeper, KeeperSettings
-from gridweave.site.batch.system import BatchSystem
+from gridweave.site.batch.system import BatchPlan, BatchSystem
 from gridweave.site.messages import MachineTakes
 from gridweave.site.service.site_driver import SiteDriver
 

@@ -8,15 +8,13 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gridweave.errors import InputError
-from gridweave.site.batch.slurm.accounting import SACCT, SINCE, read_sacct
 from gridweave.site.batch.slurm.asking import Commands
 from gridweave.site.batch.slurm.look import Look, LookByCommands, LookOverRest
-from gridweave.site.batch.slurm.parse import view_of
+from gridweave.site.batch.slurm.parse import SACCT, SINCE, read_sacct, view_of
 from gridweave.site.batch.slurm.reasons import end_told
-from gridweave.site.batch.slurm.rest import ByRest
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.slurm.slurmrestd import Slurmrestd
-from gridweave.site.batch.slurm.submit import ByCommands, Submitter
+from gridweave.site.batch.slurm.submit import ByCommands, ByRest, Submitter
 from gridweave.site.batch.system import (
     Allocation,
     AllocationEnd,

@@ -1,7 +1,8 @@
 """What Slurm's commands print, as structs. Pure: each function takes a text, and `tests/site/batch` has recorded ones.
 
 The formats are those with single letters (``squeue -o``, ``sinfo -o``): they have been the same for years, where the
-JSON of the same commands has a new shape with most versions. What does differ between versions is handled here alone.
+JSON of the same commands has a new shape with most versions. The columns of ``sacct``, for jobs that have ended where
+there is an accounting (slurmdbd), are asked for by name. What does differ between versions is handled here alone.
 """
 
 from __future__ import annotations
@@ -307,3 +308,39 @@ def with_word(plain: str, word: str) -> str:
     """Return plain words with Slurm's own behind them, for those who look it up."""
     word = word_of(word)
     return plain if word in plain or word in ("None", "") else f"{plain} ({word})"
+
+
+SACCT = ("--noheader", "--parsable2", "--allocations", "--allusers", "--format=JobIDRaw,User,JobName,State")
+"""For lines of number, user, name and state, one for each job."""
+
+SINCE = "--starttime=now-31days"
+"""Jobs that ended longer ago are not told of: that a site is away for so long is not expected."""
+
+
+def read_sacct(text: str, own: str) -> list[Allocation]:
+    """Return the jobs that have ended of those that ``sacct`` prints.
+
+    Raises
+    ------
+    UnavailableError
+        If a line is none of that format.
+
+    Examples
+    --------
+    >>> [(each.name, each.end) for each in read_sacct("71|anna|gw-1|CANCELLED by 0", "anna")]
+    [('gw-1', 'cancelled')]
+    """
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        fields = line.split("|")
+        if len(fields) != 4 or not fields[0].isdecimal():
+            raise UnavailableError(f"sacct printed what is not understood: {line!r:.100}")
+        number, user, name, state = fields
+        ended = how_ended(state)
+        if ended is not None:
+            whose = "" if user == own else user
+            reason = with_word(ended[1], state.partition(" ")[0])
+            found.append(
+                Allocation(name=name, number=number, state="ended", end=ended[0], reason=reason, runs_as=whose)
+            )
+    return sorted(found, key=lambda each: int(each.number))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gridweave.ranges import ranges_of
 from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
-from gridweave.site.disciplines.gang.kernels.gang_pass import gang_pass
+from gridweave.site.disciplines.gang.kernels.gang_pass import gang_pass, rates_at
 from gridweave.site.disciplines.gang.kernels.state import (
     CONSERVATIVE,
     NO_ROW,
@@ -30,7 +30,6 @@ from gridweave.site.disciplines.gang.kernels.state import (
     gang_job_submitted,
     gang_job_withdrawn,
 )
-from gridweave.site.disciplines.gang.kernels.told import rates_at
 from gridweave.site.disciplines.gang.matrix import (
     check_matrix,
     columns_of,

@@ -18,14 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import PCG64, Generator
 
-from gridweave.site.disciplines.heterogeneous.at_work import EVICTS, KEEPS_OFF, AtWork
+from gridweave.site.disciplines.heterogeneous.by_level import EVICTS, KEEPS_OFF, AtWork, LevelQueue
 from gridweave.site.disciplines.heterogeneous.experience import (
     ExperienceDatabase,
     LearnedTimes,
     RunTimes,
 )
 from gridweave.site.disciplines.heterogeneous.lengths import Lengths
-from gridweave.site.disciplines.heterogeneous.level_queue import LevelQueue
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy

@@ -15,8 +15,7 @@ from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, Mac
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
 from gridweave.site.disciplines.known_times import KnownTimes
-from gridweave.site.disciplines.levels.figures import times_by_level
-from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level
+from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level, times_by_level
 from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 
 

@@ -1,19 +1,21 @@
-"""Levels of priority as an entry of the dictionary: the options of such a site, and its policy from them."""
+"""Levels of priority as an entry of the dictionary: the options of such a site, and how simulations play it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from gridweave.errors import OptionError, not_known
 from gridweave.site.disciplines import queue
-from gridweave.site.disciplines.compiled import Compiled
-from gridweave.site.disciplines.levels.compiled import compiled_site
-from gridweave.site.disciplines.levels.discipline import Levels
-from gridweave.site.disciplines.levels.figures import COLUMNS, metrics_of
+from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, OwnFigures
+from gridweave.site.disciplines.levels.discipline import Levels, totals_of
+from gridweave.site.disciplines.levels.kernels.levels import LevelRules
 from gridweave.site.disciplines.levels.policy import NAME, LevelsPolicy
-from gridweave.site.disciplines.levels.rights import EVICTED, Level
+from gridweave.site.disciplines.levels.rights import COLUMNS, EVICTED, Level, level_of, metrics_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Entry, Options, one_of, until_its_limit
 from gridweave.site.policy import BACKFILLS
 
@@ -44,6 +46,24 @@ def read_policy(nodes: int, given: Options, usual: Options) -> LevelsPolicy:
     rest = {name: value for name, value in given.items() if name != NAME}
     options = msgspec.structs.asdict(table) | {"under": queue.read_policy(table.under, rest, usual)}
     return LevelsPolicy(**options)
+
+
+def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
+    """Return an idle site with its table of jobs, and the levels of these, filled in."""
+    priority = np.broadcast_to(jobs.columns.get("priority", 0.0), len(jobs)).tolist()
+    user = jobs.columns["user"].tolist() if "user" in jobs.columns else [None] * len(jobs)
+    asked = zip(jobs.job_id.tolist(), priority, user, strict=True)
+    refused = {job_id: why for job_id, p, who in asked if (why := why_not_allowed(policy.levels, p, who))}
+    site = queue.compiled_site(nodes, policy.under, jobs, week_offset_ms, refused)
+    table = policy.table(len(site.rows), site.room)
+    table.base[:] = [level_of(policy.levels, priority[row]) for row in site.rows.tolist()]
+
+    def figures() -> OwnFigures:
+        columns = {"level": table.base.astype(np.float64), "evictions": table.times.astype(np.float64)}
+        return OwnFigures(columns, totals_of(table))
+
+    rules = LevelRules(site.rules, table)
+    return replace(site, rules=rules, figures=figures, evictions=table.evictions, keys_at=None)
 
 
 ENTRY = Entry(

@@ -10,7 +10,7 @@ import numpy as np
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.levels.kernels.levels import CHECKPOINTS, RESTARTS, STAYS, LevelTable
 from gridweave.site.disciplines.levels.rights import Level, level_problems, option_problems
-from gridweave.site.kernels.evictions import no_evictions
+from gridweave.site.kernels.dispatch import no_evictions
 from gridweave.site.policy import SitePolicy
 
 NAME = "levels"

@@ -13,8 +13,13 @@ import numpy as np
 
 from gridweave.ranges import ranges_of
 from gridweave.site.disciplines.sharing.kernels.nodes import close_nodes
-from gridweave.site.disciplines.sharing.kernels.quote import idle_to_spare, slowdown_offered, start_behind_queue
-from gridweave.site.disciplines.sharing.kernels.sharing_pass import reserve, sharing_pass
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import (
+    idle_to_spare,
+    reserve,
+    sharing_pass,
+    slowdown_offered,
+    start_behind_queue,
+)
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import (
     NO_CELL,

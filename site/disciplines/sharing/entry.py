@@ -1,17 +1,21 @@
-"""Shared nodes as an entry of the dictionary: the options of such a site, and its policy from them."""
+"""Shared nodes as an entry of the dictionary: the options of such a site, and how simulations play it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
-from gridweave.errors import check_known
-from gridweave.site.disciplines.compiled import Compiled
+from gridweave.errors import InputError, check_known
+from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, rows_without
 from gridweave.site.disciplines.protocol import Entry, Options, one_of, refuse_unknown
-from gridweave.site.disciplines.sharing.compiled import compiled_site
 from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
+from gridweave.site.disciplines.sharing.kernels.sharing_pass import SharingRules
+from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
 from gridweave.site.disciplines.sharing.policy import (
     BACKFILLS,
     CPUS,
@@ -20,8 +24,12 @@ from gridweave.site.disciplines.sharing.policy import (
     VARIANTS,
     NodeKind,
     SharedNodes,
+    kind_array,
 )
-from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS
+from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, SlowdownModel
+
+MAX_WORK = 2**62
+"""Node milliseconds that a workload may hold: sums of work are 64 bits wide."""
 
 
 class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -53,6 +61,150 @@ def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:
     )
     kind = NodeKind(count=nodes, cores=table.cores, threads=table.threads, memory=table.memory, cpu=sharing.cpu)
     return SharedNodes(sharing=sharing, kinds=(kind,), formula=table.formula)
+
+
+class SharedUse(NamedTuple):
+    """What became of a site whose nodes jobs share.
+
+    Attributes
+    ----------
+    beside : numpy.ndarray of int64, shape (n,)
+        With how many jobs each job shared nodes after the pass that started it.
+    busy_node_ms : int
+        Node time in which at least one job was on a node.
+    searches : mapping from str to int
+        What the searches for a match came to, summed up: ``searches`` among the waiting jobs, and over all of them the
+        ``waiting`` jobs, those ``long_enough``, ``narrow_enough``, ``fitting``, ``matchable`` and ``bearable``, the
+        ``matches`` and the place of the chosen among the bearable (``selected``); ``running_matches`` among the
+        running jobs.
+    """
+
+    beside: Ints
+    busy_node_ms: int
+    searches: Mapping[str, int]
+
+
+def compiled_site(
+    nodes: int,
+    policy: SharedNodes,
+    jobs: Jobs,
+    week_offset_ms: Callable[[], int],
+    *,
+    model: SlowdownModel | None = None,
+    cores: npt.ArrayLike = 1,
+    rows: npt.ArrayLike | None = None,
+) -> CompiledSite:
+    """Return an idle site with its table of jobs filled in; they have columns of what they need.
+
+    Parameters
+    ----------
+    model : SlowdownModel, optional
+        That of the policy's formula if left out.
+    cores : array_like of int, shape () or (n,)
+        On how many cores of each of its nodes a job runs.
+    rows : array_like of int, shape (n,), optional
+        The row of each job in the model's table of measured slowdowns.
+
+    Raises
+    ------
+    InputError
+        If a column is impossible, with the job and the field.
+    """
+    kinds, model = policy.kinds_of(nodes), model or SlowdownModel(policy.formula)
+    state, refused = idle_site(jobs, kinds, policy, model, cores, rows)
+    kept = rows_without(jobs, refused)
+    busy = np.zeros(2, np.int64)
+    busy[1] = state.jobs["submit_ms"][0] if len(kept) else 0
+    rules = SharingRules(model.arrays(), policy.sharing.codes(kinds), np.zeros(len(kept), np.int64), busy)
+
+    def figures() -> OwnFigures:
+        beside = np.zeros(len(jobs), np.int64)
+        beside[kept] = rules.beside
+        searches = {name: int(state.searches[0][name]) for name in state.searches.dtype.names or ()}
+        return OwnFigures(own=SharedUse(beside, int(busy[0]), searches))
+
+    told = {key: value for key, value in msgspec.to_builtins(policy.sharing).items() if value != float("inf")}
+    options = {"kinds": [msgspec.to_builtins(kind) for kind in kinds], "formula": model.formula, **told}
+    return CompiledSite(
+        rows=kept,
+        refused=refused,
+        state=state,
+        rules=rules,
+        is_paced=True,
+        room=len(state.running),
+        figures=figures,
+        options=options,
+    )
+
+
+def idle_site(
+    jobs: Jobs,
+    kinds: Sequence[NodeKind],
+    policy: SharedNodes,
+    model: SlowdownModel,
+    cores: npt.ArrayLike,
+    rows: npt.ArrayLike | None,
+) -> tuple[SharedSite, dict[int, str]]:
+    """Return the state of the idle site with its table of jobs filled in, and the jobs that are not in it."""
+    columns = jobs.columns
+    per_job = model.sorts_of(columns, rows)
+    per_job["cores"] = np.broadcast_to(np.asarray(cores, np.int64), (len(jobs),))
+    _refuse(jobs, "cores", per_job["cores"], 1, MAX_LANES)
+    _refuse(jobs, "cpu_kind", per_job["cpu_kind"], 0, len(model.cpu_factors.labels) - 1)
+    _refuse(jobs, "row", per_job["row"], 0, len(model.table.labels) - 1)
+    if float(np.sum(jobs.width * jobs.estimate_ms.astype(np.float64))) >= MAX_WORK:
+        raise InputError(f"{jobs.name}: its work is more than {MAX_WORK:.3g} node milliseconds")
+    usable, plans = _usable(jobs, kinds, per_job["cores"]), policy.sharing.backfill == "conservative"
+    if plans:
+        _check_alike(jobs, kinds, usable)
+    refused = _refusals(jobs, usable)
+    kept = rows_without(jobs, refused)
+    state = empty_site(kind_array(kinds), [kind.count for kind in kinds], slots=len(kept), plans=plans)
+    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
+        state.jobs[name] = getattr(jobs, name)[kept]
+    for name in ("cpu", "network", "disk", "memory"):
+        state.jobs[name] = columns[f"{name}_fraction"][kept]
+    for name, values in per_job.items():
+        state.jobs[name] = values[kept]
+    state.jobs["job_class"] = policy.sharing.classes(state.jobs["estimate_ms"])
+    return state, refused
+
+
+def _refuse(jobs: Jobs, name: str, values: Ints, low: int, high: int) -> None:
+    if values.shape != (len(jobs),):
+        raise InputError(f"{jobs.name}: {name} has shape {values.shape}, job_id has ({len(jobs)},)")
+    wrong = (values < low) | (values > high)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(f"{jobs.name}: job {jobs.job_id[row]}: {name} {values[row]} is not within {low} to {high}")
+
+
+def _usable(jobs: Jobs, kinds: Sequence[NodeKind], cores: Ints) -> Ints:
+    """Return for each job how many nodes are usable for it."""
+    usable = np.zeros(len(jobs), np.int64)
+    memory = np.asarray(jobs.columns["memory_fraction"], np.float64)
+    for kind in kinds:
+        usable += np.where(kind.is_usable(cores, memory), kind.count, 0)
+    return usable
+
+
+def _check_alike(jobs: Jobs, kinds: Sequence[NodeKind], usable: Ints) -> None:
+    """Refuse to plan for jobs that may use a part of the nodes alone: a reservation is a number of nodes."""
+    wrong = usable < sum(kind.count for kind in kinds)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{jobs.name}: job {jobs.job_id[row]}: not all nodes have the cores and the memory for it; "
+            "conservative backfilling needs nodes that every job may use"
+        )
+
+
+def _refusals(jobs: Jobs, usable: Ints) -> dict[int, str]:
+    """Return the jobs that can never run, with the reason."""
+    return {
+        int(jobs.job_id[row]): f"it needs {jobs.width[row]} nodes; {usable[row]} of this site are usable for it"
+        for row in np.flatnonzero(jobs.width > usable)
+    }
 
 
 ENTRY = Entry(

@@ -17,8 +17,7 @@ from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
     from gridweave.scenarios.check.faults import Fault, Matched
-    from gridweave.scenarios.check.parting import Parting
-    from gridweave.scenarios.check.promises import PromiseUse
+    from gridweave.scenarios.check.promises import Parting, PromiseUse
 
 WRONG_STATUS = 1
 """What the command ends with when something is wrong with the schedule."""
@@ -64,8 +63,7 @@ def check(
     Example: gridweave check result/jobs.csv --trace CTC-SP2-1996-3.1-cln --nodes 430 --promise easy
     """
     from gridweave.scenarios.check.faults import faults, match
-    from gridweave.scenarios.check.parting import parting
-    from gridweave.scenarios.check.promises import PROMISES, promise_use
+    from gridweave.scenarios.check.promises import PROMISES, parting, promise_use
     from gridweave.scenarios.check.reading import read_schedule
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.traces.load import load_workload

@@ -39,8 +39,7 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
         ("job_commands", "jobs show explain cancel requeue hold release logs usage"),
     ),
     _GRID: (
-        ("up", "up down status"),
-        ("demo", "demo"),
+        ("up", "up down status demo"),
         ("serve", "serve"),
         ("watch", "watch"),
         ("grid_commands", "sites queue quote what-if drain resume give-up whoami open"),

@@ -156,7 +156,7 @@ def _ms(value: float) -> str:
 
 
 def _speed(bandwidth_bps: float) -> str:
-    from gridweave.netmodel.units import show_bandwidth
+    from gridweave.netmodel.tables import show_bandwidth
 
     return show_bandwidth(bandwidth_bps)
 

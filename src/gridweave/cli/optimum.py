@@ -206,7 +206,7 @@ def _write(folder: Path, lines: list[OptimumLine]) -> None:
     import functools
 
     from gridweave.scenarios.optimum.table import write_gaps, write_lines
-    from gridweave.scenarios.plots.optimum import plot_gaps
+    from gridweave.scenarios.plots.results import plot_gaps
     from gridweave.scenarios.results.files import save_figure, write_all
 
     files: dict[str, Callable[[Path], None]] = {

@@ -17,7 +17,7 @@ from gridweave.site.times import parse_time_ms
 if TYPE_CHECKING:
     import msgspec
 
-    from gridweave.scenarios.workload.reservations import Request
+    from gridweave.scenarios.workload.site_events import Request
     from gridweave.site.disciplines.protocol import Entry, Policy
     from gridweave.site.policy import Limit, Window
 

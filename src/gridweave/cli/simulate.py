@@ -42,8 +42,7 @@ from gridweave.site.times import parse_time_ms, span_text
 if TYPE_CHECKING:
     from gridweave.scenarios.batch.saving import Saving
     from gridweave.scenarios.results.schedule import SimulationResult
-    from gridweave.scenarios.workload.node_events import NodeEvent
-    from gridweave.scenarios.workload.reservations import Request, ReservationAnswer
+    from gridweave.scenarios.workload.site_events import NodeEvent, Request, ReservationAnswer
     from gridweave.scenarios.workload.table import Workload
     from gridweave.site.disciplines.protocol import Entry, Policy
 
@@ -365,7 +364,7 @@ class _Ready:
 def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
     """Read what is simulated, and say what is to be said of it."""
     from gridweave.scenarios.traces.convert import check_nodes
-    from gridweave.scenarios.workload.node_events import read_node_events
+    from gridweave.scenarios.workload.site_events import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
 
     check_nodes(asked.nodes)
@@ -471,7 +470,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
 
         workload = with_mix(workload, asked.resources, rng)
     if asked.needs is not None:
-        from gridweave.scenarios.traces.needs import with_needs_said
+        from gridweave.scenarios.traces.resources import with_needs_said
 
         workload = with_needs_said(workload, asked.needs, rng)
     return workload, report.lines()
@@ -556,7 +555,7 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
 def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
     if len(results) == 1:
         return len(results[0].write(out, plots=plots))
-    from gridweave.scenarios.results.comparison import write_comparison
+    from gridweave.scenarios.results.tables import write_comparison
 
     return len(write_comparison(results, out, plots=plots))
 
@@ -697,7 +696,7 @@ def _tasks_of(
     import numpy as np
 
     from gridweave.scenarios.traces.load import columns_of, load_workload
-    from gridweave.scenarios.traces.needs import with_needs_said
+    from gridweave.scenarios.traces.resources import with_needs_said
     from gridweave.scenarios.workload.needs import with_load
 
     # Tasks are not processors: which jobs are too wide is known when they have needs.

@@ -16,8 +16,17 @@ from gridweave.grid.kernels.running import (
     row_at,
     running_slots,
 )
-from gridweave.grid.kernels.site_order import SITE_BITS, first_with, move_site, nodes_of, site_of
-from gridweave.grid.kernels.state import BLOCK, GridState, blocks_for, empty_grid
+from gridweave.grid.kernels.state import (
+    BLOCK,
+    SITE_BITS,
+    GridState,
+    blocks_for,
+    empty_grid,
+    first_with,
+    move_site,
+    nodes_of,
+    site_of,
+)
 from gridweave.site.kernels.state import NO_PLACE
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS, LOOKS
-from gridweave.grid.control.refusals import MOST_REFUSALS
+from gridweave.grid.control.past import MOST_REFUSALS
 from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy

@@ -16,7 +16,7 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.resources import read_slowdowns
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.sharing.compiled import idle_site
+from gridweave.site.disciplines.sharing.entry import idle_site
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, forget_changes, job_submitted, job_withdrawn

@@ -13,9 +13,8 @@ import pytest
 from builders import assert_alike, random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.kernels.contention import add_job_flows
+from gridweave.netmodel.kernels.contention import add_job_flows, lone_rate
 from gridweave.netmodel.kernels.state import PART, new_flows
-from gridweave.netmodel.kernels.transfers import lone_rate
 from gridweave.netmodel.model import NetworkModel
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate

@@ -11,7 +11,7 @@ import pytest
 from builders import cancelling, random_jobs, to_workload
 from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.workload.node_events import KINDS, NodeEvent, read_node_events
+from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, read_node_events
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.policy import Limit, SitePolicy
 from reference import model

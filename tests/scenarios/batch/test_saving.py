@@ -14,7 +14,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch import one_site
 from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.workload.node_events import NodeEvent
+from gridweave.scenarios.workload.site_events import NodeEvent
 from gridweave.scenarios.workload.table import Workload
 
 NODES = 16

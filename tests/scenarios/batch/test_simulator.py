@@ -13,8 +13,7 @@ import pytest
 from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.batch import one_site as simulator
 from gridweave.scenarios.batch import stepped as core_run
-from gridweave.scenarios.batch.beforehand import week_offset_ms
-from gridweave.scenarios.batch.one_site import DRIVERS
+from gridweave.scenarios.batch.one_site import DRIVERS, week_offset_ms
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import JOBS_HEADER, SimulationResult
 from gridweave.scenarios.traces.load import load_workload, save_workload

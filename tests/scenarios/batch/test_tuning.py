@@ -11,7 +11,7 @@ import pytest
 
 from builders import HOUR, cancelling, random_jobs, to_workload
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.plots.tuning import shares
+from gridweave.scenarios.plots.results import shares
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dynp import discipline
 from gridweave.site.disciplines.dynp.figures import TuningUse

@@ -11,8 +11,7 @@ from builders import Case, cases, random_jobs, to_workload
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.check.faults import Matched, faults, match
-from gridweave.scenarios.check.parting import parting
-from gridweave.scenarios.check.promises import PROMISES, new_replay, promise_use
+from gridweave.scenarios.check.promises import PROMISES, new_replay, parting, promise_use
 from gridweave.scenarios.check.reading import Schedule
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.kernels.state import NEVER_MS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import TracePath
-from gridweave.scenarios.plots.published_dynp import draw_load, draw_switches
+from gridweave.scenarios.plots.published import draw_load, draw_switches
 from gridweave.scenarios.published import streit_dynp, streit_load
 from gridweave.scenarios.published.registry import TABLES, resolve
 from gridweave.scenarios.published.streit import THESIS_TRACES, ThesisRuns

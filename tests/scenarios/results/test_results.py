@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.scenarios.plots import results as plots
 from gridweave.scenarios.results import files as result_files
-from gridweave.scenarios.results.comparison import write_comparison
 from gridweave.scenarios.results.files import folder_name
 from gridweave.scenarios.results.metrics import compute_metrics
 from gridweave.scenarios.results.schedule import JOBS_HEADER, SimulationResult
+from gridweave.scenarios.results.tables import write_comparison
 from gridweave.scenarios.workload.table import Workload
 
 HEADER_LINE = "job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed"

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from gridweave.cli.main import app
 from gridweave.errors import InputError
+from gridweave.scenarios.batch.grid_network import COLUMNS, network_columns, policy_label
 from gridweave.scenarios.published.network import overheads_of
-from gridweave.scenarios.results.network import COLUMNS, network_columns, policy_label
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import scenario_names

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.traces.needs import read_needs, with_needs_said
+from gridweave.scenarios.traces.resources import read_needs, with_needs_said
 from gridweave.scenarios.workload.needs import check_needs, needs_of
 from gridweave.scenarios.workload.table import Workload
 

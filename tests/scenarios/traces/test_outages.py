@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gridweave.cli.main import app
 from gridweave.errors import TraceError
 from gridweave.scenarios.traces.outages import Outage, node_events, read_outages
-from gridweave.scenarios.workload.node_events import read_node_events
+from gridweave.scenarios.workload.site_events import read_node_events
 
 SLURM = Path(__file__).parents[2] / "data" / "slurm"
 LOS_ALAMOS = """\

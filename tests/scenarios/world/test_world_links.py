@@ -17,8 +17,8 @@ from gridweave.netmodel.reading import parse_network
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network, Routes, check_reach, node_of_grid
-from gridweave.scenarios.world.links import merged
 from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.scenarios.world.traffic import merged
 from gridweave.site.owner import OwnerPolicy
 
 ROW = """

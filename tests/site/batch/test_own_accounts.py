@@ -18,10 +18,10 @@ import pytest
 
 from accounts_site import USERS, plan_of
 from gridweave.errors import InputError
-from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.site import check_plan
 from gridweave.site.batch.slurm.slurmrestd import token_problem
+from gridweave.site.batch.system import BatchPlan
 from slurm_cluster import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
 from unix_users import ROOT, have_users, reachable
 

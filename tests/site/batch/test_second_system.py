@@ -11,10 +11,9 @@ import pytest
 
 from fake_batch import FakeBatch, kept_site
 from gridweave.errors import OptionError
-from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.service.dictionary import SYSTEMS
 from gridweave.site.batch.service.site import check_plan, make_keeper
-from gridweave.site.batch.system import BatchUser
+from gridweave.site.batch.system import BatchPlan, BatchUser
 
 
 class BellSettings(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError
-from gridweave.site.batch.service.ended import end_of, output_of
-from gridweave.site.batch.service.folder import SharedFolder
+from gridweave.site.batch.service.folder import SharedFolder, end_of, output_of
 from gridweave.site.batch.system import AllocationEnd
 from gridweave.site.launch import Launch, PieceState, Rank
 from gridweave.site.machine.folders import LAUNCH, write_state, write_whole

@@ -12,8 +12,8 @@ from gridweave.site.batch.outlook import SOON_MS, UNKNOWN_MS, free_steps
 from gridweave.site.batch.slurm.asking import refusal, what_was_said
 from gridweave.site.batch.slurm.parse import read_sinfo, read_span_ms, read_squeue, read_version, view_of
 from gridweave.site.batch.slurm.reasons import ENDED, WAITING, end_told, why_waiting
-from gridweave.site.batch.slurm.rest import job_of
 from gridweave.site.batch.slurm.settings import SlurmSettings
+from gridweave.site.batch.slurm.submit import job_of
 from gridweave.site.batch.system import AllocationRequest, BatchView, check_request
 from slurm_texts import partition_in, view_in
 

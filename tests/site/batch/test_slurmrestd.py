@@ -23,10 +23,9 @@ from aiohttp import web
 from certificates import make_certificate
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.grid.service.cluster import check_batch_system
-from gridweave.site.batch.plan import BatchPlan
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
-from gridweave.site.batch.system import AllocationRequest, BatchView
+from gridweave.site.batch.system import AllocationRequest, BatchPlan, BatchView
 from ports import unused_port
 from slurm_cluster import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError
-from gridweave.site.batch.service.folder import Owner, SharedFolder
+from gridweave.site.batch.service.folder import OwnedPiece, Owner, SharedFolder
 from gridweave.site.batch.service.hub import Hub, Welcome
-from gridweave.site.batch.service.owned import OwnedPiece
 from gridweave.site.launch import ANYONE, MachineRules
 from gridweave.site.messages import (
     ENCODER,

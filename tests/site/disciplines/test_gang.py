@@ -11,9 +11,14 @@ from gridweave.scenarios.batch.one_site import SiteRun
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
-from gridweave.site.disciplines.gang.kernels.compact import compact
-from gridweave.site.disciplines.gang.kernels.fill import clean
-from gridweave.site.disciplines.gang.kernels.promises import PROMISED, fill_profiles, occupy_row, row_start_ms
+from gridweave.site.disciplines.gang.kernels.phases import (
+    PROMISED,
+    clean,
+    compact,
+    fill_profiles,
+    occupy_row,
+    row_start_ms,
+)
 from gridweave.site.disciplines.gang.kernels.state import GangSite
 from gridweave.site.disciplines.gang.matrix import check_matrix, matrix_of
 from gridweave.site.disciplines.gang.policy import BACKFILLS, MIGRATIONS, PHASES, SCHEDULINGS, GangPolicy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.world.running_work import RunningWork
+from gridweave.scenarios.batch.stepped import RunningWork
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS

@@ -1,19 +1,29 @@
 """What a site with fractional nodes does at an instant: it places jobs, gives them CPU, lets them pay.
 
 Of one instant the calls come in this order: `fractional_left`, `fractional_submitted`, `place_jobs`, then the yields
-(`give_yields`, or a linear program), `tell_rates`.
+(`give_yields`, or a linear program), `tell_rates`. So the compiled loop plays it by `FractionalRules`.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from gridweave.jit import Int, kernel, kernel_part
+from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.disciplines.fractional.kernels.allocation import fair_yields, level_yields, stretch_yields
 from gridweave.site.disciplines.fractional.kernels.greedy import make_room, place_greedily, place_waiting
 from gridweave.site.disciplines.fractional.kernels.packing import Remapping, remap_all
-from gridweave.site.disciplines.fractional.kernels.state import PAUSED, RUNS, FractionalSite, advance
+from gridweave.site.disciplines.fractional.kernels.state import (
+    PAUSED,
+    RUNS,
+    WAITS,
+    FractionalSite,
+    advance,
+    fractional_left,
+    fractional_submitted,
+)
+from gridweave.site.kernels.dispatch import follow_rates
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.kernels.work import RunArrays, WorkTable
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
@@ -247,3 +257,39 @@ def tell_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> No
             counters.next_period_ms = now_ms + horizon_of(codes, now_ms)
         wake_ms = min(wake_ms, counters.next_period_ms)
     counters.next_wake_ms = wake_ms
+
+
+class FractionalRules(NamedTuple):
+    """The `RateRules` of a `FractionalSite`."""
+
+    codes: FractionalCodes
+
+    @kernel_method
+    def wakeup_ms(self, state: FractionalSite) -> Int:
+        return state.counters[0].next_wake_ms
+
+    @kernel_method
+    def counted(self, state: FractionalSite, now_ms: Int) -> None:
+        pass
+
+    @kernel_method
+    def submitted(self, state: FractionalSite, row: Int, now_ms: Int) -> None:
+        fractional_submitted(state, row)
+
+    @kernel_method
+    def withdrawn(self, state: FractionalSite, work: WorkTable, run: RunArrays, row: Int, now_ms: Int) -> bool:
+        if state.jobs[row].status != WAITS:
+            return False
+        fractional_left(state, row)
+        return True
+
+    @kernel_method
+    def ended(self, state: FractionalSite, run: RunArrays, row: Int, now_ms: Int) -> None:
+        fractional_left(state, row)
+
+    @kernel_method
+    def run_pass(self, state: FractionalSite, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
+        fractional_pass(state, self.codes, now_ms)
+        for i in range(state.counters[0].n_started):
+            run.start_ms[state.started[i]] = now_ms
+        follow_rates(state, work, run, now_ms)

@@ -1,15 +1,35 @@
-"""A decision: the matrix is made anew, phase by phase, and its slices go round from now on (Zhang, section 5.2)."""
+"""A decision: the matrix is made anew, phase by phase, and its slices go round from now on (Zhang, section 5.2).
+
+How they are played is told to the compiled loop by `GangRules`, and to those who step a site by `rates_at`.
+
+The adaptive switch: time is shared below a critical utilisation, and space above it (Zhang, sections 6.3 and 7). The
+paper leaves it to future work. The site measures its utilisation, and which part of its work switches cost while it
+shares time, both over a window. From that part it works out the critical utilisation itself: where a site that shares
+time, and can be used to ``1 - part`` at most, has as high a slowdown as one that shares space. Slowdowns are taken to
+grow as ``1 / (1 - utilisation / most)``, and that of shared time to be `GAIN` times lower at low utilisation.
+"""
 
 from __future__ import annotations
 
-from gridweave.jit import Int, Record, kernel, kernel_part
-from gridweave.site.disciplines.gang.kernels.adaptive import adapt
-from gridweave.site.disciplines.gang.kernels.compact import compact
-from gridweave.site.disciplines.gang.kernels.fill import clean, fill
-from gridweave.site.disciplines.gang.kernels.schedule import schedule
-from gridweave.site.disciplines.gang.kernels.state import GangCodes, GangSite, count_loss, cycle_of, free_in
+from typing import NamedTuple
+
+from gridweave.jit import Int, Ints, Record, kernel, kernel_method, kernel_part
+from gridweave.site.disciplines.gang.kernels.phases import clean, compact, fill, schedule
+from gridweave.site.disciplines.gang.kernels.state import (
+    NO_ROW,
+    GangCodes,
+    GangSite,
+    all_rows,
+    count_loss,
+    cycle_of,
+    free_in,
+    gang_job_ended,
+    gang_job_submitted,
+    gang_job_withdrawn,
+)
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.turns import Cycle, done_in_turns_ms, turn_at, walk_turns
+from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE, RunArrays, WorkTable, expect_work, stop_work, work_of
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
@@ -118,3 +138,167 @@ def _take_turns(state: GangSite, job: Record, cycle: Cycle, now_ms: Int) -> None
                 job.begin_ms = now_ms + turn * cycle.slice_ms
         before = works = has
     job.end_ms = now_ms + done_in_turns_ms(job, cycle, job.owed_ms + job.estimate_ms - job.worked_ms)
+
+
+GAIN = 1.3
+"""How many times higher the slowdown of shared space is where switches do not count. A guess: with it the critical
+utilisations are about the paper's, 0.92 and 0.83 at switches of 2% and 5%."""
+
+HYSTERESIS = 0.03
+"""How far the utilisation must fall below the critical one before time is shared again. A guess: the distance of two of
+the paper's nine workloads is 0.055."""
+
+
+@kernel_part
+def critical_utilisation(part: float) -> float:
+    """Return the utilisation from which space is to be shared, if switches cost this part of the work."""
+    return (GAIN - 1.0) * (1.0 - part) / (GAIN - 1.0 + part)
+
+
+@kernel
+def adapt(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
+    """Measure since the last decision, and choose whether time or space is shared from now on.
+
+    Parameters
+    ----------
+    state : GangSite
+        After `count_loss`. Its ``open_rows`` are set: all if time is shared; otherwise those in use but the least
+        populated (ties: the last), so that they empty one after the other until one is left.
+    codes : GangCodes
+        With ``window_ms`` above 0.
+    now_ms : int
+
+    Notes
+    -----
+    A mean over the window forgets with time: what was measured in a time dt counts for ``dt / (window + dt)``.
+    """
+    counters = state.counters[0]
+    span_ms = now_ms - counters.measured_ms
+    if span_ms > 0 and counters.nodes > 0:
+        capacity = 1.0 * counters.nodes * span_ms
+        useful = capacity - (counters.lost_any - counters.lost_measured)
+        switched = counters.switched - counters.switched_measured
+        weight = span_ms / (1.0 * codes.window_ms + span_ms)
+        counters.utilisation += weight * (useful / capacity - counters.utilisation)
+        if counters.shares_space == 0 and useful + switched > 0:
+            counters.switch_part += weight * (switched / (useful + switched) - counters.switch_part)
+    counters.measured_ms = now_ms
+    counters.lost_measured, counters.switched_measured = counters.lost_any, counters.switched
+    critical = critical_utilisation(counters.switch_part)
+    if counters.shares_space:
+        critical -= HYSTERESIS
+    shares_space = counters.utilisation > critical
+    counters.changes += shares_space and counters.shares_space == 0
+    counters.shares_space = shares_space
+    counters.open_rows = _rows_of_space(state) if shares_space else all_rows(state)
+
+
+@kernel_part
+def _rows_of_space(state: GangSite) -> Int:
+    """Return the rows that jobs may be put into while space is shared, as bits."""
+    open_rows, least, n_used = 0, NO_ROW, 0
+    for row in range(state.counters[0].rows):
+        if state.used[row] > 0:
+            open_rows |= 1 << row
+            n_used += 1
+            if least == NO_ROW or state.used[row] <= state.used[least]:
+                least = row
+    if n_used > 1:
+        open_rows ^= 1 << least
+    return open_rows if n_used > 0 else 1
+
+
+class GangRules(NamedTuple):
+    """The `RateRules` of a `GangSite`."""
+
+    codes: GangCodes
+
+    @kernel_method
+    def wakeup_ms(self, state: GangSite) -> Int:
+        return state.counters[0].due_ms
+
+    @kernel_method
+    def counted(self, state: GangSite, now_ms: Int) -> None:
+        pass
+
+    @kernel_method
+    def submitted(self, state: GangSite, row: Int, now_ms: Int) -> None:
+        gang_job_submitted(state, self.codes, row, now_ms)
+
+    @kernel_method
+    def withdrawn(self, state: GangSite, work: WorkTable, run: RunArrays, row: Int, now_ms: Int) -> bool:
+        waits = gang_job_withdrawn(state, self.codes, row, now_ms)
+        if waits:
+            stop_work(run.ends, work, row)
+        return waits
+
+    @kernel_method
+    def ended(self, state: GangSite, run: RunArrays, row: Int, now_ms: Int) -> None:
+        run.start_ms[row] = state.jobs[row].begin_ms
+        gang_job_ended(state, self.codes, row, now_ms)
+
+    @kernel_method
+    def run_pass(self, state: GangSite, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
+        if gang_pass(state, self.codes, now_ms):
+            _follow_turns(state, self.codes, work, run, now_ms)
+
+
+@kernel
+def _follow_turns(state: GangSite, codes: GangCodes, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
+    """Let the jobs go on in the slices that they have been given: each ends when it has worked long enough in them."""
+    cycle = cycle_of(state, codes)
+    for i in range(state.counters[0].n_placed):
+        row = state.placed[i]
+        job = state.jobs[row]
+        left_ms = job.owed_ms + run.run_ms[row] - job.worked_ms
+        end_ms = now_ms + done_in_turns_ms(job, cycle, left_ms)
+        expect_work(run.ends, work, row, job.job_id, work_of(left_ms), now_ms, end_ms)
+
+
+@kernel
+def rates_at(state: GangSite, codes: GangCodes, now_ms: Int, rates: Ints) -> Int:
+    """Write the rates of all placed jobs from an instant on, and return when the first of them changes.
+
+    Parameters
+    ----------
+    state : GangSite
+        After the pass of that instant.
+    codes : GangCodes
+    now_ms : int
+    rates : numpy.ndarray of int64, shape (room,)
+        Filled in, in the order of ``placed``: `RATE_ONE` for a job that works, 0 for one that stands still or pays for
+        a switch or a move, `NOT_RUNNING` for one that has not begun.
+
+    Returns
+    -------
+    int
+        `NEVER_MS` if none changes until something happens.
+    """
+    counters = state.counters[0]
+    next_ms = NEVER_MS
+    cycle = cycle_of(state, codes)
+    if cycle.n_turns == 0:
+        return next_ms
+    elapsed_ms = now_ms - counters.since_ms
+    slices = elapsed_ms // codes.slice_ms
+    turn = slices % cycle.n_turns
+    for i in range(counters.n_placed):
+        job = state.jobs[state.placed[i]]
+        rates[i] = NOT_RUNNING
+        if job.begin_ms > now_ms:
+            next_ms = min(next_ms, job.begin_ms)
+            continue
+        rates[i] = 0
+        if (job.turns >> turn) & 1:
+            walked = walk_turns(job, cycle, elapsed_ms, NEVER_MS)
+            to_pay_ms = walked.switch_left_ms
+            if elapsed_ms % codes.slice_ms == 0 and walked.works == 0 and job.begin_ms < now_ms:
+                to_pay_ms = codes.switch_ms
+            to_pay_ms += max(0, job.owed_ms - walked.gained_ms)
+            if to_pay_ms == 0:
+                rates[i] = RATE_ONE
+            else:
+                next_ms = min(next_ms, now_ms + to_pay_ms)
+        if job.turns != (1 << cycle.n_turns) - 1:
+            next_ms = min(next_ms, counters.since_ms + (slices + 1) * codes.slice_ms)
+    return next_ms

@@ -59,7 +59,7 @@ GANG_COUNTERS = np.dtype(
         *((name, np.int64) for name in ("is_stirred", "due_ms", "decisions", "has_profiles")),
         # Tasks that may still be moved in this decision; what was moved in all.
         *((name, np.int64) for name in ("tasks_left", "migrations", "tasks_migrated")),
-        # The rows into which jobs may be put, as bits; whether space is shared, and how often that began (adaptive.py).
+        # The rows into which jobs may be put, as bits; whether space is shared, and how often that began (`adapt`).
         *((name, np.int64) for name in ("open_rows", "shares_space", "changes", "measured_ms")),
         *((name, np.float64) for name in ("utilisation", "switch_part", "lost_measured", "switched_measured")),
         # Node milliseconds: up to ``counted_ms``; while jobs waited, and in all.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.kernels.blocks import index_new
-from gridweave.site.kernels.evictions import Evictions, evict
+from gridweave.site.kernels.dispatch import Evictions, evict
 from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
 
 RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)

@@ -1,0 +1,499 @@
+"""The phases of a decision: who goes into which row of the matrix (Zhang, sections 5.2, 6.1 and 6.2).
+
+Schedule puts jobs that wait into the row that they fit best. CompactMatrix, CollapseMatrix-1 and CollapseMatrix-2 have
+jobs leave the less populated rows for the more populated. CleanMatrix, FillMatrix-1 and FillMatrix-2 put replicas of
+jobs into the holes of other rows.
+
+What is free in a row from when on is known by estimates: of running jobs, and of waiting jobs that are promised a
+start. A job may work in a single slice of each cycle, so it is thought to take as many times what is left of its
+estimate, from now on, as the matrix has rows.
+
+A job is moved to other nodes by saving it and starting it anew; either takes half of the cost (section 6.4, equations 4
+and 5). A job that has not begun has nothing to save: it costs nothing, and does not count among the tasks that may be
+moved. No job is moved twice in one decision.
+"""
+
+from __future__ import annotations
+
+from gridweave.jit import Int, Record, kernel, kernel_part
+from gridweave.site.disciplines.gang.kernels.columns import overlap
+from gridweave.site.disciplines.gang.kernels.state import (
+    CONSERVATIVE,
+    NO_BACKFILL,
+    NO_MEMORY,
+    NO_ROW,
+    GangCodes,
+    GangSite,
+    free_in,
+    give_columns,
+    has_room,
+    is_ahead,
+    join_row,
+    leave_row,
+    open_width,
+    place_job,
+    turns_until,
+)
+from gridweave.site.kernels.profile import clear, earliest_fit, occupy
+from gridweave.site.kernels.state import GONE, NEVER_MS, UNPLACED_MS
+
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
+
+@kernel
+def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
+    """Put those of the waiting jobs into the matrix that may be.
+
+    Notes
+    -----
+    Without backfilling the first that fits nowhere ends the phase. With backfilling it is promised a start: in the row
+    in which that is earliest by estimates, of several the first. Under EASY it is the only one. A job may be put into
+    a row if it delays none of the promises there. Of the rows that may take a job it gets that with the fewest free
+    nodes, of several that whose turn is next. The first job that lacks nothing but memory is promised nothing, and ends
+    the phase with any backfilling, as nobody knows whose memory is free when.
+    """
+    counters = state.counters[0]
+    if counters.n_waiting == 0:
+        return
+    backfills = codes.backfill != NO_BACKFILL
+    if backfills:
+        fill_profiles(state, now_ms, RUNNING_ALONE)
+    promises = 0
+    placed = 0
+    widest = _most_free(state)
+    for place in range(counters.n_waiting):
+        slot = state.waiting[place]
+        job = state.jobs[slot]
+        job.promised_ms = UNPLACED_MS
+        row = NO_ROW
+        if job.width <= widest:
+            row = _best_row(state, job, backfills, now_ms)
+        if row >= 0:
+            place_job(state, slot, row)
+            state.waiting[place] = GONE
+            placed += 1
+            widest = _most_free(state)
+            if backfills:
+                occupy_row(state, row, now_ms, longest_ms(state, job), job.width)
+        elif not backfills or row == NO_MEMORY:
+            _promise_nothing_from(state, place)
+            break
+        elif promises == 0 or codes.backfill == CONSERVATIVE:
+            _promise(state, job, now_ms)
+            promises += 1
+    if placed > 0:
+        _close_gaps(state)
+
+
+@kernel_part
+def _promise_nothing_from(state: GangSite, first: Int) -> None:
+    """Promise nothing to the jobs from a place of the queue on."""
+    for place in range(first, state.counters[0].n_waiting):
+        state.jobs[state.waiting[place]].promised_ms = UNPLACED_MS
+
+
+@kernel_part
+def _most_free(state: GangSite) -> Int:
+    """Return the free nodes of the row that has most."""
+    counters = state.counters[0]
+    most = 0
+    for row in range(counters.rows):
+        if _is_open(state, row):
+            most = max(most, free_in(state, row))
+    return most
+
+
+@kernel_part
+def _is_open(state: GangSite, row: Int) -> bool:
+    """Whether jobs may be put into a row."""
+    return (state.counters[0].open_rows >> row) & 1 == 1
+
+
+@kernel_part
+def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int:
+    """Return the row that a job may be put into and fits best; `NO_ROW` or `NO_MEMORY` if there is none."""
+    counters = state.counters[0]
+    best = none = NO_ROW
+    for row in range(counters.rows):
+        free = free_in(state, row)
+        if not _is_open(state, row) or job.width > free:
+            continue
+        if best != NO_ROW and (free, turns_until(state, row)) >= (
+            free_in(state, best),
+            turns_until(state, best),
+        ):
+            continue
+        if backfills and row_start_ms(state, row, now_ms, job.width, longest_ms(state, job)) != now_ms:
+            continue
+        if not has_room(state, job, row):
+            none = NO_MEMORY
+            continue
+        best = row
+    return best if best != NO_ROW else none
+
+
+@kernel_part
+def _promise(state: GangSite, job: Record, now_ms: Int) -> None:
+    """Promise a job the earliest start that a row has for it."""
+    length_ms = longest_ms(state, job)
+    job.promised_ms = NEVER_MS
+    for row in range(state.counters[0].rows):
+        if _is_open(state, row):
+            start_ms = row_start_ms(state, row, now_ms, job.width, length_ms)
+            if start_ms < job.promised_ms:
+                job.promised_ms = start_ms
+                job.promised_row = row
+    if job.promised_ms != NEVER_MS:
+        occupy_row(state, job.promised_row, job.promised_ms, length_ms, job.width)
+
+
+@kernel_part
+def _close_gaps(state: GangSite) -> None:
+    """Close the gaps that placed jobs have left in the queue."""
+    counters = state.counters[0]
+    kept = 0
+    for place in range(counters.n_waiting):
+        state.waiting[kept] = state.waiting[place]
+        kept += state.waiting[place] != GONE
+    counters.n_waiting = kept
+
+
+PROMISED, RUNNING_ALONE = 1, 2
+"""What stands in the profiles: running jobs with the promises of the last decision, or running jobs alone."""
+
+
+@kernel_part
+def longest_ms(state: GangSite, job: Record) -> Int:
+    """Return how long a job may take from now on, by its estimate."""
+    left_ms = job.estimate_ms
+    if job.rows:
+        left_ms += job.owed_ms - job.worked_ms
+    return left_ms * state.counters[0].rows
+
+
+@kernel
+def fill_profiles(state: GangSite, now_ms: Int, what: Int) -> None:
+    """Make the profiles of all rows anew; ``what`` is `PROMISED` or `RUNNING_ALONE`."""
+    counters = state.counters[0]
+    for row in range(counters.rows):
+        state.n_steps[row] = clear(state.step_ms[row], state.step_free[row], now_ms, counters.nodes)
+    for i in range(counters.n_placed):
+        job = state.jobs[state.placed[i]]
+        for row in range(counters.rows):
+            if (job.rows >> row) & 1:
+                occupy_row(state, row, now_ms, longest_ms(state, job), open_width(state, job))
+    if what == PROMISED:
+        for place in range(counters.n_waiting):
+            job = state.jobs[state.waiting[place]]
+            if job.promised_ms not in (UNPLACED_MS, NEVER_MS):
+                occupy_row(state, job.promised_row, max(now_ms, job.promised_ms), longest_ms(state, job), job.width)
+    counters.has_profiles = what
+
+
+@kernel_part
+def occupy_row(state: GangSite, row: Int, from_ms: Int, length_ms: Int, width: Int) -> None:
+    """Enter nodes of a row into its profile; a negative width gives them back."""
+    steps = state.n_steps[row]
+    state.n_steps[row] = occupy(state.step_ms[row], state.step_free[row], steps, from_ms, from_ms + length_ms, width)
+
+
+@kernel_part
+def row_start_ms(state: GangSite, row: Int, now_ms: Int, width: Int, length_ms: Int) -> Int:
+    """Return when so many nodes of a row are free for so long, by the profile."""
+    return earliest_fit(state.step_ms[row], state.step_free[row], state.n_steps[row], now_ms, width, length_ms)
+
+
+@kernel
+def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> bool:
+    """Empty the less populated rows as far as that goes; return whether any job was moved.
+
+    Parameters
+    ----------
+    state : GangSite
+        Without replicas.
+    codes : GangCodes
+    now_ms : int
+    migrates : bool
+        Whether jobs may be moved to other nodes.
+
+    Notes
+    -----
+    The rows are taken as they are populated before (ties: the first row): from each, beginning with the least
+    populated, the jobs that may are moved to the most populated first; within a row the narrowest first (ties: by job
+    id). A job is not moved to a row that is less populated than its own.
+    """
+    counters = state.counters[0]
+    counters.has_profiles = 0
+    _order_rows(state)
+    moved_any = False
+    for least in range(counters.rows):
+        row = state.order[least]
+        for most in range(counters.rows - 1, least, -1):
+            target = state.order[most]
+            if state.used[row] == 0 or free_in(state, target) == 0:
+                continue
+            for i in range(counters.n_placed):
+                job = state.jobs[state.by_width[i]]
+                if job.width > free_in(state, target):
+                    break
+                if job.home == row and _move(state, codes, job, target, now_ms, migrates):
+                    moved_any = True
+    return moved_any
+
+
+@kernel_part
+def _order_rows(state: GangSite) -> None:
+    """Order the rows from the least to the most populated."""
+    for row in range(state.counters[0].rows):
+        place = row
+        while place > 0 and state.used[state.order[place - 1]] > state.used[row]:
+            state.order[place] = state.order[place - 1]
+            place -= 1
+        state.order[place] = row
+
+
+@kernel_part
+def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, migrates: bool) -> bool:
+    """Make another row, which has the nodes for it, the home of a job, if that may be; return whether it was done."""
+    home = job.home
+    own = not overlap(state.columns[job.bits], state.taken[target])
+    if not (own or migrates) or not is_ahead(state, job, target):
+        return False
+    if codes.backfill != NO_BACKFILL and not _spares_promises(state, job, target, now_ms):
+        return False
+    if own:
+        leave_row(state, job, home)
+        join_row(state, job, target)
+        if codes.backfill != NO_BACKFILL:
+            occupy_row(state, home, now_ms, longest_ms(state, job), -open_width(state, job))
+            occupy_row(state, target, now_ms, longest_ms(state, job), open_width(state, job))
+    elif not _migrate(state, codes, job, target, now_ms):
+        return False
+    else:
+        # What it costs lets jobs of both rows take longer.
+        state.counters[0].has_profiles = 0
+    job.home = target
+    return True
+
+
+@kernel_part
+def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> bool:
+    """Whether a job may run on in a row, by its estimate, without delaying what has been promised there."""
+    if state.counters[0].has_profiles != PROMISED:
+        fill_profiles(state, now_ms, PROMISED)
+    return row_start_ms(state, target, now_ms, job.width, longest_ms(state, job)) == now_ms
+
+
+@kernel
+def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int) -> bool:
+    """Move a job to a row in which others have its nodes, the cheaper way; return whether it was done.
+
+    Either those others are moved to free nodes of the row (option 1) or the job is (option 2, and if both cost alike).
+    """
+    counters = state.counters[0]
+    found = find_overlapping(state, job, target)
+    tasks, others = tasks_of(job), tasks_in_the_way(state, target, found)
+    whole_ms, half_ms = codes.migration_ms, codes.migration_ms // 2
+    if 0 <= others < tasks and others <= counters.tasks_left:
+        if not _may_cost(state, codes, job, target, now_ms, found, half_ms if others > 0 else 0, whole_ms):
+            return False
+        leave_row(state, job, job.home)
+        move_others(state, codes, job, target, found)
+        return True
+    if not may_move(state, job) or tasks > counters.tasks_left or not has_room(state, job, target):
+        return False
+    if tasks > 0 and not _may_cost(state, codes, job, target, now_ms, found, whole_ms, half_ms):
+        return False
+    leave_row(state, job, job.home)
+    move_job(state, codes, job, target, found)
+    return True
+
+
+@kernel
+def _may_cost(
+    state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, found: Int, job_ms: Int, other_ms: Int
+) -> bool:
+    """Whether a job, and those in ``overlapping``, may take so much longer without delaying what has been promised."""
+    if codes.backfill == NO_BACKFILL or codes.migration_ms == 0:
+        return True
+    counters = state.counters[0]
+    length_ms = longest_ms(state, job) + job_ms * counters.rows
+    if row_start_ms(state, target, now_ms, job.width, length_ms) != now_ms:
+        return False
+    occupy_row(state, target, now_ms, length_ms, job.width)
+    for i in range(found):
+        other = state.jobs[state.overlapping[i]]
+        longer_ms = other_ms * counters.rows if tasks_of(other) > 0 else 0
+        if longer_ms > 0:
+            end_ms = now_ms + longest_ms(state, other)
+            if row_start_ms(state, target, end_ms, other.width, longer_ms) != end_ms:
+                counters.has_profiles = 0
+                return False
+            occupy_row(state, target, end_ms, longer_ms, other.width)
+    return True
+
+
+@kernel
+def clean(state: GangSite) -> None:
+    """Take every job out of all rows but its home."""
+    counters = state.counters[0]
+    for i in range(counters.n_placed):
+        job = state.jobs[state.placed[i]]
+        if job.rows != 1 << job.home:
+            for row in range(counters.rows):
+                if row != job.home and (job.rows >> row) & 1:
+                    leave_row(state, job, row)
+
+
+@kernel
+def fill(state: GangSite, codes: GangCodes, migrates: bool) -> None:
+    """Replicate jobs in the rows in which their nodes are free, or can be made free.
+
+    Parameters
+    ----------
+    state : GangSite
+    codes : GangCodes
+    migrates : bool
+        Whether jobs that are in one row alone may be moved to other nodes of it, so that others can be replicated.
+
+    Notes
+    -----
+    In each round every job, in the order in which they were placed, gets one more row if there is any: the first. The
+    rounds end when nobody got one. An empty row is none: it has no time slice.
+    """
+    counters = state.counters[0]
+    changed = _has_holes(state)
+    while changed:
+        changed = False
+        for i in range(counters.n_placed):
+            job = state.jobs[state.placed[i]]
+            for row in range(counters.rows):
+                if _replicate(state, codes, job, row, migrates):
+                    changed = True
+                    break
+
+
+@kernel_part
+def _has_holes(state: GangSite) -> bool:
+    """Whether a row in use has free nodes."""
+    holes = 0
+    for row in range(state.counters[0].rows):
+        if state.used[row] > 0:
+            holes += free_in(state, row)
+    return holes > 0
+
+
+@kernel_part
+def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrates: bool) -> bool:
+    """Put a job into one more row if that may be; return whether it was done."""
+    if state.used[row] == 0 or open_width(state, job) > free_in(state, row) or (job.rows >> row) & 1:
+        return False
+    if not overlap(state.columns[job.bits], state.taken[row]):
+        join_row(state, job, row)
+        return True
+    if not migrates or job.width > free_in(state, row):
+        return False
+    found = find_overlapping(state, job, row)
+    tasks = tasks_in_the_way(state, row, found)
+    if tasks < 0 or tasks > state.counters[0].tasks_left:
+        return False
+    move_others(state, codes, job, row, found)
+    return True
+
+
+@kernel_part
+def tasks_of(job: Record) -> Int:
+    """Return how many tasks a job has that moving it would have to save."""
+    return 0 if job.is_fresh else job.width
+
+
+@kernel_part
+def may_move(state: GangSite, job: Record) -> bool:
+    """Whether a job has not been moved in this decision."""
+    return job.moved != state.counters[0].decisions
+
+
+@kernel
+def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
+    """List the jobs of a row that have nodes of a job; return how many there are.
+
+    They stand in ``overlapping``, in the order in which they were placed.
+    """
+    found = 0
+    for i in range(state.counters[0].n_placed):
+        other = state.jobs[state.placed[i]]
+        if (other.rows >> row) & 1 and overlap(state.columns[other.bits], state.columns[job.bits]):
+            state.overlapping[found] = state.placed[i]
+            found += 1
+    return found
+
+
+@kernel
+def tasks_in_the_way(state: GangSite, row: Int, found: Int) -> Int:
+    """Return how many tasks the jobs in ``overlapping`` have; -1 if one of them cannot be moved.
+
+    None can that is in another row too, where it would have to leave its nodes as well; nor one whose memory is known:
+    where it would come to lie is not known before all are moved.
+    """
+    tasks = 0
+    for i in range(found):
+        other = state.jobs[state.overlapping[i]]
+        if other.rows != 1 << row or other.memory > 0 or not may_move(state, other):
+            return -1
+        tasks += tasks_of(other)
+    return tasks
+
+
+@kernel
+def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, found: Int) -> None:
+    """Move the jobs in ``overlapping`` to other nodes of their row, and put a job there on its own (option 1).
+
+    Each of them loses the whole cost; the job loses half of it, until they are saved (equation 4).
+    """
+    counters = state.counters[0]
+    waits = False
+    for i in range(found):
+        leave_row(state, state.jobs[state.overlapping[i]], row)
+    join_row(state, job, row)
+    for i in range(found):
+        other = state.jobs[state.overlapping[i]]
+        give_columns(state, other, row)
+        other.moved = counters.decisions
+        waits = waits or tasks_of(other) > 0
+        _pay(state, other, codes.migration_ms)
+        _count(state, other)
+    if waits:
+        _pay(state, job, codes.migration_ms // 2)
+
+
+@kernel
+def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, found: Int) -> None:
+    """Put a job, which is in no row, on free nodes of a row (option 2).
+
+    It loses the whole cost; those in ``overlapping`` lose half of it, until it is saved (equation 5).
+    """
+    give_columns(state, job, row)
+    job.moved = state.counters[0].decisions
+    if tasks_of(job) > 0:
+        for i in range(found):
+            _pay(state, state.jobs[state.overlapping[i]], codes.migration_ms // 2)
+    _pay(state, job, codes.migration_ms)
+    _count(state, job)
+
+
+@kernel_part
+def _pay(state: GangSite, job: Record, cost_ms: Int) -> None:
+    """Let a job that has begun lose this much time before it works on."""
+    if tasks_of(job) > 0:
+        job.owed_ms += cost_ms
+        state.counters[0].migrated += 1.0 * cost_ms * job.width
+
+
+@kernel_part
+def _count(state: GangSite, job: Record) -> None:
+    counters = state.counters[0]
+    tasks = tasks_of(job)
+    counters.tasks_left -= tasks
+    counters.tasks_migrated += tasks
+    counters.migrations += tasks > 0
