@@ -80,7 +80,17 @@ class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag
 
 
 class PilotDiscipline:
-    """The jobs of a site that runs them in pilots."""
+    """The jobs of a site that runs them in pilots.
+
+    Parameters
+    ----------
+    nodes : int
+        The most nodes that pilots have at one time.
+    policy : BatchPolicy
+        With rules for pilots.
+    week_offset_ms : int
+        As for `ArrayDiscipline`.
+    """
 
     def __init__(self, nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> None:
         assert policy.pilots is not None, "a site without pilots"

@@ -34,7 +34,16 @@ class DynPState(ArrayDisciplineState, frozen=True, kw_only=True, tag="DynP 1"):
 
 
 class DynP(ArrayDiscipline):
-    """A planning site that chooses its policy while it runs."""
+    """A planning site that chooses its policy while it runs.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    policy : DynPPolicy
+    week_offset_ms : int
+        Local time of instant zero, from Monday 00:00.
+    """
 
     state_type: Any = DynPState
 

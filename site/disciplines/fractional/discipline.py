@@ -51,7 +51,15 @@ class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
 
 
 class Fractional:
-    """A site's jobs and nodes in arrays, and the kernels that decide on them."""
+    """A site's jobs and nodes in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+    policy : FractionalPolicy
+    week_offset_ms : int
+        Of no concern here.
+    """
 
     state_type = FractionalState
 

@@ -63,7 +63,15 @@ class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipl
 
 
 class GangDiscipline:
-    """A site's jobs and matrix in arrays, and the kernels that decide on them."""
+    """A site's jobs and matrix in arrays, and the kernels that decide on them.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    week_offset_ms : int
+        Of no concern here.
+    """
 
     state_type = GangDisciplineState
     threads_per_node = 1

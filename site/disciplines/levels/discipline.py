@@ -27,7 +27,16 @@ class LevelsState(ArrayDisciplineState, frozen=True, kw_only=True, tag="Levels 1
 
 
 class Levels(ArrayDiscipline):
-    """A queue or a planning site with levels of priority."""
+    """A queue or a planning site with levels of priority.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site.
+    policy : LevelsPolicy
+    week_offset_ms : int
+        Local time of instant zero, from Monday 00:00.
+    """
 
     state_type: Any = LevelsState
 

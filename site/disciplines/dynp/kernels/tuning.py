@@ -62,7 +62,15 @@ class TuningRules(NamedTuple):
 
 @kernel
 def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
-    """Choose the policy if a tuning step is due, bring its plan up to date, and start what it plans for now."""
+    """Choose the policy if a tuning step is due, bring its plan up to date, and start what it plans for now.
+
+    Parameters
+    ----------
+    state : SiteState
+    tuning : Tuning
+        Both changed in place.
+    now_ms : int
+    """
     counters, now = state.counters[0], tuning.memory.now[0]
     n_started = 0
     due = now.due & tuning.codes.follows
