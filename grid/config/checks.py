@@ -138,8 +138,10 @@ def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
         try:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:
-            if error.option == "order" or changed not in order:
-                report.add((*place, *_table_with(known, error.option), error.option), error.problem)
+            at = (*place, *_table_with(known, error.option), error.option)
+            # What is missing as it could not be read has been told already.
+            if report.is_clean(at) and (error.option == "order" or changed not in order):
+                report.add(at, error.problem)
 
 
 def _table_with(discipline: str, option: str) -> list[str]:

@@ -199,6 +199,16 @@ def test_what_is_wrong_is_told_in_one_line(text: str, said: str) -> None:
     assert "\n" not in problem
 
 
+def test_a_table_that_lacks_keys_is_not_called_missing() -> None:
+    """What a table of Slurm lacks is told, and nothing that follows from that."""
+    text = SITE.replace('partition = "main"\n', "")
+    assert text != SITE
+    with pytest.raises(ScenarioError) as refused:
+        grid_of_text(text + LIMITED, "GRID.toml", "")
+    (problem,) = map(str, refused.value.problems)
+    assert problem.endswith("sites.slurm.partition: is missing")
+
+
 def test_it_is_not_simulated() -> None:
     """Nobody is there in a simulation who would give nodes."""
     with pytest.raises(OptionError, match=r"discipline: 'slurm' is for live sites alone: the nodes belong to a Slurm"):
