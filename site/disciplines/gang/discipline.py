@@ -39,7 +39,7 @@ from gridweave.site.disciplines.gang.matrix import (
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
-from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.job import ASKED_ID, Job, NodeIntervals, Running
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
@@ -49,8 +49,6 @@ from gridweave.site.state import Arrays, CoreState, arrays_state, restored_array
 from gridweave.site.times import when_text
 
 _NEVER = int(NEVER_MS)
-_ASKED = -1
-"""The id of a job that is thought of to answer a question."""
 
 
 class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipline 1"):
@@ -267,9 +265,9 @@ class GangDiscipline:
         """Return when a job behind all others would start, if it were submitted now; None if it is promised nothing."""
         twin = self.aside()
         twin._codes = codes
-        twin.submit(now_ms, Job(job_id=_ASKED, width=width, estimate_ms=length_ms, behind=True))
+        twin.submit(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
         gang_pass(twin._state, codes, np.int64(now_ms))
-        row = twin._state.jobs[twin._slots.of[_ASKED]]
+        row = twin._state.jobs[twin._slots.of[ASKED_ID]]
         start_ms = int(row["promised_ms"] if row["home"] == NO_ROW else row["begin_ms"])
         return None if start_ms in (_NEVER, UNPLACED_MS) else start_ms
 

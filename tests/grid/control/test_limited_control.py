@@ -16,11 +16,8 @@ from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.disciplines.levels.policy import LevelsPolicy
-from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, JobForm
 from gridweave.site.messages import (
     Answer,
@@ -787,24 +784,3 @@ def test_a_waiting_job_moves_to_a_site_that_needs_fewer_nodes_for_it() -> None:
     here = [Quoted(each.quote_id, 2, 1, nodes=1, length_ms=1_000) for each in asked]
     commands = step(core, 1, *said(1, *here))
     assert [(c.site, c.request.job_id) for c in commands if isinstance(c.request, WithdrawJob)] == [(0, 1), (0, 2)]
-
-
-def test_high_jobs_do_not_wait_at_sites_that_evict_for_them() -> None:
-    """Under limited control high jobs start at once where low ones have all nodes, as the quotes tell so."""
-    levels = (Level(name="high", priority=1, evicts=("low",)), Level(name="low", priority=0))
-    low, high = 8, 4
-    count = low + high
-    workload = Workload(
-        job_id=np.arange(1, count + 1),
-        submit_ms=np.array([0] * low + [10_000 * (number + 1) for number in range(high)]),
-        width=np.array([4] * low + [4] * high),
-        estimate_ms=np.array([500_000] * low + [5_000] * high),
-        run_ms=np.array([500_000] * low + [5_000] * high),
-        columns={"priority": np.array([0] * low + [1] * high)},
-    )
-    # The first has no levels, and less to do: there a high job stands behind all that wait.
-    homes, to_grid = [0, 0, 0, 1, 1, 1, 1, 1, *[0] * high], [False] * low + [True] * high
-    sites = [SitePolicy(), LevelsPolicy(levels=levels)]
-    policy = GridPolicy(mode="sharing", control="limited")
-    result = simulate_world(workload, [4, 4], policy, site_policies=sites, home=homes, to_grid=to_grid)
-    assert result.start_ms.tolist()[low:] == workload.submit_ms.tolist()[low:]

@@ -89,3 +89,24 @@ def test_nothing_that_must_never_happen_does(control: str) -> None:
     site = LevelsPolicy(under=SitePolicy(order="sjf"), levels=LEVELS, evicted="checkpoint", raise_after=2)
     for seed in range(2):
         play_troubled(drawn(seed), [NODES, 8, NODES], [site, SitePolicy(), site], seed, control)
+
+
+def test_high_jobs_do_not_wait_at_sites_that_evict_for_them() -> None:
+    """Under limited control high jobs start at once where low ones have all nodes, as the quotes tell so."""
+    levels = (Level(name="high", priority=1, evicts=("low",)), Level(name="low", priority=0))
+    low, high = 8, 4
+    count = low + high
+    workload = Workload(
+        job_id=np.arange(1, count + 1),
+        submit_ms=np.array([0] * low + [10_000 * (number + 1) for number in range(high)]),
+        width=np.array([4] * low + [4] * high),
+        estimate_ms=np.array([500_000] * low + [5_000] * high),
+        run_ms=np.array([500_000] * low + [5_000] * high),
+        columns={"priority": np.array([0] * low + [1] * high)},
+    )
+    # The first has no levels, and less to do: there a high job stands behind all that wait.
+    homes, to_grid = [0, 0, 0, 1, 1, 1, 1, 1, *[0] * high], [False] * low + [True] * high
+    sites = [SitePolicy(), LevelsPolicy(levels=levels)]
+    policy = GridPolicy(mode="sharing", control="limited")
+    result = simulate_world(workload, [4, 4], policy, site_policies=sites, home=homes, to_grid=to_grid)
+    assert result.start_ms.tolist()[low:] == workload.submit_ms.tolist()[low:]
