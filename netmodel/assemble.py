@@ -212,7 +212,7 @@ def _links(rows: Sequence[LinkRow]) -> str:
 def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> None:
     """Refuse numbers that make no sense; what is as it is in the other direction has been told there."""
     checks: tuple[tuple[str, float | None, bool, str], ...] = (
-        ("latency_ms", row.latency_ms, _within(row.latency_ms, 0, 1e9), "milliseconds, from 0 up"),
+        ("latency_ms", row.latency_ms, row.latency_ms is None or 0 <= row.latency_ms <= 1e9, "milliseconds, from 0 up"),
         (
             "bandwidth_bps",
             row.bandwidth_bps,
@@ -220,15 +220,11 @@ def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> Non
             "bits per second, above 0",
         ),
         ("loss", row.loss, 0 <= row.loss < 1, "a probability, from 0 to below 1"),
-        ("jitter_ms", row.jitter_ms, _within(row.jitter_ms, 0, 1e9), "milliseconds, from 0 up"),
+        ("jitter_ms", row.jitter_ms, 0 <= row.jitter_ms <= 1e9, "milliseconds, from 0 up"),
     )
     for what, value, is_right, right in checks:
         if not is_right and (there is None or getattr(there, what) != value):
             report.add(row.path, f"link {row.label}: {what} is {value:g}; {right}")
-
-
-def _within(value: float | None, low: float, high: float) -> bool:
-    return value is None or low <= value <= high
 
 
 def _check_pieces(rows: WrittenNetwork, report: Reporter) -> None:

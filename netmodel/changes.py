@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.netmodel.tables import ACTIONS, ChangeTable, NetTable, Reporter
+from gridweave.netmodel.tables import ACTIONS, LATEST_MS, SEGMENT_BYTES, ChangeTable, NetTable, Reporter
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
 def _change(table: ChangeTable, topology: Topology) -> CableChange:
     """Return one written change; an InputError says what makes no sense."""
     check_known("action", table.action, ACTIONS)
-    if table.at_ms < 0:
-        raise OptionError("at_ms", f"is {table.at_ms}; milliseconds, from 0 up")
+    if not 0 <= table.at_ms <= LATEST_MS:
+        right = "from 0 up" if table.at_ms < 0 else f"at most {LATEST_MS:,}"
+        raise OptionError("at_ms", f"is {table.at_ms}; milliseconds, {right}")
     if table.action in ("partition", "heal"):
         if not table.nodes or table.link:
             raise OptionError("nodes", f"are needed to {table.action}, and no link")
@@ -211,7 +212,9 @@ class Timetable:
             up=self.topology.up & (factor > 0),
         )
 
-    def paths_in(self, period: int, routes: str = "latency", *, k: int = 4, segment_bytes: int = 1460) -> Paths:
+    def paths_in(
+        self, period: int, routes: str = "latency", *, k: int = 4, segment_bytes: int = SEGMENT_BYTES
+    ) -> Paths:
         """Return the paths of a period; each state of the links is worked out once.
 
         Parameters

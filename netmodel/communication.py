@@ -106,7 +106,8 @@ def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:
     """
     sides = []
     for left in range(dimensions, 1, -1):
-        side = max(side for side in range(1, width + 1) if side**left <= width and width % side == 0) if width else 1
+        root = round(width ** (1 / left)) + 1
+        side = max((side for side in range(1, root + 1) if side**left <= width and width % side == 0), default=1)
         sides.append(side)
         width //= side
     return tuple(sorted((*sides, width)))

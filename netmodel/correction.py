@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import InputError
-from gridweave.netmodel.model import LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, NetworkModel
-from gridweave.netmodel.routing import SEGMENT_BYTES, Paths, value_paths
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.routing import Paths, value_paths
+from gridweave.netmodel.tables import LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, SEGMENT_BYTES
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
 WINDOW = 16

@@ -38,7 +38,7 @@ def draw_topology(topology: Topology) -> Figure:
     if len(topology.nodes) <= 150:
         _name_nodes(figure, axes, topology, places)
     name = topology.name.replace("\\", "/").rpartition("/")[2]
-    axes.set_title(f"{name}: {_count(topology)}", loc="left", fontsize=11)
+    axes.set_title(f"{name}: {_count(topology)}", loc="left", fontsize=11, parse_math=False)
     figure.legend(handles=handles, loc="outside lower center", ncols=7, fontsize=8, frameon=False)
     return figure
 
@@ -198,6 +198,7 @@ def _name_nodes(figure: Figure, axes: Axes, topology: Topology, places: FloatArr
             fontsize=8,
             color=_LABEL,
             zorder=3,
+            parse_math=False,
         ).set_path_effects(halo)
 
 

@@ -18,11 +18,8 @@ from gridweave.netmodel.kernels.placements import Alike, Choice, Known, Placemen
 from gridweave.netmodel.kernels.routes import find_mirrors, find_ways_apart
 from gridweave.netmodel.kernels.state import PART, FloatArray, NetArrays
 from gridweave.netmodel.routing import Paths, find_paths
-from gridweave.netmodel.tables import EXACT_UP_TO, EXCHANGES, NetTable
+from gridweave.netmodel.tables import EXACT_UP_TO, EXCHANGES, LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, NetTable
 from gridweave.netmodel.topology import Topology, check_number
-
-LOCAL_LATENCY_MS = 0.01
-LOCAL_BANDWIDTH_BPS = 1e10
 
 STARTS, ROUNDS = 16, 8
 """Of the heuristic, if nothing else is said: sites that it starts from, and times that it goes over all moves."""
@@ -183,9 +180,22 @@ class NetworkModel:
         -------
         ChosenPlacement or None
             None if there are not enough nodes, or no paths between them.
+
+        Raises
+        ------
+        InputError
+            If the width is below 1, or there is not one number for each site, of nodes from 0 up.
         """
         available = np.asarray(free, np.int64)
         waits = np.zeros(len(available)) if delay_ms is None else np.asarray(delay_ms, np.float64)
+        sites = len(self.topology.sites)
+        for what, given in (("free", available), ("delay_ms", waits)):
+            if given.shape != (sites,):
+                raise InputError(f"{what} has shape {given.shape}; there are {sites} sites, and each needs a number")
+        if width < 1 or available.min(initial=0) < 0:
+            raise InputError(
+                f"width is {width}, free {available.tolist()}; a job has at least 1 node, a site 0 or more"
+            )
         choice = new_choice(len(available), width)
         record = communication.records([width])[0]
         limit = float(exact_up_to)

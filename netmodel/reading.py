@@ -1,10 +1,8 @@
 """From tables, texts and graphs to a topology, with all that is wrong told at once.
 
-Networks that are written down as tables: nodes and links one by one, with both directions of a cable.
-
-Networks out of graphs of networkx, as the Internet Topology Zoo and others write them in GML and GraphML.
-
-Networks made by the generators of networkx, for what-if questions and tests of scale.
+A network is written down as tables, node by node and link by link; or is a graph of networkx: from a file in GML or
+GraphML, as the Internet Topology Zoo and others write them, or made by a generator, for what-if questions and tests of
+scale.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from gridweave.netmodel.assemble import LinkRow, NodeRow, WrittenNetwork, assemb
 from gridweave.netmodel.changes import written_changes
 from gridweave.netmodel.tables import (
     CONTENTIONS,
+    DETOUR,
     EXCHANGES,
     PREFIXES,
     ROUTES,
@@ -504,7 +503,7 @@ def topology_of_graph(
     name: str = "graph",
     sites: Sequence[str] | None = None,
     attach: Mapping[str, str] | None = None,
-    detour: float | None = None,
+    detour: float = DETOUR,
     bandwidth_bps: float | None = None,
 ) -> Topology:
     """Return the topology of a graph of networkx.
@@ -517,7 +516,7 @@ def topology_of_graph(
         If left out: those of ``attach``, or every node.
     attach : mapping from str to str, optional
         Site to node.
-    detour, bandwidth_bps : float, optional
+    detour, bandwidth_bps : float
         As in `gridweave.netmodel.tables.NetTable`.
 
     Raises
@@ -534,11 +533,9 @@ def topology_of_graph(
     ('a', 'b', 'c')
     """
     problems = Problems(name)
-    table = NetTable(attach=dict(attach or {}), bandwidth_bps=bandwidth_bps)
     rows = rows_of_graph(graph, name, problems)
-    rows.detour = table.detour if detour is None else detour
-    rows.bandwidth_bps = bandwidth_bps
-    topology = assemble(rows, sites, table.attach, problems)
+    rows.detour, rows.bandwidth_bps = detour, bandwidth_bps
+    topology = assemble(rows, sites, attach or {}, problems)
     problems.raise_if_any()
     assert topology is not None
     return topology
@@ -601,7 +598,8 @@ def check_settings(table: NetTable, report: Reporter) -> None:
         ("k", 1, "routes, from 1 up"),
     ):
         value = getattr(table, key)
-        if not low <= value < math.inf:
+        # TOML has whole numbers of any size; what goes by them has 64 bits.
+        if not low <= value < (2**63 if isinstance(value, int) else math.inf):
             report.add((key,), f"is {value:g}; {right}")
     if table.failures is not None:
         for key in ("mean_up_ms", "mean_down_ms"):

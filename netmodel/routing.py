@@ -20,12 +20,10 @@ from gridweave.netmodel.kernels.routes import (
     gather_routes,
     missing_hops,
 )
-from gridweave.netmodel.tables import ROUTES
+from gridweave.netmodel.tables import ROUTES, SEGMENT_BYTES
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology
 
 NS_PER_MS = 1_000_000
-SEGMENT_BYTES = 1460
-"""Of a TCP packet in an Ethernet frame."""
 
 
 @dataclass(frozen=True, eq=False)

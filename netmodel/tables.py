@@ -24,6 +24,15 @@ ACTIONS = ("slow", "fail", "restore", "partition", "heal")
 EXACT_UP_TO = 2_000
 """If a job can be placed in no more ways than this, all are looked at, if nothing else is said."""
 
+LATEST_MS = 10**14
+"""No change comes later: instants are whole numbers of 64 bits."""
+
+LOCAL_LATENCY_MS, LOCAL_BANDWIDTH_BPS = 0.01, 1e10
+"""Of a message between two nodes of one site, if nothing else is said."""
+
+SEGMENT_BYTES = 1460
+"""Of a TCP packet in an Ethernet frame."""
+
 DETOUR = 1.5
 """How much longer than the great circle a fibre is, if nothing else is said."""
 
@@ -225,9 +234,9 @@ class NetTable(_Table, frozen=True, kw_only=True):
     k: int = 4
     exchange: Annotated[str, _one_of(EXCHANGES, "Whether ranks wait for the slowest message.")] = "synchronous"
     contention: Annotated[str, _one_of(CONTENTIONS, "What jobs on the same links do to each other.")] = "none"
-    local_latency_ms: float = 0.01
-    local_bandwidth_bps: float = 1e10
-    segment_bytes: int = 1460
+    local_latency_ms: float = LOCAL_LATENCY_MS
+    local_bandwidth_bps: float = LOCAL_BANDWIDTH_BPS
+    segment_bytes: int = SEGMENT_BYTES
     changes: list[ChangeTable] = msgspec.field(default_factory=list)
     failures: FailureTable | None = None
 

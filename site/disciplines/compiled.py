@@ -140,6 +140,12 @@ def rows_without(jobs: Jobs, refused: Iterable[int]) -> Ints:
     return np.flatnonzero(~np.isin(jobs.job_id, list(refused)))
 
 
+def enter_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints) -> None:
+    """Enter what every table of jobs has of these jobs, one slot each, in the order of submission."""
+    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
+        table[name] = getattr(jobs, name)[rows]
+
+
 def fill_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints, order: str, *, aging_ms: float = np.inf) -> None:
     """Enter jobs into a table of `gridweave.site.kernels.state.JOB`, one slot each, in the order of submission.
 
@@ -155,8 +161,7 @@ def fill_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints, order: str, *
     aging_ms : float
         For the order ``priority``.
     """
-    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
-        table[name] = getattr(jobs, name)[rows]
+    enter_jobs(table, jobs, rows)
     table["key"] = keys_of(jobs, rows, order, table["submit_ms"], aging_ms=aging_ms)
 
 

@@ -78,7 +78,13 @@ def experience_text(known: Iterable[KnownTimes]) -> str:
 
 def _table(known: KnownTimes) -> str:
     values = {name: value for name, value in msgspec.to_builtins(known).items() if value is not None}
-    return "".join(["[[experience]]\n", *(f"{name} = {json.dumps(value)}\n" for name, value in values.items())])
+    return "".join(["[[experience]]\n", *(f"{name} = {_toml_text(value)}\n" for name, value in values.items())])
+
+
+def _toml_text(value: object) -> str:
+    """Return a number or a text as TOML writes it."""
+    # As JSON does, but TOML takes no escaped surrogates, and no bare DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _rank(name: Name) -> tuple[int, int, str]:

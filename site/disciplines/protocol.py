@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -493,6 +493,11 @@ def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
 def until_its_limit(_policy: Policy, estimate_ms: int) -> int:
     """Return how long a job has its nodes that runs at full speed: as ``longest_stay_ms`` of an `Entry`."""
     return estimate_ms
+
+
+def must_end_by(running: Iterable[Running], start_ms: int | None) -> tuple[int, ...]:
+    """Return the running jobs that end by a start, by their estimates: ``waits_for`` of a `SiteReason`."""
+    return tuple(run.job.job_id for run in running if start_ms is not None and run.end_by_estimate_ms <= start_ms)
 
 
 def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:

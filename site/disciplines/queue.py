@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gridweave.jit import prepared
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
-from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown, until_its_limit
+from gridweave.site.disciplines.protocol import Entry, Options, must_end_by, refuse_unknown, until_its_limit
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
@@ -69,7 +69,7 @@ class ArrayDiscipline:
         self._policy = policy
         self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
         self._state = empty_state(nodes, slots=FIRST_SLOTS)
-        self._plan = self._empty_plan(FIRST_SLOTS)
+        self._plan = self._empty_plan()
         self._rules = self._made_rules()
         self._scratch: Plan | None = None
         self._slots = JobSlots()
@@ -94,11 +94,11 @@ class ArrayDiscipline:
         """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
 
-    def _empty_plan(self, reservations: int) -> Plan | None:
+    def _empty_plan(self) -> Plan | None:
         """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
         if not self._policy.makes_plan:
             return None
-        return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=reservations)
+        return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=FIRST_SLOTS)
 
     def _made_rules(self) -> SiteRules:
         """Return what the kernels of this discipline work with, of the size that the arrays now have."""
@@ -287,7 +287,7 @@ class ArrayDiscipline:
             start_ms=start_ms,
             is_bound=start_ms is not None and start_ms > now_ms and self._policy.keeps_promises,
             ahead=place,
-            waits_for=() if start_ms is None else self._must_end_by(start_ms),
+            waits_for=must_end_by(self.running(), start_ms),
             reason=reason,
             cause=cause,
         )
@@ -327,9 +327,6 @@ class ArrayDiscipline:
             f"it would run for {rough_span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
             f"{when_text(limit_ms, now_ms)}; it needs {nodes_text(job.width)} where {extra} can be spared beyond then"
         )
-
-    def _must_end_by(self, start_ms: int) -> tuple[int, ...]:
-        return tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms)
 
     def _mask(self, job: Job) -> int:
         if not self._policy.limits:

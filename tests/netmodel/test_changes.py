@@ -110,6 +110,7 @@ def test_a_timetable_without_changes() -> None:
     [
         (link(1, "explode", "a", "b"), "changes.action: 'explode' is not known; one of slow, fail, restore"),
         (link(-1, "fail", "a", "b"), "changes.at_ms: is -1"),
+        (link(10**23, "fail", "a", "b"), f"changes.at_ms: is {10**23}; milliseconds, at most 100,000,000,000,000"),
         (link(1, "fail", "a"), "changes.link: is needed to fail: its two ends"),
         (link(1, "fail", "a", "c"), "changes: graph: there is no link between a and c"),
         (link(1, "fail", "a", "z"), "changes: graph: there is no node 'z'; there are a, b, c, d"),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridweave.errors import InputError
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.overhead import is_more_than, split_factor
@@ -250,6 +251,28 @@ def test_shape_matters() -> None:
     assert chosen is not None
     assert chosen.nodes == {"a": 30, "b": 10}
     assert chosen.exact
+
+
+@pytest.mark.parametrize(
+    ("width", "free", "delay_ms", "problem"),
+    [
+        (4, [2, 2, 2], None, r"free has shape \(3,\); there are 2 sites"),
+        (4, [4], None, r"free has shape \(1,\); there are 2 sites"),
+        (4, [2, 2], [1.0], r"delay_ms has shape \(1,\); there are 2 sites"),
+        (4, [-5, 9], None, r"width is 4, free \[-5, 9\]; a job has at least 1 node, a site 0 or more"),
+        (0, [2, 2], None, r"width is 0, free \[2, 2\]; a job has at least 1 node"),
+    ],
+)
+def test_numbers_that_are_not_of_the_sites_are_refused(
+    width: int, free: list[int], delay_ms: list[float] | None, problem: str
+) -> None:
+    """Compiled code would read what stands behind them."""
+    graph = nx.complete_graph(["a", "b"])
+    nx.set_edge_attributes(graph, 1.0, "latency_ms")
+    topology = topology_of_graph(graph, bandwidth_bps=1e9)
+    model = NetworkModel(topology, find_paths(topology))
+    with pytest.raises(InputError, match=problem):
+        model.choose_sites(Communication(), width, free, delay_ms=delay_ms)
 
 
 def test_many_sites() -> None:

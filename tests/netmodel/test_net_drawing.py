@@ -47,6 +47,15 @@ def test_a_map_has_nodes_where_they_are() -> None:
     assert axes.get_title(loc="left") == "graph: 4 nodes, 4 links, 2 sites"
 
 
+def test_names_are_no_formulas() -> None:
+    """Matplotlib takes what stands between two dollars for mathematics, and not all of it is."""
+    graph = nx.path_graph([r"$\foo$", "b"])
+    nx.set_edge_attributes(graph, 1.0, "latency_ms")
+    figure = draw_topology(topology_of_graph(graph, name="$^$", bandwidth_bps=1e9))
+    assert r"$\foo$" in texts(figure)
+    assert figure.axes[0].get_title(loc="left") == "$^$: 2 nodes, 1 links, 2 sites"
+
+
 def test_parallel_links_are_drawn_apart() -> None:
     """Each cable is drawn once, and two with the same ends do not hide each other."""
     lines = draw_topology(mapped()).axes[0].lines

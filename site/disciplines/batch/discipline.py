@@ -159,8 +159,8 @@ class BatchDiscipline:
 
     def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
         """Return what is to be asked for or kept: for the jobs that have started, and for the first that wait."""
-        found = [NodesAsked(each.job, each.ask, True) for each in self._jobs.values() if each.end_ms is not None]
-        room = self._nodes - sum(asked.job.width for asked in found)
+        found = [NodesAsked(each.job, each.ask, True) for each in self._started()]
+        room = self._room
         # Where the cluster is larger than what jobs of the site may have, no more is asked for than they may have.
         is_capped = self._seen is not None and self._seen.nodes > self._nodes
         for each in self._in_order()[: self._policy.most_asked]:
@@ -199,8 +199,7 @@ class BatchDiscipline:
         """Nodes that nobody has; none before the batch system is seen, nor while it does not answer."""
         if self._seen is None or self._seen.problem or not self._seen.free_from:
             return 0
-        held = sum(each.job.width for each in self._jobs.values() if each.end_ms is not None)
-        return min(self._nodes - held, self._seen.free_from[0][1])
+        return min(self._room, self._seen.free_from[0][1])
 
     def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         """Return the jobs that the batch system has wait, or that it is not asked for now, and when they start."""
@@ -212,8 +211,7 @@ class BatchDiscipline:
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Start the jobs whose nodes are there, in the order of the queue."""
-        free = self._nodes - sum(each.job.width for each in self._jobs.values() if each.end_ms is not None)
-        started = []
+        free, started = self._room, []
         for each in self._in_order():
             if each.is_ready and each.job.width <= free:
                 free -= each.job.width
@@ -276,6 +274,14 @@ class BatchDiscipline:
             reason += f"; {each.loss}" if each.lost else ""
         return SiteReason(start_ms=each.start_ms, ahead=ahead, reason=reason)
 
+    def _started(self) -> list[AskedJob]:
+        return [each for each in self._jobs.values() if each.end_ms is not None]
+
+    @property
+    def _room(self) -> int:
+        """Nodes that jobs of the site may have, and none has."""
+        return self._nodes - sum(each.job.width for each in self._started())
+
     def _in_order(self) -> list[AskedJob]:
         """Return the waiting jobs, those that go behind all others last."""
         return sorted((each for each in self._jobs.values() if each.end_ms is None), key=lambda each: each.job.behind)
@@ -293,7 +299,6 @@ class BatchDiscipline:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
-        held = sum(each.job.width for each in self._jobs.values() if each.end_ms is not None)
-        assert held <= self._nodes, "jobs have more nodes than there are"
-        assert all(each.is_ready for each in self._jobs.values() if each.end_ms is not None), "started without nodes"
+        assert self._room >= 0, "jobs have more nodes than there are"
+        assert all(each.is_ready for each in self._started()), "started without nodes"
         assert len({each.ask for each in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"

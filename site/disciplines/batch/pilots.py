@@ -10,14 +10,13 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from gridweave.site.allocation import bits_of, intervals_of
+from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.batch.outlook import earliest_start
-from gridweave.site.disciplines.batch.places import CountedPlaces
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import PILOT, Discipline, NodesAsked, ServesNodes
@@ -57,6 +56,109 @@ class Pilot(msgspec.Struct):
     def takes_jobs(self, now_ms: int) -> bool:
         """Return whether a job may start in it."""
         return self.until_ms is not None and now_ms <= self.last_start_ms
+
+
+class CountedPlaces:
+    """Gives the jobs of a discipline that only counts nodes their own, the lowest first; one that `ServesNodes`.
+
+    A node that leaves while a job has it leaves when that has ended. Until then the discipline counts it, and evicts
+    nobody from it: who came after would have to leave at once.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the site; none is in service yet.
+    discipline : ArrayDiscipline
+    """
+
+    threads_per_node = 1
+    """A job has its nodes whole."""
+
+    def __init__(self, nodes: int, discipline: ArrayDiscipline) -> None:
+        self._discipline = discipline
+        self._pool = NodePool(nodes)
+        self._pool.take(nodes)
+        discipline.resize(-nodes)
+        # As the bits of numbers (allocation.py): the nodes that take jobs, and those of each job.
+        self._open = 0
+        self._nodes_of: dict[int, int] = {}
+
+    def aside(self, discipline: ArrayDiscipline) -> Self:
+        """Return what can be asked anything, and leaves no trace of that here."""
+        twin = copy.copy(self)
+        twin._discipline = discipline
+        return twin
+
+    @property
+    def free(self) -> int:
+        """Nodes in service that no job has."""
+        return self._pool.free
+
+    @property
+    def in_use(self) -> int:
+        """The nodes that jobs have, as the bits of a number."""
+        return functools.reduce(operator.or_, self._nodes_of.values(), 0)
+
+    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+        """Return the nodes of a running job."""
+        return intervals_of(self._nodes_of[job_id]), ()
+
+    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+        """Return None: no node is shared."""
+        return None
+
+    def serve(self, now_ms: int, nodes: int) -> None:
+        """Have these nodes in service, and no others; of those that leave the ones in use when they are free."""
+        in_use = self.in_use
+        coming, leaving = nodes & ~self._open, self._open & ~nodes
+        self._pool.give_back(coming)
+        self._pool.occupy(leaving & ~in_use)
+        self._open = nodes
+        self._discipline.resize(coming.bit_count() - (leaving & ~in_use).bit_count())
+        for job_id, bits in self._nodes_of.items():
+            if bits & leaving:
+                self._discipline.spare(job_id)
+
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Take out a running job."""
+        self._discipline.ended(now_ms, job_id)
+        self._leave(job_id)
+
+    def _leave(self, job_id: int) -> None:
+        """Give back the nodes of a job; those that only waited for that leave."""
+        bits = self._nodes_of.pop(job_id)
+        self._pool.give_back(bits & self._open)
+        if gone := bits & ~self._open:
+            self._discipline.resize(-gone.bit_count())
+
+    def run_pass(self, now_ms: int) -> list[Job]:
+        """Start what may start now, on nodes of its own; return these jobs, in the order in which they were started."""
+        started = self._discipline.run_pass(now_ms)
+        # What ran and does not, or starts once more, was evicted.
+        again = {job.job_id for job in started}
+        runs = {running.job.job_id for running in self._discipline.running()} - again
+        for job_id in self._nodes_of.keys() - runs:
+            self._leave(job_id)
+        for job in started:
+            self._nodes_of[job.job_id] = self._pool.take(job.width)[1]
+        return started
+
+    def nodes_of(self) -> dict[int, NodeIntervals]:
+        """Return the nodes of each job."""
+        return {job_id: intervals_of(bits) for job_id, bits in self._nodes_of.items()}
+
+    def restore(self, nodes: int, nodes_of: Mapping[int, NodeIntervals]) -> None:
+        """Take in which nodes take jobs, and which each job has; the discipline has taken in its own state."""
+        self._nodes_of = {job_id: bits_of(nodes) for job_id, nodes in nodes_of.items()}
+        self._open = nodes
+        self._pool.give_back(nodes & ~self.in_use)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
+        self._pool.check_invariants()
+        assert self._pool.free == (self._open & ~self.in_use).bit_count(), "free nodes and those in service differ"
+        runs = {running.job.job_id for running in self._discipline.running()}
+        assert runs == self._nodes_of.keys(), "a job runs that has no nodes"
 
 
 class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag="PilotDiscipline 1"):
@@ -171,13 +273,6 @@ class PilotDiscipline:
         """Take out a waiting job."""
         self.inside.withdraw(now_ms, job_id)
 
-    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nothing: no pilot is sure to be there then."""
-        return None
-
-    def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Do nothing: there is no reservation."""
-
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @property
@@ -208,14 +303,12 @@ class PilotDiscipline:
 
         Where the batch system says nothing of a pilot yet, what it says of its nodes counts.
         """
-        awaited = [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
+        awaited = self._awaited()
         if not awaited or self._seen is None or self._seen.problem or length_ms > self._job_ms:
             return 0, None
-        nodes = sum(len(pilot.places) for pilot in awaited)
-        needed = sum(job.width for job, _ in self.inside.waiting())
-        spare = nodes + len(self._free_since_ms) - needed
+        spare = _nodes_of(awaited) + len(self._free_since_ms) - self._waiting_width()
         expected = [pilot.start_ms for pilot in awaited if pilot.start_ms is not None]
-        unknown = sum(len(pilot.places) for pilot in awaited if pilot.start_ms is None)
+        unknown = _nodes_of(pilot for pilot in awaited if pilot.start_ms is None)
         start_ms: int | None = now_ms
         if unknown:
             start_ms = earliest_start(self._seen.free_from, now_ms, unknown, awaited[-1].length_ms)
@@ -225,10 +318,16 @@ class PilotDiscipline:
         """Say how many nodes wait for the rest, and what that has cost."""
         there = self._in_service.bit_count()
         said = f"{there} of the {self._nodes} nodes of the site {_are(there)} there"
-        coming = sum(len(pilot.places) for pilot in self._pilots.values() if pilot.until_ms is None)
-        if coming:
+        if coming := _nodes_of(self._awaited()):
             said = f"{said}, {coming} {_are(coming)} asked for"
         return f"{said}; {self._idle_text(now_ms)}" if there else said
+
+    def _awaited(self) -> list[Pilot]:
+        """Return the pilots whose nodes are not there yet, in the order in which they were asked for."""
+        return [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
+
+    def _waiting_width(self) -> int:
+        return sum(job.width for job, _ in self.inside.waiting())
 
     def _idle_text(self, now_ms: int) -> str:
         node_ms = sum(now_ms - since_ms for since_ms in self._free_since_ms.values())
@@ -347,16 +446,16 @@ class PilotDiscipline:
 
     def _needed(self, now_ms: int) -> int:
         """Return how many nodes there should be: as many as jobs that run or wait would have, each for itself."""
-        waiting = sum(job.width for job, _ in self.inside.waiting())
         wished, until_ms = self._wished
         wanted = self._wanted(now_ms)
         running = sum((self._bits_of(job_id) & wanted).bit_count() for job_id in self._running_ids())
-        return min(self._nodes, max(running + waiting, self._rules.keep, wished if now_ms < until_ms else 0))
+        least = max(self._rules.keep, wished if now_ms < until_ms else 0)
+        return min(self._nodes, max(running + self._waiting_width(), least))
 
     def _ask(self, now_ms: int) -> None:
         """Ask for as many pilots as are missing, or ask no more for those that are not needed."""
-        coming = [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
-        missing = self._needed(now_ms) - self._wanted(now_ms).bit_count() - sum(len(pilot.places) for pilot in coming)
+        coming = self._awaited()
+        missing = self._needed(now_ms) - self._wanted(now_ms).bit_count() - _nodes_of(coming)
         for pilot in reversed(coming):
             if missing + len(pilot.places) <= 0:
                 missing += len(pilot.places)
@@ -386,8 +485,11 @@ class PilotDiscipline:
     @property
     def free(self) -> int:
         """Nodes that are there, and that no running job has."""
-        held = functools.reduce(operator.or_, map(self._bits_of, self._running_ids()), 0)
-        return (self._in_service & ~held).bit_count()
+        return (self._in_service & ~self._held()).bit_count()
+
+    def _held(self) -> int:
+        """Return the places of all running jobs, as bits."""
+        return functools.reduce(operator.or_, map(self._bits_of, self._running_ids()), 0)
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes and the hardware threads of a running job."""
@@ -412,7 +514,7 @@ class PilotDiscipline:
             return self.inside.earliest_start_ms(now_ms, width, length_ms)
         if self._seen is None:
             return None
-        coming = [pilot.start_ms for pilot in self._pilots.values() if pilot.until_ms is None and pilot.start_ms]
+        coming = [pilot.start_ms for pilot in self._awaited() if pilot.start_ms]
         start_ms = earliest_start(self._seen.free_from, now_ms, max(1, width - there), self._length_ms())
         return None if start_ms is None else max([start_ms, *coming])
 
@@ -446,7 +548,7 @@ class PilotDiscipline:
         lacks = width > self._in_service.bit_count()
         if lacks:
             said = SiteReason(ahead=said.ahead, reason=f"it needs {nodes_text(width)} in pilots")
-        coming = [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
+        coming = self._awaited()
         reasons = [said.reason]
         if lacks or coming:
             reasons.append(self.note(now_ms))
@@ -505,10 +607,13 @@ class PilotDiscipline:
             self._places.check_invariants()
         free = set(_places(self._open & ~self._places.in_use))
         assert free == set(self._free_since_ms), "it is not known since when a node is free"
-        held = functools.reduce(operator.or_, map(self._bits_of, self._running_ids()), 0)
-        assert not held & ~self._places.in_use, "a job runs on a node that is not in use"
+        assert not self._held() & ~self._places.in_use, "a job runs on a node that is not in use"
         places = [place for pilot in self._pilots.values() for place in pilot.places]
         assert len(places) == len(set(places)) <= self._nodes, "two pilots have one place"
+
+
+def _nodes_of(pilots: Iterable[Pilot]) -> int:
+    return sum(len(pilot.places) for pilot in pilots)
 
 
 def _are(count: int) -> str:

@@ -27,13 +27,12 @@ from gridweave.site.disciplines.fractional.kernels.state import (
     RUNS,
     SHARE_ONE,
     WAITS,
-    FractionalSite,
     empty_fractional,
     fractional_left,
     fractional_submitted,
 )
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into, rates_to_tell
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, TaskGroup, task_groups
 from gridweave.site.kernels.parts import UNIT, parts_of_node
@@ -62,6 +61,8 @@ class Fractional:
     """
 
     state_type = FractionalState
+    threads_per_node = 1
+    """How many tasks there are places for on a node: none is told from another."""
 
     def __init__(self, nodes: int, policy: FractionalPolicy, week_offset_ms: int = 0) -> None:
         self._policy, self._codes = policy, policy.codes()
@@ -69,19 +70,15 @@ class Fractional:
         self._slots = JobSlots()
         # What the driver was told of each running job.
         self._rate: dict[int, int] = {}
-        self._moved: list[int] = []
+        self._moved: set[int] = set()
+        self._changed: set[int] = set()
 
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
         twin = copy.copy(self)
-        twin._state = FractionalSite._make(array.copy() for array in self._state)
-        twin._slots = self._slots.copy()
+        twin._state, twin._slots = copied(self._state), self._slots.copy()
+        twin._rate, twin._moved, twin._changed = self._rate.copy(), set(), set()
         return twin
-
-    @property
-    def threads_per_node(self) -> int:
-        """How many tasks there are places for on a node: none is told from another, so that is 1."""
-        return 1
 
     @property
     def free(self) -> int:
@@ -162,34 +159,31 @@ class Fractional:
             if self._policy.averages:
                 stretch = codes.periodic == STRETCH_PER
                 average_yields(state, int(horizon_of(codes, now)) if stretch else None, now_ms)
-            self._moved += self._placed_anew(now_ms)
+            self._moved.update(self._placed_anew())
         tell_rates(state, codes, now)
+        # There may be another pass before anybody asks.
+        self._changed.update(state.changed[: state.counters["n_changed"][0]].tolist())
+        state.counters["n_changed"] = 0
         slots = state.started[: state.counters["n_started"][0]].tolist()
         started = [self._slots.jobs[slot] for slot in slots]
         self._rate.update((job.job_id, RATE_ONE) for job in started)
         return started
 
-    def _placed_anew(self, now_ms: int) -> list[int]:
-        """Return the jobs that the last pass has paused, resumed or moved."""
+    def _placed_anew(self) -> list[int]:
+        """Return the jobs that have started before and were paused, resumed or moved by the placing of now."""
         rows = self._state.jobs[self._here()]
-        moved = (rows["start_ms"] >= 0) & (rows["start_ms"] < now_ms) & (rows["changed_place"] == 1)
-        return [int(job_id) for job_id in rows["job_id"][moved]]
+        changed: list[int] = rows["job_id"][rows["changed_place"] == 1].tolist()
+        return [job_id for job_id in changed if job_id in self._rate]
 
     def take_moves(self) -> list[int]:
         """Return the jobs whose nodes are others than was told, by job id; those of a paused job are none."""
-        moved, self._moved = sorted(set(self._moved) & set(self._rate)), []
+        moved, self._moved = sorted(self._moved & self._rate.keys()), set()
         return moved
 
     def take_rates(self) -> list[tuple[int, int]]:
         """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
-        told = []
-        for slot in self._state.changed[: self._state.counters["n_changed"][0]].tolist():
-            job, rate = self._slots.jobs.get(slot), int(self._state.jobs["rate"][slot])
-            if job is not None and self._rate.get(job.job_id, rate) != rate:
-                self._rate[job.job_id] = rate
-                told.append((job.job_id, rate))
-        self._state.counters["n_changed"] = 0
-        return sorted(told)
+        changed, self._changed = self._changed, set()
+        return rates_to_tell(self._slots, changed, self._state.jobs["rate"], self._rate)
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes of a job, each once for every task on it, group by group; and no hardware threads."""
@@ -345,7 +339,7 @@ class Fractional:
 
 def share_of(weight: float) -> int:
     """Return the share of a job of this weight, in thousandths: from one of them to a thousand times the usual."""
-    return int(min(1000 * SHARE_ONE, max(1, round(weight * SHARE_ONE))))
+    return round(SHARE_ONE * max(1 / SHARE_ONE, min(1000.0, weight)))
 
 
 def _told(job: Job) -> tuple[TaskGroup, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated
 
@@ -9,14 +10,15 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from gridweave.errors import InputError
-from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, rows_without
+from gridweave.errors import InputError, OptionError
+from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, enter_jobs, rows_without
 from gridweave.site.disciplines.fractional.discipline import Fractional, share_of
 from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups, merged, why_no_room
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import FractionalRules
 from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, empty_fractional
-from gridweave.site.disciplines.fractional.policy import BEST, MS_PER_S, NAME, FractionalPolicy
+from gridweave.site.disciplines.fractional.policy import BEST, MAX_LONG_MS, MS_PER_S, NAME, FractionalPolicy
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
+from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.parts import UNIT, needs_in_columns, parts_of_node
 
 MAX_TASKS = 2**28
@@ -49,6 +51,9 @@ def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
     """Return the policy of a site with fractional nodes: ``fractional`` is its option."""
     refuse_unknown(given, (NAME,), f"is not for a {NAME} site: jobs stand there by flow time and virtual time")
     table: FractionalTable = given.get(NAME) or FractionalTable()
+    for name, most_ms in (("period_s", MAX_TIME_MS), ("penalty_s", MAX_TIME_MS), ("long_s", MAX_LONG_MS)):
+        if getattr(table, name) * MS_PER_S == math.inf:
+            raise OptionError(name, f"is {getattr(table, name):g}; at most {most_ms // MS_PER_S:,} seconds")
     return FractionalPolicy(
         algorithm=table.algorithm,
         period_ms=round(table.period_s * MS_PER_S),
@@ -116,8 +121,7 @@ def _idle_site(jobs: Jobs, groups: TaskGroups, rows: Ints, nodes: int) -> Fracti
     played = place[groups.job] >= 0
     groups = TaskGroups(place[groups.job[played]], *(column[played] for column in groups[1:]))
     state = empty_fractional(nodes, slots=len(rows), groups=len(groups.job), pool=int(width.sum()))
-    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
-        state.jobs[name] = getattr(jobs, name)[rows]
+    enter_jobs(state.jobs, jobs, rows)
     weights = jobs.columns.get("weight", np.ones(len(jobs)))[rows]
     state.jobs["weight"] = [share_of(weight) for weight in weights.tolist()]
     state.jobs["start_ms"] = -1

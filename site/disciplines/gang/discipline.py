@@ -37,7 +37,8 @@ from gridweave.site.disciplines.gang.matrix import (
     matrix_of,
 )
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
+from gridweave.site.disciplines.protocol import must_end_by
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, NodeIntervals, Running
 from gridweave.site.kernels.order import ORDERS
@@ -82,8 +83,8 @@ class GangDiscipline:
         # What the driver was told of each running job, and when the next rate changes or job starts.
         self._rate: dict[int, int] = {}
         self._next_change_ms = _NEVER
-        self._changes: list[tuple[int, int]] = []
-        self._moved: list[int] = []
+        self._changes: dict[int, int] = {}
+        self._moved: set[int] = set()
 
     def _empty(self, slots: int) -> GangSite:
         return empty_matrix(self._nodes, self._policy.mpl, slots=slots)
@@ -91,9 +92,8 @@ class GangDiscipline:
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
         twin = copy.copy(self)
-        twin._state = GangSite._make(array.copy() for array in self._state)
-        twin._slots = self._slots.copy()
-        twin._rate, twin._changes, twin._moved = self._rate.copy(), [], []
+        twin._state, twin._slots = copied(self._state), self._slots.copy()
+        twin._rate, twin._changes, twin._moved = self._rate.copy(), {}, set()
         return twin
 
     @property
@@ -156,8 +156,9 @@ class GangDiscipline:
     def withdraw(self, now_ms: int, job_id: int) -> None:
         """Take out a waiting job."""
         slot = np.int64(self._slots.of[job_id])
-        withdrawn = gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms))
-        assert withdrawn, f"job {job_id} does not wait"
+        if not gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms)):
+            # Its first slice has begun by the matrix, and it was not told to start: nobody has asked in time.
+            gang_job_ended(self._state, self._codes, slot, np.int64(now_ms))
         self._slots.leave(job_id)
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
@@ -173,25 +174,26 @@ class GangDiscipline:
         if decided and self._policy.migration != "none":
             table, number = self._state.jobs, self._state.counters["decisions"][0]
             ids = table["job_id"][placed[table["moved"][placed] == number]].tolist()
-            self._moved = sorted(job_id for job_id in ids if job_id in self._rate)
+            self._moved.update(job_id for job_id in ids if job_id in self._rate)
         rates = np.zeros(len(self._state.placed), np.int64)
         self._next_change_ms = int(rates_at(self._state, self._codes, np.int64(now_ms), rates))
         started = []
         for slot, rate in zip(placed.tolist(), rates.tolist(), strict=False):
-            if rate == NOT_RUNNING:
-                continue
             job = self._slots.jobs[slot]
             if job.job_id not in self._rate:
+                if rate == NOT_RUNNING:
+                    continue
                 self._rate[job.job_id] = RATE_ONE
                 started.append(job)
-            if self._rate[job.job_id] != rate:
-                self._rate[job.job_id] = rate
-                self._changes.append((job.job_id, rate))
+            # Who has begun at this very instant waits again if what was told since has taken its slice.
+            rate_now = max(0, rate)
+            if self._rate[job.job_id] != rate_now:
+                self._rate[job.job_id] = self._changes[job.job_id] = rate_now
         return started
 
     def take_rates(self) -> list[tuple[int, int]]:
         """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
-        told, self._changes = sorted(self._changes), []
+        told, self._changes = sorted(self._changes.items()), {}
         return told
 
     def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
@@ -205,8 +207,8 @@ class GangDiscipline:
         return self._rate[job_id] / RATE_ONE, worked_ms
 
     def take_moves(self) -> list[int]:
-        """Return the running jobs that the last decision has moved to other nodes, by job id."""
-        told, self._moved = self._moved, []
+        """Return the running jobs that have other nodes than was told, by job id."""
+        told, self._moved = sorted(self._moved & self._rate.keys()), set()
         return told
 
     def _placed(self) -> npt.NDArray[np.int64]:
@@ -295,12 +297,7 @@ class GangDiscipline:
         elif place > 0:
             reason += f", and what {ahead_text(place)} have been promised is kept"
         return SiteReason(
-            start_ms=start_ms,
-            ahead=place,
-            waits_for=tuple(
-                run.job.job_id for run in self.running() if start_ms and run.end_by_estimate_ms <= start_ms
-            ),
-            reason=reason,
+            start_ms=start_ms, ahead=place, waits_for=must_end_by(self.running(), start_ms), reason=reason
         )
 
     def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:

@@ -134,7 +134,6 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
             is_discrete=self.scheduling == "discrete",
             cleans=self.phases != "fill",
             compacts=self.phases == "compact",
-            fills=True,
             migrates_to_compact=self.migration == "all",
             migrates_to_fill=self.migration != "none",
             migration_ms=self.migration_ms,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.site.disciplines.heterogeneous.lengths import JobKind
+from gridweave.site.disciplines.heterogeneous.experience import JobKind
 from gridweave.site.disciplines.heterogeneous.running import JobOnMachines, WaitingJob
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.kernels.state import NEVER_MS

@@ -22,9 +22,9 @@ from gridweave.site.disciplines.heterogeneous.by_level import EVICTS, KEEPS_OFF,
 from gridweave.site.disciplines.heterogeneous.experience import (
     ExperienceDatabase,
     LearnedTimes,
+    Lengths,
     RunTimes,
 )
-from gridweave.site.disciplines.heterogeneous.lengths import Lengths
 from gridweave.site.disciplines.heterogeneous.machines import Inventory, Team
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
@@ -122,7 +122,7 @@ class Heterogeneous:
         self._put_off: tuple[int, int, IntArray] | None = None
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
         self._evictions: list[Eviction] = []
-        self._rates: list[tuple[int, int]] = []
+        self._rates: dict[int, int] = {}
 
     # What is told.
 
@@ -181,7 +181,7 @@ class Heterogeneous:
             for run in those_that_go_on(self._runs.values(), self._standing()):
                 run.go_on(now_ms)
                 self._at_work.work(run, self._level_of(run.was))
-                self._rates.append((run.was.job.job_id, run.rate))
+                self._rates[run.was.job.job_id] = run.rate
             expect_resumptions(now_ms, self._runs.values(), self._standing())
         return started
 
@@ -237,10 +237,15 @@ class Heterogeneous:
         mapped = self._wanted(now_ms, queue, claimed)
         claimed[mapped.is_given] = mapped.ready_ms[mapped.is_given]
         self._planned.append((queue.jobs, mapped))
+        rows: list[int] = np.flatnonzero(mapped.start_ms == now_ms).tolist()
+        # Whom one of these evicts may be of a higher level after that, and is evicted for the others all the same.
+        holders = [self._holders(mapped.machines_of(row)) for row in rows]
+        may = (self._may_evict(queue.level, self._runs[job_id]) for holder in holders for job_id in holder)
+        assert all(may), "a machine would have two jobs"
         started = []
-        for row in np.flatnonzero(mapped.start_ms == now_ms).tolist():
+        for row, held_by in zip(rows, holders, strict=True):
             one, machines, team = queue.jobs[row], mapped.machines_of(row), queue.team_of(int(mapped.team[row]))
-            self._make_room(now_ms, one, machines, team, queue.level)
+            self._make_room(now_ms, one, machines, team, held_by)
             started.append(self._start(now_ms, one, machines, team, int(mapped.end_ms[row])))
         return started
 
@@ -311,20 +316,19 @@ class Heterogeneous:
         )
         self._at_work.work(run, self._level_of(one))
         if rate != RATE_ONE:
-            self._rates.append((one.job.job_id, rate))
+            self._rates[one.job.job_id] = rate
         return one.job
 
     def _make_room(
-        self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, level: int
+        self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, held_by: Sequence[int]
     ) -> None:
-        """Evict who has the machines on which a job starts; who can be paused stands still beside it."""
+        """Evict who still has machines on which a job starts; who can be paused stands still beside it."""
         holders = sorted(
-            (self._runs[job_id] for job_id in self._holders(machines)),
+            (self._runs[job_id] for job_id in held_by if job_id in self._runs),
             key=lambda run: (self._level_of(run.was), run.was.job.job_id),
         )
-        assert all(self._may_evict(level, run) for run in holders), "a machine would have two jobs"
         staying: list[JobOnMachines] = []
-        if self._policy.evicted == "pause":
+        if self._policy.pauses_jobs:
             memory_mb = self._site.form_at(one.job, machines[0], team)[1].memory_mb
             pausable = [run for run in holders if not run.was.job.in_step]
             staying = those_that_may_stay(pausable, machines, memory_mb, self._site.room_mb)
@@ -335,7 +339,7 @@ class Heterogeneous:
                 run.paused_ms = now_ms
                 self._at_work.stand(run)
                 self._count_eviction(now_ms, run.was, one)
-                self._rates.append((run.was.job.job_id, 0))
+                self._rates[run.was.job.job_id] = 0
 
     def _evict(self, now_ms: int, job_id: int, by: WaitingJob) -> None:
         """Put a running job back into the queue, as another wants its machines."""
@@ -351,7 +355,7 @@ class Heterogeneous:
         self._wait(run.was)
         self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
         # Another may have paused it in this very pass.
-        self._rates = [told for told in self._rates if told[0] != job_id]
+        self._rates.pop(job_id, None)
 
     def _count_eviction(self, now_ms: int, one: WaitingJob, by: WaitingJob) -> str:
         """Take note that a job was evicted, or paused, and return for which job and why."""
@@ -388,7 +392,7 @@ class Heterogeneous:
 
     def take_rates(self) -> list[tuple[int, int]]:
         """Return (job id, rate) of the jobs that started at another rate than 1, by job id."""
-        told, self._rates = sorted(self._rates), []
+        told, self._rates = sorted(self._rates.items()), {}
         return told
 
     def take_evictions(self) -> list[Eviction]:
@@ -534,7 +538,7 @@ class Heterogeneous:
             (msgspec.structs.replace(one) for one in self._waiting.values()),
             (msgspec.structs.replace(run, was=msgspec.structs.replace(run.was)) for run in self._runs.values()),
         )
-        twin._totals, twin._evictions, twin._rates = self._totals.copy(), [], []
+        twin._totals, twin._evictions, twin._rates = self._totals.copy(), [], {}
         return twin
 
     def _take_in(self, waiting: Iterable[WaitingJob], running: Iterable[JobOnMachines]) -> None:

@@ -80,7 +80,7 @@ ENTRY = Entry(
     table=HeterogeneousTable,
     table_key=NAME,
     has_forms=True,
-    may_pause=lambda policy: policy.evicted == PAUSE,
+    may_pause=lambda policy: policy.pauses_jobs,
     columns=("level", "machines", "team", "evictions"),
     metrics=metrics_of,
 )

@@ -1,4 +1,4 @@
-"""The experience of a site: how long jobs of each class took on each resource, and what that says of the next.
+"""How long jobs of each class took on each resource, and what that says of the next: the experience of a site.
 
 Source: Collins and George (2001), section 3 and Figure 1: execution times are kept for each pair of a job class and a
 computing resource, as mean, variance and number of runs.
@@ -10,14 +10,21 @@ work done at speed 1; then the estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from gridweave.site.disciplines.heterogeneous.machines import MOST_KINDS, Inventory, Speeds, Team, class_of
+from gridweave.site.disciplines.heterogeneous.running import WaitingJob, work_limit_ms
 from gridweave.site.disciplines.known_times import KnownTimes, Name, TimesKey, experience_text, in_order, name_text
 from gridweave.site.job import Job
+from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
+
+IntArray = npt.NDArray[np.int64]
 
 
 class RunTimes(msgspec.Struct, kw_only=True):
@@ -38,6 +45,11 @@ class RunTimes(msgspec.Struct, kw_only=True):
     count: int = 0
     mean_ms: float = 0.0
     squares: float = 0.0
+
+    @property
+    def key(self) -> TimesKey:
+        """Of which runs they are; a number and the same number as text are alike."""
+        return name_text(self.job_class), name_text(self.user), self.resource
 
     @classmethod
     def of(cls, known: KnownTimes) -> RunTimes:
@@ -136,7 +148,8 @@ class ExperienceDatabase:
             Its rate there.
         run_ms : int
         """
-        job_class, user = _class_of(job), _user_of(job)
+        # By name where classes have names, else by number.
+        job_class, user = job.class_name or job.job_class, _user_of(job)
         work_ms = run_ms * rate / RATE_ONE
         if job_class is not None:
             self._add(RunTimes(job_class=job_class, resource=resource), run_ms)
@@ -149,7 +162,7 @@ class ExperienceDatabase:
 
         That is never longer than its estimate lets it.
         """
-        job_class, user = name_text(_class_of(job)), name_text(_user_of(job))
+        job_class, user = class_of(job), name_text(_user_of(job))
         of_class, of_user = self._times.get((job_class, None, "")), self._times.get((None, user, ""))
         of_work, whose = (of_class, "class") if of_class is not None else (of_user, "user")
         for resource, rate in places:
@@ -165,7 +178,7 @@ class ExperienceDatabase:
 
     def changes_of(self, job: Job) -> tuple[int, int, int]:
         """Return numbers that are others as soon as something else may be predicted of a job."""
-        job_class, user = name_text(_class_of(job)), name_text(_user_of(job))
+        job_class, user = class_of(job), name_text(_user_of(job))
         return self._edits, self._learned.get((job_class, None), 0), self._learned.get((None, user), 0)
 
     def known(self) -> tuple[KnownTimes, ...]:
@@ -187,18 +200,113 @@ class ExperienceDatabase:
     def restore(self, rows: Iterable[RunTimes]) -> None:
         """Take in what another knew."""
         self._edits += 1
-        self._times = {(name_text(one.job_class), name_text(one.user), one.resource): one for one in rows}
+        self._times = {one.key: one for one in rows}
 
     def _add(self, empty: RunTimes, time_ms: float) -> None:
-        key = (name_text(empty.job_class), name_text(empty.user), empty.resource)
+        key = empty.key
         self._times.setdefault(key, empty).add(time_ms)
         self._learned[key[:2]] = self._learned.get(key[:2], 0) + 1
 
 
-def _class_of(job: Job) -> Name:
-    """Return the class of a job: its name, where classes have names, else its number."""
-    return job.class_name or job.job_class
-
-
 def _user_of(job: Job) -> Name:
     return job.user_name or job.user
+
+
+_DIGITS = 6
+"""Of a millisecond; what means and quotients have beyond them is no time, and is not rounded up."""
+
+
+class JobKind:
+    """Jobs that take equally long on each resource.
+
+    Parameters
+    ----------
+    one : WaitingJob
+        Any of them.
+    speeds : Speeds
+    """
+
+    def __init__(self, one: WaitingJob, speeds: Speeds) -> None:
+        self.job, self.done_ms, self.speeds = one.job, one.done_ms, speeds
+        self.seen: object = None
+        """What was known when the lengths were worked out."""
+        self.length_ms: list[int] = []
+        """On each class of machines, and then on each team; `NEVER_MS` where they cannot run."""
+        rates = {rate for rate in (*speeds.alone, *speeds.teams.values()) if rate}
+        self.limit_ms = {rate: work_limit_ms(one, rate) for rate in rates}
+
+
+class Lengths:
+    """The expected lengths of all kinds of jobs of a site.
+
+    Parameters
+    ----------
+    site : Inventory
+    experience : ExperienceDatabase
+        By which they are expected.
+    only_limits : bool
+        Whether each job is expected to run until its limit instead.
+    deviations : float
+        How many standard deviations more than the mean a run is expected to take.
+    """
+
+    def __init__(
+        self, site: Inventory, experience: ExperienceDatabase, *, only_limits: bool, deviations: float
+    ) -> None:
+        self._site, self._experience, self._only_limits, self._deviations = site, experience, only_limits, deviations
+        # The last class, of machines out of service, has no name and runs nothing.
+        self._classes = [*(each.name for each in site.classes), ""]
+        self._teams: list[Team] = []
+        self._names: list[str] = []
+        self._kinds: dict[object, JobKind] = {}
+
+    def kind_of(self, one: WaitingJob) -> JobKind:
+        """Return the kind of a job that waits."""
+        job = one.job
+        key = (class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, _user_of(job), one.done_ms)
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= MOST_KINDS:
+                self._kinds.clear()
+            kind = self._kinds[key] = JobKind(one, self._site.speeds_of(job))
+            new = kind.speeds.teams.keys() - self._teams
+            if new:
+                self._teams = sorted({*self._teams, *new})
+                self._names = [self._site.name_of(team) for team in self._teams]
+        return kind
+
+    def table_of(self, kinds: Sequence[JobKind]) -> tuple[IntArray, IntArray, tuple[Team, ...]]:
+        """Return how long jobs of each of some kinds take: alone, on teams, and on which teams any of them can run.
+
+        Returns
+        -------
+        alone_ms, team_ms : numpy.ndarray of int64, shapes (kinds, classes + 1) and (kinds, teams)
+        teams : tuple of (int, int)
+            Ascending.
+        """
+        for kind in kinds:
+            seen = len(self._teams), None if self._only_limits else self._experience.changes_of(kind.job)
+            if kind.seen != seen:
+                kind.seen, kind.length_ms = seen, self._lengths_of(kind)
+        table = np.array([kind.length_ms for kind in kinds], np.int64)
+        alone_ms, team_ms = table[:, : len(self._classes)], table[:, len(self._classes) :]
+        some_can = (team_ms != NEVER_MS).any(axis=0)
+        if some_can.all():
+            return alone_ms, team_ms, tuple(self._teams)
+        return alone_ms, team_ms[:, some_can], tuple(self._teams[at] for at in np.flatnonzero(some_can).tolist())
+
+    def _lengths_of(self, kind: JobKind) -> list[int]:
+        """Return how long jobs of a kind are expected to run on each resource, in whole milliseconds."""
+        rates = [*kind.speeds.alone, *(kind.speeds.teams.get(team, 0) for team in self._teams)]
+        if self._only_limits:
+            return [kind.limit_ms[rate] if rate else int(NEVER_MS) for rate in rates]
+        names = (*self._classes, *self._names)
+        runs_at = [at for at, rate in enumerate(rates) if rate]
+        found = [int(NEVER_MS)] * len(rates)
+        expected = self._experience.predictions(kind.job, ((names[at], rates[at]) for at in runs_at))
+        for at, predicted in zip(runs_at, expected, strict=True):
+            rate = rates[at]
+            run_ms = predicted.mean_ms + self._deviations * predicted.deviation_ms
+            left_ms = math.ceil(round(run_ms - kind.done_ms * RATE_ONE / rate, _DIGITS))
+            found[at] = min(left_ms, kind.limit_ms[rate]) if left_ms > 0 else kind.limit_ms[rate]
+        return found

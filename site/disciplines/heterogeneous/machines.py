@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
 from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays
+from gridweave.site.disciplines.known_times import name_text
 from gridweave.site.job import MOST_SPEED, Job, JobForm
 from gridweave.site.kernels.work import RATE_ONE
 
@@ -130,7 +131,7 @@ class Inventory:
         """What each machine has; None where that is not said."""
         self.is_in_service = ~np.isin(np.arange(len(self.class_of)), sorted(self.out))
         self._classes_in_service: list[int] = np.unique(self.class_of[self.is_in_service]).tolist()
-        self._with_own = {_text(form.job_class) for form in forms if form.job_class is not None}
+        self._with_own = {name_text(form.job_class) for form in forms if form.job_class is not None}
         self._speeds: dict[_FormsKey, Speeds] = {}
         self._form_at: dict[tuple[_FormsKey, int, Team | None], tuple[int, Form | JobForm]] = {}
         self._arrays: dict[tuple[Team, ...], MachineArrays] = {}
@@ -187,7 +188,7 @@ class Inventory:
 
     def _forms_of(self, job: Job) -> Sequence[Form | JobForm]:
         kind = class_of(job)
-        of_class = [form for form in self._forms if _text(form.job_class) == kind]
+        of_class = [form for form in self._forms if name_text(form.job_class) == kind]
         of_any = [form for form in self._forms if form.job_class is None]
         return job.forms or of_class or of_any or [Form(width=job.width)]
 
@@ -239,11 +240,7 @@ class Inventory:
 
 def class_of(job: Job) -> str | None:
     """Return the class of a job by its name, or its number as text; None if it has none."""
-    return job.class_name or _text(job.job_class)
-
-
-def _text(kind: int | str | None) -> str | None:
-    return None if kind is None else str(kind)
+    return job.class_name or name_text(job.job_class)
 
 
 def numbers_of(text: str) -> list[int]:
@@ -254,13 +251,18 @@ def numbers_of(text: str) -> list[int]:
     ValueError
         If it is no such text.
     """
-    found: set[int] = set()
+    return sorted({number for low, high in _ranges_of(text) for number in range(low, high + 1)})
+
+
+def _ranges_of(text: str) -> list[tuple[int, int]]:
+    """Return the first and the last number of each range that a text names."""
+    found = []
     for part in text.split(",") if text.strip() else ():
         low, dash, high = (piece.strip() for piece in part.partition("-"))
         if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
             raise ValueError(f"{part.strip()!r} is neither a number nor a range such as 0-7")
-        found.update(range(int(low), int(high if dash else low) + 1))
-    return sorted(found)
+        found.append((int(low), int(high if dash else low)))
+    return found
 
 
 def machine_problems(
@@ -284,6 +286,7 @@ def machine_problems(
         found += _form_problems(number, form, known, clusters)
     found += _idle_forms(classes, clusters, forms) if not found else []
     names = [one.name for one in classes] + [one.name for one in clusters]
+    found += ["a class or a cluster has no name; each needs its own"] if "" in names else []
     found += [
         f"{name!r} is the name of several; each needs its own" for name in sorted(set(names)) if names.count(name) > 1
     ]
@@ -292,10 +295,10 @@ def machine_problems(
 
 def _range_problems(what: str, text: str, nodes: int) -> list[str]:
     try:
-        unknown = [node for node in numbers_of(text) if node >= nodes]
+        unknown = [max(low, nodes) for low, high in _ranges_of(text) if high >= nodes]
     except ValueError as error:
         return [f"{what}: {error}"]
-    return [f"{what} names machine {unknown[0]}; the site has machines 0 to {nodes - 1}"] if unknown else []
+    return [f"{what} names machine {min(unknown)}; the site has machines 0 to {nodes - 1}"] if unknown else []
 
 
 def _cluster_problems(cluster: Cluster, nodes: int) -> list[str]:

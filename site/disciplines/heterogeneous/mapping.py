@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, check_known
 from gridweave.site.disciplines.heterogeneous.kernels import annealing, greedy, parallel
 from gridweave.site.disciplines.heterogeneous.kernels.annealing import Plans, anneal
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays, Mapping, Scratch
@@ -172,7 +172,8 @@ def map_to(
     >>> map_to(two, [0, 0], [0, 0], [[100]], [[60]]).machines
     ((0,), (1,))
     """
-    _check_names(algorithm, profit)
+    check_known("algorithm", algorithm, ALGORITHMS)
+    check_known("profit", profit, PROFITS)
     anneals = algorithm == "gsa"
     if anneals and rng is None:
         raise OptionError("rng", "is missing; the algorithm gsa draws from a seeded generator")
@@ -197,12 +198,6 @@ def map_to(
     if rng is not None and anneals and (desk.best.place != UNMAPPED).any():
         anneal(jobs, machines, desk, _plans(jobs, machines, desk.best, ready, rng), total_ms)
     return _read(jobs, machines, desk.best, ready)
-
-
-def _check_names(algorithm: str, profit: str) -> None:
-    for option, name, known in (("algorithm", algorithm, ALGORITHMS), ("profit", profit, PROFITS)):
-        if name not in known:
-            raise OptionError(option, f"{name!r} is not known; one of {', '.join(known)}")
 
 
 def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray) -> Mapped:

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import msgspec
 
-from gridweave.errors import OptionError
+from gridweave.errors import OptionError, not_known
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.known_times import KnownTimes
-from gridweave.site.disciplines.levels.rights import EVERYBODY, Level, level_problems, option_problems
+from gridweave.site.disciplines.levels.rights import EVERYBODY, PAUSE, Level, level_problems, option_problems
 
 NAME = "heterogeneous"
 """Of the discipline."""
@@ -80,7 +80,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         chosen = {"algorithm": ALGORITHMS, "profit": PROFITS, "predict": PREDICTIONS}
         problems = [
-            f"{option} {getattr(self, option)!r} is not known; one of {', '.join(known)}"
+            f"{option} {not_known(getattr(self, option), known)}"
             for option, known in chosen.items()
             if getattr(self, option) not in known
         ]
@@ -98,7 +98,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pauses_jobs(self) -> bool:
         """Whether an evicted job may stand still on its machines."""
-        return self.evicted == "pause"
+        return self.evicted == PAUSE
 
     @property
     def label(self) -> str:

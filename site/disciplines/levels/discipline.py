@@ -140,7 +140,7 @@ class Levels(ArrayDiscipline):
         ahead = twin._place(ASKED_ID)
         if any(started.job_id == ASKED_ID for started in twin.run_pass(now_ms)):
             return ExpectedRun(now_ms, job.width, job.estimate_ms, ahead, evicts=bool(twin._evicted))
-        start_ms = twin._planned_ms(now_ms, ASKED_ID)
+        start_ms = twin._asked_start_ms(now_ms)
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms, ahead)
 
     def _twin(self) -> Self:
@@ -152,13 +152,13 @@ class Levels(ArrayDiscipline):
         twin._name_numbers()
         return twin
 
-    def _planned_ms(self, now_ms: int, job_id: int) -> int | None:
-        """Return when a waiting job starts behind those before it, if no other comes; nothing may happen here then."""
+    def _asked_start_ms(self, now_ms: int) -> int | None:
+        """Return when the job in question starts behind those before it; nothing may happen here after that."""
         if self._plan is not None:
-            start_ms = int(self._state.jobs[self._slots.of[job_id]]["promised_ms"])
+            start_ms = int(self._state.jobs[self._slots.of[ASKED_ID]]["promised_ms"])
             return None if start_ms in (NEVER_MS, UNPLACED_MS) else start_ms
-        job = self._slots.job(job_id)
-        self._state.counters["n_waiting"] = self._place(job_id)
+        job = self._slots.job(ASKED_ID)
+        self._state.counters["n_waiting"] = self._place(ASKED_ID)
         return self.earliest_start_ms(now_ms, job.width, job.estimate_ms)
 
     def _level(self, slot: int, *, evictions: int | None = None) -> int:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import not_known
+from gridweave.site.job import MAX_TIME_MS
 
 if TYPE_CHECKING:
     from gridweave.site.disciplines.protocol import Played
@@ -19,6 +20,10 @@ EVICTED = ("restart", "checkpoint")
 
 PAUSE = "pause"
 """The same, where a site knows where each job is: it stands still there, and goes on when its machines are free."""
+
+
+MOST_EVICTIONS = 10**9
+"""More than any job will see: compiled code counts with 64 bits."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -65,10 +70,12 @@ def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *
     found = [] if evicted in known else [f"evicted {not_known(evicted, known)}"]
     if evicted == PAUSE and not pauses:
         found = [f"evicted {evicted!r} is for sites of machines that differ; one of {', '.join(known)}"]
-    if raise_after is not None and raise_after < 1:
-        found.append(f"raise_after is {raise_after}; at least 1 eviction")
-    if least_gain_ms < 0:
-        found.append(f"least_gain_ms is {least_gain_ms}; at least 0")
+    if raise_after is not None and not 1 <= raise_after <= MOST_EVICTIONS:
+        right = "at least 1 eviction" if raise_after < 1 else f"at most {MOST_EVICTIONS:,}"
+        found.append(f"raise_after is {raise_after}; {right}")
+    if not 0 <= least_gain_ms <= MAX_TIME_MS:
+        right = "at least 0" if least_gain_ms < 0 else f"at most {MAX_TIME_MS:,}"
+        found.append(f"least_gain_ms is {least_gain_ms}; {right}")
     return found
 
 

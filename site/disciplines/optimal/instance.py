@@ -19,6 +19,12 @@ METRICS = ("artww", "art", "artwa", "sld", "sldww")
 """The self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
 
 
+def check_metric(metric: str) -> None:
+    """Raise OptionError if a metric is not known, or no weighted sum of response times."""
+    if metric not in METRICS:
+        raise OptionError("metric", f"{metric!r} is not a weighted sum of response times; one of {', '.join(METRICS)}")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Instance:
     """The jobs that wait at an instant, in the order of submission, and what is free from then on.
@@ -50,10 +56,7 @@ class Instance:
         OptionError
             If the metric is not known, or no weighted sum.
         """
-        if metric not in METRICS:
-            raise OptionError(
-                "metric", f"{metric!r} is not a weighted sum of response times; one of {', '.join(METRICS)}"
-            )
+        check_metric(metric)
         width, estimate_ms = self.width.astype(np.float64), self.estimate_ms.astype(np.float64)
         weight = {"artww": width, "art": np.ones(len(self)), "artwa": width * estimate_ms}.get(metric)
         if weight is not None:

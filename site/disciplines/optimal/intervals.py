@@ -86,7 +86,7 @@ def solve_intervals(
     ----------
     instance : Instance
     metric : str
-        One of `gridweave.scenarios.optimum.instance.METRICS`.
+        One of `gridweave.site.disciplines.optimal.instance.METRICS`.
     policies : sequence of str
         The search starts from the plan of the best of them.
     limit_s : float

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from gridweave.errors import OptionError, check_known
-from gridweave.site.disciplines.optimal.instance import METRICS
+from gridweave.site.disciplines.optimal.instance import check_metric
 from gridweave.site.disciplines.optimal.intervals import THREE
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.policy import SitePolicy
@@ -51,10 +51,7 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
     most_jobs: int = 30
 
     def __post_init__(self) -> None:
-        if self.metric not in METRICS:
-            raise OptionError(
-                "metric", f"{self.metric!r} is not a weighted sum of response times; one of {', '.join(METRICS)}"
-            )
+        check_metric(self.metric)
         if not self.policies:
             raise OptionError("policies", "are missing; at least one order")
         for policy in self.policies:

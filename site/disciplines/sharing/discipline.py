@@ -12,9 +12,11 @@ from typing import Any, Self
 import numpy as np
 
 from gridweave.ranges import ranges_of
+from gridweave.site.disciplines.protocol import must_end_by
 from gridweave.site.disciplines.sharing.kernels.nodes import close_nodes
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import (
     idle_to_spare,
+    order_now,
     reserve,
     sharing_pass,
     slowdown_offered,
@@ -25,16 +27,14 @@ from gridweave.site.disciplines.sharing.kernels.state import (
     NO_CELL,
     UNKNOWN_ROW,
     SharedSite,
-    average_wait_ms,
     empty_site,
     forget_changes,
     job_submitted,
     job_withdrawn,
-    order_queue,
 )
 from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, kind_array
 from gridweave.site.disciplines.sharing.slowdown_tables import IntArray, SlowdownModel
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into, rates_to_tell
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Resources, Running
 from gridweave.site.kernels.state import NEVER_MS
@@ -75,8 +75,7 @@ class SharedDiscipline:
     def aside(self) -> Self:
         """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
         twin = copy.copy(self)
-        twin._state = SharedSite._make(array.copy() for array in self._state)
-        twin._slots = self._slots.copy()
+        twin._state, twin._slots = copied(self._state), self._slots.copy()
         return twin
 
     @property
@@ -160,16 +159,9 @@ class SharedDiscipline:
 
     def take_rates(self) -> list[tuple[int, int]]:
         """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
-        slots = self._state.changed[: self._state.counters["n_changed"][0]].tolist()
+        changed = self._state.changed[: self._state.counters["n_changed"][0]].tolist()
         forget_changes(self._state)
-        told = []
-        for slot in slots:
-            job = self._slots.jobs.get(slot)
-            rate = int(self._state.jobs["rate"][slot])
-            if job is not None and self._rate.get(job.job_id, rate) != rate:
-                self._rate[job.job_id] = rate
-                told.append((job.job_id, rate))
-        return sorted(told)
+        return rates_to_tell(self._slots, changed, self._state.jobs["rate"], self._rate)
 
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes and the hardware threads of a running job."""
@@ -182,8 +174,7 @@ class SharedDiscipline:
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes of its own a job of this length, submitted now, could have at once."""
-        room = self._state.step_ms, self._state.step_free
-        return int(idle_to_spare(self._state, self._codes, *room, np.int64(now_ms), np.int64(length_ms)))
+        return int(idle_to_spare(self._state, self._codes, np.int64(now_ms), np.int64(length_ms)))
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start alone, if estimates held and nothing else came; None: never."""
@@ -191,9 +182,8 @@ class SharedDiscipline:
             return None
         if width <= self.startable(now_ms, length_ms):
             return now_ms
-        room = self._state.step_ms, self._state.step_free
         times = np.int64(now_ms), np.int64(width), np.int64(length_ms)
-        start_ms = int(start_behind_queue(self._state, self._codes, *room, *times))
+        start_ms = int(start_behind_queue(self._state, self._codes, *times))
         return None if start_ms == NEVER_MS else start_ms
 
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
@@ -237,9 +227,8 @@ class SharedDiscipline:
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier."""
-        state, codes = self._state, self._codes
-        age_ms = average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms
-        order_queue(state, np.int64(age_ms), np.int64(now_ms))
+        state = self._state
+        order_now(state, self._codes, np.int64(now_ms))
         queue = state.queue[: state.counters["n_queue"][0]].tolist()
         place = queue.index(self._slots.of[job_id])
         job = self._slots.job(job_id)
@@ -260,9 +249,7 @@ class SharedDiscipline:
         return SiteReason(
             start_ms=start_ms,
             ahead=place,
-            waits_for=()
-            if start_ms is None
-            else tuple(running.job.job_id for running in self.running() if running.end_by_estimate_ms <= start_ms),
+            waits_for=must_end_by(self.running(), start_ms),
             reason=f"{reason}; and no running job matches it",
         )
 

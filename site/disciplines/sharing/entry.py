@@ -11,7 +11,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from gridweave.errors import InputError, check_known
-from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, rows_without
+from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, enter_jobs, rows_without
 from gridweave.site.disciplines.protocol import Entry, Options, one_of, refuse_unknown
 from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import SharingRules
@@ -35,7 +35,6 @@ MAX_WORK = 2**62
 class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``."""
 
-    # A variant of docs/sharing.md: who shares nodes, and which match is best.
     variant: Annotated[str, one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
     # Cores of a node, and hardware threads of a core.
     cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
@@ -44,7 +43,7 @@ class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     memory: Annotated[float, Meta(gt=0)] = 1.0
     cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None  # that of the variant if left out
     max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # no match may slow a job more
-    formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"  # of the slowdown
+    formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:
@@ -160,8 +159,7 @@ def idle_site(
     refused = _refusals(jobs, usable)
     kept = rows_without(jobs, refused)
     state = empty_site(kind_array(kinds), [kind.count for kind in kinds], slots=len(kept), plans=plans)
-    for name in ("submit_ms", "job_id", "width", "estimate_ms"):
-        state.jobs[name] = getattr(jobs, name)[kept]
+    enter_jobs(state.jobs, jobs, kept)
     for name in ("cpu", "network", "disk", "memory"):
         state.jobs[name] = columns[f"{name}_fraction"][kept]
     for name, values in per_job.items():

@@ -103,11 +103,11 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
     >>> parse_table(",cpu,disk\ncpu,1.6,1.1\ndisk,1.2,1.9\n").slowdown.tolist()
     [[1.6, 1.1], [1.2, 1.9]]
     """
-    lines = [
-        (number, [cell.strip() for cell in cells])
-        for number, cells in enumerate(csv.reader(text.splitlines()), start=1)
-        if any(cell.strip() for cell in cells)
-    ]
+    try:
+        rows = [[cell.strip() for cell in cells] for cells in csv.reader(text.splitlines())]
+    except csv.Error as error:
+        raise InputError(f"{name}: is no table in CSV: {error}") from None
+    lines = [(number, cells) for number, cells in enumerate(rows, start=1) if any(cells)]
     if not lines:
         raise InputError(f"{name}: is empty; the first line has the labels of the columns")
     labels = lines[0][1][1:]

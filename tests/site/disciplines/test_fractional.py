@@ -27,7 +27,8 @@ from gridweave.site.disciplines.fractional.policy import ALGORITHMS, FractionalP
 from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
 from gridweave.site.kernels.parts import GROUP_COLUMNS, UNIT, parts_of_node
 from gridweave.site.kernels.work import RATE_ONE
-from gridweave.site.messages import JobSubmitted
+from gridweave.site.messages import ChangeRate, JobSubmitted, MoveJob, RefuseJob, StartJob
+from gridweave.site.state import dump_state
 from reference import fractional as reference
 
 MEMORIES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -384,6 +385,40 @@ def test_what_a_site_says_of_its_jobs() -> None:
     discipline = core._discipline
     assert isinstance(discipline, Fractional)
     assert discipline.progress_of(3_000, 1) == (0.5, 1_000 + 1_000)
+
+
+def test_a_question_leaves_no_trace() -> None:
+    """Whoever asks at which slowdown a job could run has nobody moved, and no rate told."""
+    core = SiteCore(1, FractionalPolicy(algorithm="GreedyP*/OPT=MIN"))
+    large = Resources(cpu_need=1.0, memory=0.6)
+    core.handle(0, JobSubmitted(Job(job_id=1, width=1, estimate_ms=600_000, resources=large)))
+    core.handle(10_000)
+    before = dump_state(core)
+    assert core.slowdown_offered(20_000, Job(job_id=9, width=1, estimate_ms=600_000, resources=large)) == 1.0
+    assert dump_state(core) == before
+    assert core.handle(30_000) == []
+
+
+def test_a_job_is_moved_at_the_instant_of_its_start() -> None:
+    """What is told later of one instant may move a job that has just started; whoever runs it is told."""
+    core = SiteCore(2, FractionalPolicy(algorithm="MCB8*/OPT=MIN"))
+    small, large = Resources(cpu_need=0.5, memory=0.3), Resources(cpu_need=1.0, memory=0.9)
+    one, other = (Job(job_id=k, width=1, estimate_ms=9_000, resources=r) for k, r in ((1, small), (2, large)))
+    assert core.handle(0, JobSubmitted(one)) == [StartJob(1, ((0, 1),))]
+    assert core.handle(0, JobSubmitted(other)) == [StartJob(2, ((0, 1),)), MoveJob(1, ((1, 2),), ()), ChangeRate(1, 0)]
+    core.check_invariants()
+
+
+def test_rates_are_told_of_both_passes_of_an_instant() -> None:
+    """There is a second pass where a job was to start at once, and could not."""
+    core = SiteCore(1, FractionalPolicy(algorithm="Greedy*/OPT=MIN"))
+    small, large = Resources(cpu_need=1.0, memory=0.3), Resources(cpu_need=1.0, memory=0.9)
+    jobs = [Job(job_id=k, width=1, estimate_ms=9_000, resources=r) for k, r in ((1, small), (2, small), (3, large))]
+    core.handle(0, JobSubmitted(jobs[0]))
+    commands = core.handle(1_000, JobSubmitted(jobs[1]), JobSubmitted(jobs[2], now_or_never=True))
+    assert commands[0] == StartJob(2, ((0, 1),))
+    assert isinstance(commands[1], RefuseJob)
+    assert commands[2:] == [ChangeRate(1, RATE_ONE // 2), ChangeRate(2, RATE_ONE // 2)]
 
 
 def test_a_site_goes_on_where_it_stood() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.dictionary import read_policy
+from gridweave.site.disciplines.fractional.entry import FractionalTable
 from gridweave.site.disciplines.fractional.policy import ALGORITHMS, FractionalPolicy, algorithm_named
 
 
@@ -61,6 +64,17 @@ def test_impossible_times_are_refused(option: str, value: int) -> None:
     """The message says what would be right."""
     with pytest.raises(OptionError, match=r"from [01] to"):
         FractionalPolicy(**{option: value})
+
+
+@pytest.mark.parametrize("value", [math.inf, 1e308])
+@pytest.mark.parametrize(
+    ("option", "most"), [("period_s", "100,000,000,000"), ("penalty_s", "100,000,000,000"), ("long_s", "1,000,000,000")]
+)
+def test_endless_times_are_refused(option: str, most: str, value: float) -> None:
+    """TOML knows infinity, and no time of this discipline may be that."""
+    with pytest.raises(OptionError) as caught:
+        read_policy("fractional", 8, {"fractional": FractionalTable(**{option: value})}, {})
+    assert str(caught.value) == f"{option}: is {value:g}; at most {most} seconds"
 
 
 def test_an_order_is_none_of_its_options() -> None:

@@ -24,7 +24,8 @@ from gridweave.site.disciplines.gang.matrix import check_matrix, matrix_of
 from gridweave.site.disciplines.gang.policy import BACKFILLS, MIGRATIONS, PHASES, SCHEDULINGS, GangPolicy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.state import UNPLACED_MS
-from gridweave.site.messages import JobFinished, JobSubmitted, MoveJob
+from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.messages import ChangeRate, JobCancelled, JobFinished, JobSubmitted, MoveJob, StartJob
 from reference.gang import GangReference
 
 
@@ -217,6 +218,31 @@ def test_questions_leave_no_trace() -> None:
     reasons = [core.explain(8, job.job_id) for job, _ in core.waiting()]
     assert [reason.ahead for reason in reasons] == [0, 1, 2, 3, 4, 5]
     assert core.state() == before
+
+
+def submitted(job_id: int, width: int) -> JobSubmitted:
+    """Return the submission of a job."""
+    return JobSubmitted(Job(job_id=job_id, width=width, estimate_ms=1000))
+
+
+def test_who_started_at_this_instant_may_have_to_wait_again() -> None:
+    """What is told later of one instant may give another row the slice that goes on: then no two work on a node."""
+    core = SiteCore(2, GangPolicy(mpl=2, slice_ms=100))
+    core.handle(100, submitted(1, 1))
+    assert core.handle(150, submitted(2, 1)) == [StartJob(2, ((1, 2),))]
+    assert core.handle(150, JobFinished(1), submitted(3, 2)) == [StartJob(3, ((0, 2),)), ChangeRate(2, 0)]
+    core.check_invariants()
+    assert core.next_wakeup_ms() == 250
+    assert core.handle(250) == [ChangeRate(2, RATE_ONE), ChangeRate(3, 0)]
+
+
+def test_a_job_is_cancelled_whose_slice_has_begun_unseen() -> None:
+    """Nobody has asked the site at the beginning of the slice, so its job was not started, and waits."""
+    core = SiteCore(2, GangPolicy(mpl=2, slice_ms=100))
+    assert core.handle(0, submitted(1, 2), submitted(2, 2)) == [StartJob(1, ((0, 2),))]
+    assert core.handle(150, JobCancelled(2)) == []
+    core.check_invariants()
+    assert core.handle(200, submitted(3, 2)) == [StartJob(3, ((0, 2),)), ChangeRate(1, 0)]
 
 
 def test_a_moved_job_is_told() -> None:

@@ -444,6 +444,12 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
     [
         ({"classes": ()}, "names no classes of machines; give at least one"),
         ({"clusters": (Cluster(name="c", nodes="4-9"),)}, "cluster 'c' names machine 6; the site has machines 0 to 5"),
+        (
+            {"clusters": (Cluster(name="c", nodes="2-9,0-99999999999999"),)},
+            "names machine 6; the site has machines 0 to",
+        ),
+        ({"out_of_service": "7-99999999999999"}, "out_of_service names machine 7; the site has machines 0 to 5"),
+        ({"classes": (MachineClass(name="", count=6),)}, "a class or a cluster has no name; each needs its own"),
         ({"clusters": (Cluster(name="c", nodes="x"),)}, "cluster 'c': 'x' is neither a number nor a range such as 0-7"),
         (
             {"forms": (Form(job_class=3, on=("gpu",)),)},

@@ -60,6 +60,19 @@ def started(commands: list[Command]) -> list[int]:
     return [each.job_id for each in commands if isinstance(each, StartJob)]
 
 
+def test_several_take_the_machines_of_one_that_the_first_has_raised() -> None:
+    """Whom a mapping evicts it evicts for all of its jobs, though after the first it is of their own level."""
+    levels = (Level(name="high", priority=1, evicts=("low",)), Level(name="low", priority=0))
+    core = SiteCore(3, alike(3, levels=levels, raise_after=1))
+    core.handle(0, JobSubmitted(job(1, 100, width=3)))
+    commands = core.handle(20 * S_MS, JobSubmitted(job(2, 50, 1)), JobSubmitted(job(3, 50, 1)))
+    core.check_invariants()
+    assert (started(commands), rates(commands)) == ([2, 3], {1: 0})
+    assert core.handle(30 * S_MS, JobSubmitted(job(4, 10, 1))) == []  # the third machine is kept from it
+    assert rates(core.handle(70 * S_MS, JobFinished(2), JobFinished(3))) == {1: RATE_ONE}
+    core.check_invariants()
+
+
 def test_an_evicted_job_stands_still_and_goes_on() -> None:
     """After 20 s of 100 it stands still for the 50 s of the other, and its limit is put off by as much."""
     core = SiteCore(1, alike(1))

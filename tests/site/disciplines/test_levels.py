@@ -234,6 +234,10 @@ def test_a_job_of_a_level_that_its_user_may_not_use_is_refused() -> None:
         ),
         ({"backfill": "conservative"}, "conservative backfilling promises starts, which evictions would break"),
         ({"raise_after": 0, "least_gain_ms": -1}, "raise_after is 0; at least 1 eviction; least_gain_ms is -1; at "),
+        (
+            {"raise_after": 10**30, "least_gain_ms": 10**30},
+            f"raise_after is {10**30}; at most 1,000,000,000; least_gain_ms is {10**30}; at most 100,000,000,000,000",
+        ),
         ({"evicted": "freeze"}, "evicted 'freeze' is not known; one of restart, checkpoint"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
 from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, SharingPolicy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.work import RATE_ONE
@@ -165,6 +166,20 @@ def test_a_site_that_shares_makes_no_reservation() -> None:
     core = SiteCore(2, SharedNodes())
     (command,) = step(core, 0, ReservationRequested(1, 100, 50, 1))
     assert "makes no reservations" in str(command)
+
+
+def test_a_change_is_noted_once_for_each_slot() -> None:
+    """A job in the slot of another that has just ended stands in its stead among those whose rate may have changed."""
+    site = SharedDiscipline(1, SharedNodes())
+    for now_ms, left, come in ((0, (), (1, 2)), (1000, (1, 2), (3, 4))):
+        for job_id in left:
+            site.ended(now_ms, job_id)
+        for job_id, needs in zip(come, (ON_CPU, ON_DISK), strict=True):
+            site.submit(now_ms, Job(job_id=job_id, width=1, estimate_ms=HOUR_MS, resources=needs))
+        assert len(site.run_pass(now_ms)) == 2
+        changed = site._state.changed[: site._state.counters["n_changed"][0]].tolist()
+        assert sorted(changed) == [0, 1]
+        assert site.take_rates() == [(job_id, PAIR_RATE) for job_id in come]
 
 
 def test_a_site_says_what_it_could_offer() -> None:

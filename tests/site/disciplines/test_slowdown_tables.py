@@ -70,6 +70,12 @@ def test_blank_lines_and_spaces_are_passed_over() -> None:
     assert table.slowdown.tolist() == [[1, 1.5], [2, 1]]
 
 
+def test_what_is_no_csv_is_refused() -> None:
+    """A cell of no end is no cell."""
+    with pytest.raises(InputError, match="mine: is no table in CSV: field larger than field limit"):
+        parse_table("x" * 200_000, "mine")
+
+
 def test_a_table_is_square() -> None:
     """Arrays of another shape, or ragged ones, are refused."""
     with pytest.raises(InputError, match=r"has shape \(1, 2\)"):

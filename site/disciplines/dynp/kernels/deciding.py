@@ -34,15 +34,11 @@ _MINUTE_MS = 60_000.0
 
 
 @kernel
-def worth(
-    site: SiteState, candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCodes, now_ms: Int
-) -> float:
+def worth(candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCodes, now_ms: Int) -> float:
     """Return what a candidate's plan is worth by the self-tuning metric; less is better.
 
     Parameters
     ----------
-    site : SiteState
-        The site; its running jobs and how many wait.
     candidates : Candidates
         With planned starts for all that wait.
     c : int

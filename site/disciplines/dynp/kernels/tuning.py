@@ -122,7 +122,7 @@ def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
             _leave_list(state, tuning, c, now_ms)
         site = site_of(state, tuning.candidates, c)
         update_plan(site, plan_of(tuning.plan, tuning.candidates, c), tuning.limits, True, now_ms)
-        memory.values[c] = worth(state, tuning.candidates, c, memory, codes, now_ms)
+        memory.values[c] = worth(tuning.candidates, c, memory, codes, now_ms)
     if memory.values[memory.now[0].active] < NO_VALUE:
         memory.values[memory.now[0].active] *= codes.keeps
     if len(memory.values) == _THREE:

@@ -64,8 +64,7 @@ def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
     schedule(state, codes, now_ms)
     if codes.migrates_to_compact and compact(state, codes, now_ms, True):
         schedule(state, codes, now_ms)
-    if codes.fills:
-        fill(state, codes, False)
+    fill(state, codes, False)
     if codes.migrates_to_fill:
         fill(state, codes, True)
     _go_round(state, codes, now_ms)

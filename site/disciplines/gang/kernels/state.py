@@ -144,8 +144,8 @@ class GangCodes(NamedTuple):
         `NO_BACKFILL`, `EASY` or `CONSERVATIVE`.
     is_discrete : bool
         Whether decisions are taken at the end of a slice alone.
-    cleans, compacts, fills : bool
-        Which of the phases there are besides Schedule.
+    cleans, compacts : bool
+        Which of the phases there are besides Schedule and FillMatrix-1.
     migrates_to_compact, migrates_to_fill : bool
         Whether jobs are moved to other columns to empty rows, and to let others run in more rows.
     migration_ms : int
@@ -162,7 +162,6 @@ class GangCodes(NamedTuple):
     is_discrete: bool
     cleans: bool
     compacts: bool
-    fills: bool
     migrates_to_compact: bool
     migrates_to_fill: bool
     migration_ms: Int

@@ -42,7 +42,6 @@ from gridweave.site.disciplines.sharing.kernels.promises import (
 )
 from gridweave.site.disciplines.sharing.kernels.slowdown import SlowdownArrays, job_ended, join, start_idle
 from gridweave.site.disciplines.sharing.kernels.state import (
-    EMPTY,
     SharedSite,
     average_wait_ms,
     drop_gone,
@@ -67,7 +66,7 @@ def sharing_pass(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, 
     counters = state.counters[0]
     counters.n_started = 0
     counters.packed_running = 0
-    order_queue(state, average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms, now_ms)
+    order_now(state, codes, now_ms)
     # One walk: at first jobs start freely; behind the first that cannot, without harm to what has been promised.
     mode = FREELY
     for place in range(counters.n_queue):
@@ -247,21 +246,18 @@ def _smallest(values: Ints, count: Int, rank: Int) -> Int:
 
 
 @kernel
-def idle_to_spare(
-    state: SharedSite, codes: SharingCodes, step_ms: Ints, step_free: Ints, now_ms: Int, length_ms: Int
-) -> Int:
+def idle_to_spare(state: SharedSite, codes: SharingCodes, now_ms: Int, length_ms: Int) -> Int:
     """Return how many idle nodes a job of this length could start on now, without harm to the jobs that wait.
 
     Parameters
     ----------
     state : SharedSite
+        One that plans (`empty_site`).
     codes : SharingCodes
-    step_ms, step_free : numpy.ndarray of int64, shape (steps,)
-        Room for a profile, of the length that `empty_site` gives one that plans.
     now_ms, length_ms : int
     """
     counters = state.counters[0]
-    _order(state, codes, now_ms)
+    order_now(state, codes, now_ms)
     if counters.n_queue == 0:
         return counters.idle
     if codes.backfill == NO_BACKFILL:
@@ -269,22 +265,19 @@ def idle_to_spare(
     if codes.backfill == EASY:
         reserve(state, state.queue[0], now_ms)
         return counters.idle if now_ms + length_ms <= counters.limit_ms else min(counters.idle, max(0, counters.extra))
-    n_steps = _plan_queue(state, step_ms, step_free, now_ms)
+    n_steps = _plan_queue(state, now_ms)
     least, i = counters.idle, 0
-    while i < n_steps and step_ms[i] < now_ms + length_ms:
-        least = min(least, step_free[i])
+    while i < n_steps and state.step_ms[i] < now_ms + length_ms:
+        least = min(least, state.step_free[i])
         i += 1
     return max(0, least)
 
 
 @kernel
-def start_behind_queue(
-    state: SharedSite, codes: SharingCodes, step_ms: Ints, step_free: Ints, now_ms: Int, width: Int, length_ms: Int
-) -> Int:
+def start_behind_queue(state: SharedSite, codes: SharingCodes, now_ms: Int, width: Int, length_ms: Int) -> Int:
     """Return when a job would start on its own nodes, if all that wait were planned alone, in the queue's order."""
-    _order(state, codes, now_ms)
-    n_steps = _plan_queue(state, step_ms, step_free, now_ms)
-    return earliest_fit(step_ms, step_free, n_steps, now_ms, width, length_ms)
+    order_now(state, codes, now_ms)
+    return earliest_fit(state.step_ms, state.step_free, _plan_queue(state, now_ms), now_ms, width, length_ms)
 
 
 @kernel
@@ -294,21 +287,21 @@ def slowdown_offered(state: SharedSite, model: SlowdownArrays, codes: SharingCod
     It is matched as a job at the end of the queue would be.
     """
     counters = state.counters[0]
-    _order(state, codes, now_ms)
+    order_now(state, codes, now_ms)
     state.jobs[slot].tested = 0
-    if not may_join(state, codes, state.jobs[slot], BEHIND if counters.n_queue > 0 else FREELY):
+    mode = BEHIND if counters.n_queue > 0 else FREELY
+    if not may_join(state, codes, state.jobs[slot], mode):
         return 0.0
-    backfills = counters.n_queue > 0 and codes.backfill == EASY
-    if counters.n_queue > 0 and not backfills:
-        return 0.0
-    if backfills:
+    if mode == BEHIND:
+        if codes.backfill != EASY:
+            return 0.0
         reserve(state, state.queue[0], now_ms)
     counters.packed_running = 0
     place = counters.n_queue
     state.queue[place] = slot
     counters.n_queue += 1
     matches = state.searches[0].running_matches
-    host = match_running(state, model, codes, place, backfills, now_ms)
+    host = match_running(state, model, codes, place, mode, now_ms)
     state.searches[0].running_matches = matches
     slowdown = 0.0
     if host != NO_HOST:
@@ -320,23 +313,21 @@ def slowdown_offered(state: SharedSite, model: SlowdownArrays, codes: SharingCod
 
 
 @kernel
-def _order(state: SharedSite, codes: SharingCodes, now_ms: Int) -> None:
+def order_now(state: SharedSite, codes: SharingCodes, now_ms: Int) -> None:
+    """Make the queue as it stands at an instant."""
     order_queue(state, average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms, now_ms)
 
 
 @kernel
-def _plan_queue(state: SharedSite, step_ms: Ints, step_free: Ints, now_ms: Int) -> Int:
+def _plan_queue(state: SharedSite, now_ms: Int) -> Int:
     """Make a profile of the nodes that are free of jobs: of the running ones, then of the waiting ones in turn."""
-    counters = state.counters[0]
+    step_ms, step_free = state.step_ms, state.step_free
     n_steps = clear(step_ms, step_free, now_ms, count_open(state))
     for node in range(len(state.used)):
-        free_ms = now_ms
-        for lane in range(counters.lanes if state.closed[node] == 0 else 0):
-            if state.occupant[node, lane] > EMPTY:
-                free_ms = max(free_ms, state.jobs[state.occupant[node, lane]].end_ms)
-        if free_ms > now_ms:
+        free_ms = node_free_ms(state, node)
+        if state.closed[node] == 0 and free_ms > now_ms:
             n_steps = occupy(step_ms, step_free, n_steps, now_ms, free_ms, 1)
-    for place in range(counters.n_queue):
+    for place in range(state.counters[0].n_queue):
         if state.queue[place] != GONE:
             job = state.jobs[state.queue[place]]
             start_ms = earliest_fit(step_ms, step_free, n_steps, now_ms, job.width, job.estimate_ms)

@@ -57,9 +57,9 @@ SHARED_JOB = np.dtype(
 """What a site knows of a job.
 
 ``waits`` is 1 in the queue, 0 otherwise; ``left`` of its estimate is work (work.py), as of ``since_ms``; ``end_ms`` is
-its end by estimate; ``changed`` is 1 if it stands in the list of jobs whose rate may have changed. ``version`` grows
-whenever something changes on the nodes of a running job, and no running job with a version up to ``tested`` can be
-joined by a waiting one, whatever the time.
+its end by estimate; ``changed`` is 1 if its slot stands in the list of those whose rate may have changed, be it for the
+job that had the slot before. ``version`` grows whenever something changes on the nodes of a running job, and no running
+job with a version up to ``tested`` can be joined by a waiting one, whatever the time.
 """
 
 KIND = np.dtype(
@@ -215,7 +215,7 @@ def job_submitted(state: SharedSite, slot: Int) -> None:
     counters = state.counters[0]
     job = state.jobs[slot]
     job.waits = 1
-    job.changed = job.tried = 0
+    job.tried = 0
     job.first_cell = NO_CELL
     job.tested = 0
     job.slowdown = 1.0
