@@ -8,6 +8,7 @@ from itertools import islice
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.site.elements import indexes_of
 from gridweave.site.messages import LOCAL, Machine
 
 Interval = tuple[int, int]
@@ -118,7 +119,7 @@ def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> lis
     >>> nodes_of_groups([(0, 1), (0, 3), (1, 2)], [1, 4])
     [[0], [0, 1, 1, 2]]
     """
-    numbers = iter([number for start, stop in intervals for number in range(start, stop)])
+    numbers = indexes_of(intervals)
     return [sorted(islice(numbers, count)) for count in counts]
 
 

@@ -49,20 +49,12 @@ class Channel:
         self.heard_ms = 0
 
     @classmethod
-    def restored(
-        cls,
-        resend_ms: int,
-        *,
-        first: int,
-        unacknowledged: tuple[Any, ...],
-        received: int,
-        window: int = WINDOW,
-    ) -> Channel:
+    def restored(cls, resend_ms: int, *, first: int, unacknowledged: tuple[Any, ...], received: int) -> Channel:
         """Return an end that goes on after a failure where its journal says that it stood.
 
         The unacknowledged messages, from number ``first`` on, are sent again.
         """
-        channel = cls(resend_ms, window=window)
+        channel = cls(resend_ms)
         channel._first, channel._received = first, received
         channel._unacknowledged = list(unacknowledged)
         return channel

@@ -623,22 +623,23 @@ class ContractCore:
         """Have the site decide, and tell the grid of what became of its jobs."""
         evicted: dict[int, Event] = {}
         for command in self.site.act(self._now_ms, events):
-            part = self._parts.get(getattr(command, "job_id", -1))
+            job_id = getattr(command, "job_id", -1)
+            part = self._parts.get(job_id)
             if type(command) is EvictJob:
                 evicted |= self._evicted(command, part)
                 continue
-            if evicted and getattr(command, "job_id", -1) in evicted:
+            if job_id in evicted:
                 if type(command) is StartJob:  # elsewhere, in this very pass
-                    evicted[command.job_id] = JobFinished(command.job_id, succeeded=False)
+                    evicted[job_id] = JobFinished(job_id, succeeded=False)
                 continue
             if part is not None and type(command) is StartJob:
                 self._granted(command, part)
                 continue
             if part is None:
                 if isinstance(command, StartJob):
-                    self._own_running[command.job_id] = self._own_jobs.pop(command.job_id)
+                    self._own_running[job_id] = self._own_jobs.pop(job_id)
                 elif isinstance(command, RefuseJob):
-                    self._own_jobs.pop(command.job_id, None)
+                    self._own_jobs.pop(job_id, None)
                 self._out.append(command)
             elif isinstance(command, (MoveJob, RequeueJob)):
                 if part.state == RUNNING:
@@ -648,11 +649,11 @@ class ContractCore:
                 if part.state == RUNNING:
                     self._out.append(command)
             elif isinstance(command, RefuseJob):
-                self._forget(command.job_id)
+                self._forget(job_id)
                 # What a part cannot have, as that is wide, the whole may, or a part of another width.
                 is_never = command.is_final and not part.shared
                 cause: Cause = "never" if is_never else "job" if part.state == WAITING else ""
-                self._answer(Refused(command.job_id, part.attempt, command.reason, cause))
+                self._answer(Refused(job_id, part.attempt, command.reason, cause))
             elif isinstance(command, KillJob) and part.outcome == "finished":
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
                 self._out.append(command)

@@ -367,8 +367,9 @@ class SiteCore:
 
     def why_paused(self, now_ms: int, job_id: int) -> str:
         """Return for which job a running one stands still as it was evicted; empty if it does not."""
-        is_evicted = self._evicts is not None and job_id in self._nodes_of and self._evicts.is_paused(job_id)
-        return self._evicts.why_paused(now_ms, job_id) if self._evicts is not None and is_evicted else ""
+        if self._evicts is None or job_id not in self._nodes_of or not self._evicts.is_paused(job_id):
+            return ""
+        return self._evicts.why_paused(now_ms, job_id)
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier.

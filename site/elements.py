@@ -66,8 +66,8 @@ def of_attempt(elements: Iterable[Element], attempt: int) -> tuple[Element, ...]
     return tuple(msgspec.structs.replace(one, attempt=attempt) for one in elements)
 
 
-def indexes_of(ranges: Ranges) -> Iterator[int]:
-    """Yield the indexes of ranges, ascending."""
+def indexes_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Yield the indexes of ranges, in their order."""
     for low, high in ranges:
         yield from range(low, high)
 

@@ -294,7 +294,7 @@ class Lines:
 
     def _maximum(self, name: GroupName) -> Maximum:
         kind, who, _ = name
-        return NO_MAXIMUM if kind == "array" or self.maxima is NO_MAXIMA else self.maxima.of(kind, who)
+        return NO_MAXIMUM if kind == "array" else self.maxima.of(kind, who)
 
     def _bound(self, now_ms: int, name: GroupName, ask: Ask) -> Bound | None:
         """Return what of a group has no room; a job that asks for more than there ever is goes in when it is empty."""
@@ -324,8 +324,7 @@ class Lines:
 
     def restore(self, state: LinesState) -> None:
         """Take in who was inside and who stood in line; these are fresh."""
-        self.maxima = NO_MAXIMA if state.maxima == NO_MAXIMA else state.maxima
-        self._groups, self._started = dict(state.groups), set(state.started)
+        self.maxima, self._groups, self._started = state.maxima, dict(state.groups), set(state.started)
         for lane, asks in state.standing:
             for job_id, ask in asks.items():
                 self.stand(job_id, lane, ask)

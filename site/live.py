@@ -16,7 +16,7 @@ from gridweave.site.allocation import NO_PORT, Port
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.disciplines.dictionary import deciding
-from gridweave.site.elements import of_attempt
+from gridweave.site.elements import count_of, of_attempt
 from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
     OWN_IDS,
@@ -195,10 +195,8 @@ class LiveSite:
         """Return when a job would start that were handed in now, or delegated by the grid; nothing changes by that."""
         now_ms = max(now_ms, self._now_ms)
         reason = request_problem(request) if for_grid else self.book.refusal(request)
-        reason = reason or self._why_stuck(request)
+        reason = reason or self._why_stuck(request) or self._not_taken(request)
         if reason is not None:
-            return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
-        if reason := self._not_taken(request):
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
         if not for_grid and (waits := self.book.why_it_would_wait(request, now_ms)):
             reason = f"it would wait: {waits}"
@@ -247,7 +245,8 @@ class LiveSite:
             case UserSubmitted():
                 request = event.request
                 why_not = self._not_taken(request) or self._why_stuck(request)
-                job = self.book.submit(event, lambda job: why_not or self._why_never(job))
+                why_never = self.core.site.why_never
+                job = self.book.submit(event, lambda job: why_not or why_impossible(job) or why_never(job))
                 if job is not None:
                     self._inner.append(JobSubmitted(job))
             case Wish():
@@ -317,9 +316,6 @@ class LiveSite:
             return None
         right = "submit it with the signal at which it saves what it has done (--checkpoint-signal USR1)"
         return f"the site moves running jobs to other nodes, and this one does not say that it can be: {right}"
-
-    def _why_never(self, job: Job) -> str | None:
-        return why_impossible(job) or self.core.site.why_never(job)
 
     def _wish(self, wish: Wish, record: JobRecord) -> None:
         """Do what a user wants of a job that is in the queue, or runs."""
@@ -404,11 +400,12 @@ class LiveSite:
         if self.runs.put_off(command, limit_ms):
             return
         record = self.book.records.get(command.job_id)
+        width = count_of(command.nodes)
         meeting, port = "", NO_PORT
         if record is not None:
             record.attempt += 1
             record.state, record.start_ms = "starting", self._now_ms
-            record.places = ((self.settings.name, sum(high - low for low, high in command.nodes)),)
+            record.places = ((self.settings.name, width),)
             self.book.eligibility.started(record.job_id, record.request)
             described = self._describe(record, record.attempt)
         else:
@@ -418,7 +415,6 @@ class LiveSite:
         if evicts and len(described.sites) == 1:
             # In one of its forms it may have other nodes than it asked for, and another command.
             request = in_form(described.request, self.core.site.form_of(command.job_id))
-            width = sum(high - low for low, high in command.nodes)
             size = 1 if request.program.ranks == "first-node" else width
             described = msgspec.structs.replace(described, request=request, limit_ms=limit_ms, size=size)
         run = self._made(command, described)

@@ -1,14 +1,11 @@
 """What a site is told (events, in the past tense) and what it answers (commands, in the imperative).
 
-The site contract: what a meta-scheduler may ask of any site, whatever discipline it runs, and what the site answers.
+First what its core is told and what that commands, then the site contract: what a meta-scheduler may ask of any site,
+whatever discipline it runs, and what the site answers. Requests and answers travel in order and exactly once
+(`gridweave.site.channel`). A job that the grid places anew gets a new attempt number, so that what is said of an
+earlier attempt is never taken for the present one. The rules are in docs/contract.md.
 
-Requests and answers travel in order and exactly once (`gridweave.site.channel`). A job that the grid places anew gets a
-new attempt number, so that what is said of an earlier attempt is never taken for the present one. The rules are in
-docs/contract.md.
-
-What a live site is told (events, in the past tense), and what it answers (commands, in the imperative).
-
-What a site and its machines tell each other, as bytes.
+Last what a live site is told and answers besides, and what it and its machines tell each other, as bytes.
 """
 
 from __future__ import annotations
@@ -228,11 +225,20 @@ class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=F
     reservation_id: int
 
 
-JobCommand = StartJob | ChangeRate | MoveJob | KillJob | RefuseJob | OpenFragment
-
-ReservationCommand = AcceptReservation | RefuseReservation | OpenReservation | CloseReservation
-
-Command = JobCommand | EvictJob | RequeueJob | ReservationCommand
+Command = (
+    StartJob
+    | ChangeRate
+    | MoveJob
+    | KillJob
+    | RefuseJob
+    | OpenFragment
+    | EvictJob
+    | RequeueJob
+    | AcceptReservation
+    | RefuseReservation
+    | OpenReservation
+    | CloseReservation
+)
 
 
 class OfAttempt(msgspec.Struct, frozen=True, gc=False):
@@ -548,28 +554,25 @@ class Wish(msgspec.Struct, frozen=True, tag="Wish"):
         return "requeued by wish" + (f", by {self.origin}" if self.origin else "")
 
 
-class RunReady(msgspec.Struct, frozen=True, tag="RunReady"):
+class OfRun(msgspec.Struct, frozen=True):
+    """What a site and a machine tell each other of what the machine has of an attempt of a job."""
+
+    machine: str
+    job_id: int
+    attempt: int
+
+
+class RunReady(OfRun, frozen=True, tag="RunReady"):
     """The ranks of a machine's part of a job wait at their gate."""
 
-    machine: str
-    job_id: int
-    attempt: int
 
-
-class RunStarted(msgspec.Struct, frozen=True, tag="RunStarted"):
+class RunStarted(OfRun, frozen=True, tag="RunStarted"):
     """A machine runs its part of a job."""
 
-    machine: str
-    job_id: int
-    attempt: int
 
-
-class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
+class RunEnded(OfRun, frozen=True, tag="RunEnded"):
     """A machine runs nothing of a job any more."""
 
-    machine: str
-    job_id: int
-    attempt: int
     outcome: Outcome  # ``lost``: nobody knows how that came
     reason: str = ""
     ranks: tuple[RankReport, ...] = ()
@@ -580,12 +583,9 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
     ran_ms: Ran = None  # from when to when its processes ran; None if none did, or nobody knows
 
 
-class RunDelayed(msgspec.Struct, frozen=True, tag="RunDelayed"):
+class RunDelayed(OfRun, frozen=True, tag="RunDelayed"):
     """A machine cannot start its part of a job now; what it is asked again once it has room it starts."""
 
-    machine: str
-    job_id: int
-    attempt: int
     reason: str
 
 
@@ -667,58 +667,37 @@ class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
     slots: tuple[int, ...]  # the node of that machine, from 0, that each rank runs on
 
 
-class ConfirmRun(msgspec.Struct, frozen=True, tag="ConfirmRun"):
+class ConfirmRun(OfRun, frozen=True, tag="ConfirmRun"):
     """Have a machine that was away say that it runs its part of a job, or that it knows nothing of it any more."""
 
-    machine: str
-    job_id: int
-    attempt: int
 
-
-class EndRun(msgspec.Struct, frozen=True, tag="EndRun", repr_omit_defaults=True):
+class EndRun(OfRun, frozen=True, tag="EndRun", repr_omit_defaults=True):
     """Have a machine end its part of a job."""
 
-    machine: str
-    job_id: int
-    attempt: int
     reason: str
     at_once: bool = False  # whether its ranks get no time to end by themselves
     saves: bool = False  # whether they are sent the signal at which they save what they have done, in place of TERM
 
 
-class OpenRun(msgspec.Struct, frozen=True, tag="OpenRun"):
+class OpenRun(OfRun, frozen=True, tag="OpenRun"):
     """Have a machine let the ranks of its part of a job begin, which wait at their gate."""
 
-    machine: str
-    job_id: int
-    attempt: int
 
-
-class KeepRun(msgspec.Struct, frozen=True, tag="KeepRun"):
+class KeepRun(OfRun, frozen=True, tag="KeepRun"):
     """Have a machine not end its part of a job for being alone: the grid is being told that all of this site runs."""
 
-    machine: str
-    job_id: int
-    attempt: int
 
-
-class PaceRun(msgspec.Struct, frozen=True, tag="PaceRun", repr_omit_defaults=True):
+class PaceRun(OfRun, frozen=True, tag="PaceRun", repr_omit_defaults=True):
     """Have a machine let its part of a job stand still, or go on."""
 
-    machine: str
-    job_id: int
-    attempt: int
     runs: bool
     at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
     speed: float = 1.0  # which part of the CPU that it may use at most it gets while it runs
 
 
-class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
+class SignalRun(OfRun, frozen=True, tag="SignalRun"):
     """Have a machine send the ranks of its part of a job a signal; one that is away then sends none."""
 
-    machine: str
-    job_id: int
-    attempt: int
     signal: SignalName
 
 

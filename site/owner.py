@@ -102,7 +102,7 @@ class GridShare:
     @property
     def room(self) -> int:
         """Nodes that jobs of the grid may have now beside those that they have, if they are free."""
-        if self.draining or self.shut:
+        if self.closed:
             return 0
         return self.cap if self.overlaps else max(0, self.cap - self.held)
 
@@ -111,18 +111,15 @@ class GridShare:
 
         Below 0 where the grid's own jobs share nodes: then they take fewer than they are wide.
         """
-        held = self.nodes - self.waiting
-        if self.draining or self.shut:
-            return self.cap - held
-        others = self._site_nodes - free - held
+        if self.closed:
+            return self.cap - self.held
+        others = self._site_nodes - free - self.held
         return others if self.overlaps else max(0, others - (self._site_nodes - self.cap))
 
     def why_not(self, width: int) -> str | None:
         """Return why the grid may not have so many more nodes, or wait for them; None if it may."""
         nodes = width if self.is_whole else self.nodes + width
-        if self.draining or self.shut or nodes > self.cap:
-            return self.closed or self.why_outside
-        return None
+        return self.closed or (self.why_outside if nodes > self.cap else None)
 
     def why_not_ever(self, width: int) -> str | None:
         """Return why the grid may not have so many nodes though it waits for them; None if it may."""
@@ -148,7 +145,7 @@ class GridShare:
         entering: list[Job] = []
         for job_id, job in list(self.outside.items()):
             inside = self.nodes - self._outside_nodes
-            if self.cap < self._site_nodes and inside + job.width > self.cap:
+            if not self.is_whole and inside + job.width > self.cap:
                 break
             self.leave_outside(job_id)
             entering.append(job)

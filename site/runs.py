@@ -265,7 +265,7 @@ def make_run(
     threads, counted from 0 on its node; where jobs get parts of nodes, several ranks may be on one, and none is bound
     to threads. The first machine is that of the lowest rank.
     """
-    width = sum(high - low for low, high in start.nodes)
+    width = count_of(start.nodes)
     groups = task_groups(described.request.resources if gives_parts else None, width)
     placed = nodes_of_groups(start.nodes, [group.tasks for group in groups])
     nodes = [node for group in placed for node in group]
@@ -410,14 +410,19 @@ class Runs:
 
     def expects(self, machine: str, job_id: int, attempt: int) -> bool:
         """Return whether a machine is thought to run a part of this attempt."""
-        run = self._runs.get(job_id)
-        piece = None if run is None or run.attempt != attempt else run.pieces.get(machine)
+        run = self._run_of(job_id, attempt)
+        piece = None if run is None else run.pieces.get(machine)
         return piece is not None and not piece.is_over
+
+    def _run_of(self, job_id: int, attempt: int) -> Run | None:
+        """Return the run of this attempt of a job; None if it is not run here."""
+        run = self._runs.get(job_id)
+        return run if run is not None and run.attempt == attempt else None
 
     def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
         """Return which machine runs a rank of an attempt; empty if none does now."""
-        run = self._runs.get(job_id)
-        if run is None or run.attempt != attempt:
+        run = self._run_of(job_id, attempt)
+        if run is None:
             return ""
         ranks = {each.rank: machine for machine, piece in run.pieces.items() for each in piece.launch.ranks}
         return ranks.get(rank, "")
@@ -425,12 +430,10 @@ class Runs:
     def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
         """Return the machines that may run a part of a job still, each with the attempt and its node of the job."""
         run = self._runs.get(job_id)
-        pieces = {} if run is None else run.pieces
-        return [
-            (machine, 0 if run is None else run.attempt, piece.launch.ranks[0].node)
-            for machine, piece in pieces.items()
-            if not piece.is_over
-        ]
+        if run is None:
+            return []
+        pieces = [(machine, piece) for machine, piece in run.pieces.items() if not piece.is_over]
+        return [(machine, run.attempt, piece.launch.ranks[0].node) for machine, piece in pieces]
 
     def problem_of(self, machine: str) -> str:
         """Return why a machine can start nothing now; empty if it can, as far as it has said."""
@@ -494,8 +497,8 @@ class Runs:
 
     def met(self, job_id: int, attempt: int) -> None:
         """Take note that the ranks of a job have begun on all its sites."""
-        run = self._runs.get(job_id)
-        if run is not None and run.attempt == attempt:
+        run = self._run_of(job_id, attempt)
+        if run is not None:
             run.has_met = True
 
     def cancel(self, job_id: int) -> bool:
@@ -508,16 +511,15 @@ class Runs:
 
     def has(self, job_id: int, attempt: int) -> bool:
         """Return whether this attempt of a job is run here."""
-        run = self._runs.get(job_id)
-        return run is not None and run.attempt == attempt
+        return self._run_of(job_id, attempt) is not None
 
     def signal(self, job_id: int, attempt: int, signal: SignalName) -> None:
         """Have the machines send the ranks of a job a signal, those that run.
 
         Each knows what has begun there, also before it has said so here.
         """
-        run = self._runs.get(job_id)
-        if run is not None and run.attempt == attempt and not (run.ending or run.is_kept):
+        run = self._run_of(job_id, attempt)
+        if run is not None and not (run.ending or run.is_kept):
             machines = [machine for machine, piece in run.pieces.items() if not piece.is_over]
             self._book.out += [SignalRun(machine, job_id, attempt, signal) for machine in machines]
 
@@ -541,8 +543,8 @@ class Runs:
 
     def requeue(self, job_id: int, attempt: int, reason: str) -> None:
         """Have the machines let a job save what it has done and end; then it is lost, and runs again."""
-        run = self._runs.get(job_id)
-        if run is not None and run.attempt == attempt and not (run.killed or run.ending):
+        run = self._run_of(job_id, attempt)
+        if run is not None and not (run.killed or run.ending):
             run.killed, run.why_killed, run.saves = "lost", reason, True
             self._end_pieces(run, reason)
 

@@ -78,7 +78,8 @@ class GeneratorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def arrays_state(arrays: NamedTuple) -> Arrays:
     """Return the arrays of a named tuple, and of the named tuples within; what is no array is left out."""
-    return {name: _array_state(array) for name, array in _columns(arrays, "")}
+    columns = _columns(arrays, "")
+    return {name: ArrayState(array.dtype.str, array.shape, array.tobytes()) for name, array in columns}
 
 
 def _columns(arrays: NamedTuple, prefix: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
@@ -90,10 +91,6 @@ def _columns(arrays: NamedTuple, prefix: str) -> Iterator[tuple[str, npt.NDArray
                 yield prefix + name, value
             else:
                 yield from ((f"{prefix}{name}.{column}", value[column]) for column in value.dtype.names)
-
-
-def _array_state(array: npt.NDArray[Any]) -> ArrayState:
-    return ArrayState(array.dtype.str, array.shape, array.tobytes())
 
 
 def restored_arrays(fresh: A, kept: Arrays) -> A:

@@ -216,8 +216,12 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
         That the site shares with the nodes.
     host : str
         By which name the nodes reach the machine of the site; empty: its own.
-    python, poll_s, lease_s
-        As for `KeeperSettings`.
+    python : str
+        The Python that has gridweave, on every node; empty: that of the site.
+    poll_s : float
+        How often it is looked at, while anything is expected of it.
+    lease_s : float
+        So long nodes stay that do not hear of the site, and jobs on a node that the site does not hear.
     rules : MachineRules
         Whose jobs the nodes start.
     users : dict of str to BatchUser

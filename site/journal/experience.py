@@ -8,12 +8,9 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.reader import LAST, JournalReader
 from gridweave.site.journal.records import Experience, Group, JobUsage, experience_of
 from gridweave.site.journal.suggest import Rule, Suggestion, suggest
-
-LAST = 10_000
-"""So many of the newest jobs of each user and class are looked at, if nothing else is said."""
 
 _MOST_NAMES = 8
 

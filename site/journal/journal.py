@@ -24,7 +24,7 @@ from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes
 from gridweave.site.journal.step import Counts, Step, StepRows, write
 from gridweave.site.journal.store import JournalStore, execute_plain
-from gridweave.site.journal.tidy import Sweep, Tidy, needed_from, tidy_of
+from gridweave.site.journal.tidy import AGING, Sweep, Tidy, needed_from, tidy_of
 from gridweave.site.state import HasState, compressed, kind_of, state_bytes
 
 BATCH = 500
@@ -442,14 +442,13 @@ class Journal(JournalReader):
         numbered from it.
         """
         with self._changing() as connection:
-            notes = tables.notes.c
-            aged = (
-                delete(tables.submissions).where(tables.submissions.c.at_ms < before_ms),
-                delete(tables.notes).where(notes.at_ms < before_ms, notes.number < self._last_note),
-                delete(tables.usage).where(tables.usage.c.at_ms < before_ms),
-                delete(tables.ended).where(tables.ended.c.end_ms < before_ms),
-            )
-            return sum(connection.execute(each).rowcount for each in aged)
+            count = 0
+            for table, _, at_ms in AGING:
+                old = delete(table).where(at_ms < before_ms)
+                if table is tables.notes:
+                    old = old.where(tables.notes.c.number < self._last_note)
+                count += connection.execute(old).rowcount
+            return count
 
     def close(self) -> None:
         """Flush, and let go of the journal; it is let go of even if it could not be flushed."""

@@ -32,6 +32,9 @@ from gridweave.site.journal.step import plain, sites_text
 from gridweave.site.journal.store import JournalStore, execute_plain
 from gridweave.site.journal.tables import channels, ended, inputs, notes, outbox, submissions, usage
 
+LAST = 10_000
+"""So many of the newest jobs are looked at, if nothing else is said."""
+
 _PAGE = 1000
 
 # Asked for each job that is handed in alone: to make it anew would take longer than to answer it.
@@ -217,7 +220,7 @@ class JournalReader:
             raise InputError(f"{self.where}: what is kept of job {job_id} cannot be read: {error}") from error
 
     def experience(
-        self, *, user: str | int | None = None, job_class: str | int | None = None, last: int = 10_000
+        self, *, user: str | int | None = None, job_class: str | int | None = None, last: int = LAST
     ) -> Experience:
         """Return what the newest jobs have used, those of a user and a class alone if these are given."""
         query = select(usage)
@@ -227,7 +230,7 @@ class JournalReader:
             query = query.where(usage.c.job_class == str(job_class))
         return experience_of(self._newest(query, last))
 
-    def usage(self, group: Group, *, last: int = 10_000) -> list[JobUsage]:
+    def usage(self, group: Group, *, last: int = LAST) -> list[JobUsage]:
         """Return what the newest jobs of a user and job class have used, one by one, in the order of their ends."""
         user, job_class = usage.c.user, usage.c.job_class
         mine = user.is_not_distinct_from(group.user), job_class.is_not_distinct_from(group.job_class)

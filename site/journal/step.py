@@ -89,15 +89,11 @@ class Step:
         self.rows = StepRows()
         self._keys: set[str] = set()
 
-    def input(self, now_ms: int, events: Iterable[Any], commands: Sequence[object] | None = None) -> None:
-        """Record what the core was told in one call of ``handle``; no event is a wakeup.
+    def input(self, now_ms: int, events: Iterable[Any]) -> None:
+        """Record what the core was told in one call of ``handle``, and not what it answered; no event is a wakeup."""
+        self._add(now_ms, self._events.encode_all(tuple(events)), None)
 
-        Of the commands that it answered with a digest is kept, and a replay that decides otherwise is found out.
-        """
-        self._add(now_ms, self._events.encode_all(tuple(events)), commands)
-
-    def _add(self, now_ms: int, encoded: bytes, commands: Sequence[object] | None) -> None:
-        decided = None if commands is None else digest(commands)
+    def _add(self, now_ms: int, encoded: bytes, decided: bytes | None) -> None:
         self.now_ms = _whole("now_ms", now_ms)
         self.sequence += 1
         row = {"sequence": self.sequence, "now_ms": self.now_ms, "events": encoded, "decided": decided}
@@ -106,16 +102,17 @@ class Step:
     def handle(self, core: Core, now_ms: int, *events: Any) -> Sequence[Any]:
         """Have a core take in what has happened, and record it.
 
-        Its commands are to be carried out when this is durable. What cannot be kept is refused before the core has
-        acted. If the block of the step fails after this, the core is ahead of its journal, which then takes no more
-        steps: the core is to be thrown away, and made again from the journal.
+        Its commands are to be carried out when this is durable. A digest of them is kept, so that a replay which
+        decides otherwise is found out. What cannot be kept is refused before the core has acted. If the block of the
+        step fails after this, the core is ahead of its journal, which then takes no more steps: the core is to be
+        thrown away, and made again from the journal.
         """
         # The core takes in what a replay will: it must come to the same commands, to the last byte.
         encoded, events = self._events.keep_all(events)
         _whole("now_ms", now_ms)
         commands = core.handle(now_ms, *events)
         self.has_acted = True
-        self._add(now_ms, encoded, commands)
+        self._add(now_ms, encoded, digest(commands))
         return commands
 
     def sent(self, peer: str, *messages: Any) -> None:

@@ -91,20 +91,16 @@ def explained(error: Exception, where: str) -> GridweaveError:
     cause = getattr(error, "orig", None) or error
     line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, sqlite3.Error):
-        name = getattr(cause, "sqlite_errorname", "")
-        for start, kind, advice in _SQLITE:
-            if name.startswith(start):
-                return kind(f"{where}: {line}; {advice}")
-        return UnavailableError(f"{where}: {line}")
-    state = getattr(cause, "sqlstate", None) or ""
-    for start, kind, advice in _POSTGRES:
-        if state.startswith(start):
+        kinds, code, other = _SQLITE, getattr(cause, "sqlite_errorname", ""), ""
+    else:
+        kinds, code = _POSTGRES, getattr(cause, "sqlstate", None) or ""
+        other = "; check that the server runs and can be reached"
+        if not code and "FATAL:" in line:
+            code = next((code for words, code in _REFUSALS if words in line), "")
+    for start, kind, advice in kinds:
+        if code.startswith(start):
             return kind(f"{where}: {line}; {advice}")
-    for words, code in _REFUSALS:
-        if not state and "FATAL:" in line and words in line:
-            advice = next(advice for start, _, advice in _POSTGRES if start == code)
-            return InputError(f"{where}: {line}; {advice}")
-    return UnavailableError(f"{where}: {line}; check that the server runs and can be reached")
+    return UnavailableError(f"{where}: {line}{other}")
 
 
 # The server lets go of the lock of a writer whose machine has gone within half a minute.
@@ -181,45 +177,48 @@ class JournalStore:
 
     def _connect(self) -> Connection:
         if self.is_sqlite:
-            return self._connect_sqlite()
+            self._take_file(Path(self.where))
         connection = self._engine.connect()
         try:
-            with connection.begin():
-                for setting in _POSTGRES_SETTINGS:
-                    connection.execute(text(setting))
-                connection.execute(text(f"SET lock_timeout = {max(1, self._wait_ms)}"))
-                if not self._read_only:
-                    # A session whose process was killed may take a moment to end.
-                    connection.execute(_TAKE_LOCK)
+            if self.is_sqlite:
+                self._set_up_sqlite(connection)
+            else:
+                self._set_up_postgres(connection)
         except BaseException:
             connection.close()
             raise
         self._connection = connection
         return connection
 
-    def _connect_sqlite(self) -> Connection:
-        path = Path(self.where)
-        if self._read_only and not path.is_file():
-            raise InputError(f"{path}: there is no such journal; name one that exists")
-        if not self._read_only:
-            self._lock(path)
-            if path.is_file() and not path.stat().st_size and self.known_id():
-                raise InputError(f"{path} is empty, but was a journal: it was cut off; restore it, or remove it")
-            keep_private(path)
-        connection = self._engine.connect()
-        try:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, sqlite3.Connection), "another driver than Python's own"
-            driver.isolation_level = None
-            mode = driver.execute("PRAGMA journal_mode" + ("" if self._read_only else "=WAL")).fetchone()[0]
-            if mode != "wal" and not self._read_only:
-                raise InputError(f"{path}: SQLite cannot keep a write-ahead log there; name a place on a local disk")
-            driver.execute(f"PRAGMA synchronous={self._synchronous}")
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
+    def _set_up_postgres(self, connection: Connection) -> None:
+        with connection.begin():
+            for setting in _POSTGRES_SETTINGS:
+                connection.execute(text(setting))
+            connection.execute(text(f"SET lock_timeout = {max(1, self._wait_ms)}"))
+            if not self._read_only:
+                # A session whose process was killed may take a moment to end.
+                connection.execute(_TAKE_LOCK)
+
+    def _take_file(self, path: Path) -> None:
+        """See that there is a journal to be read, or be its one writer."""
+        if self._read_only:
+            if not path.is_file():
+                raise InputError(f"{path}: there is no such journal; name one that exists")
+            return
+        self._lock(path)
+        if path.is_file() and not path.stat().st_size and self.known_id():
+            raise InputError(f"{path} is empty, but was a journal: it was cut off; restore it, or remove it")
+        keep_private(path)
+
+    def _set_up_sqlite(self, connection: Connection) -> None:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection), "another driver than Python's own"
+        driver.isolation_level = None
+        mode = driver.execute("PRAGMA journal_mode" + ("" if self._read_only else "=WAL")).fetchone()[0]
+        if mode != "wal" and not self._read_only:
+            where = Path(self.where)
+            raise InputError(f"{where}: SQLite cannot keep a write-ahead log there; name a place on a local disk")
+        driver.execute(f"PRAGMA synchronous={self._synchronous}")
 
     def _lock(self, path: Path) -> None:
         """Be the one writer until this process ends, however it ends."""

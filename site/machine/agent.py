@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.site.launch import (
     ANY_JOBS,
     ANYONE,
@@ -25,7 +25,6 @@ from gridweave.site.launch import (
     Rank,
     TakenUsers,
 )
-from gridweave.site.machine.affinity import usable_cores
 from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups, parts_problem
 from gridweave.site.machine.folders import (
     USAGE,
@@ -74,6 +73,8 @@ KEEP_ENDED = 1_000
 
 LOOK_AT_USERS_S = 30.0
 """So often it is asked whom the launcher takes."""
+
+SYSFS = Path("/sys/devices/system/cpu")
 
 _GROUP = "gridweave"
 
@@ -170,14 +171,19 @@ class AgentDriver:
         if not self._rules.launcher:
             return self._rules.users
         try:
-            said = await asyncio.to_thread(ask_launcher, self._rules.launcher, {"do": "hello"})
+            return await self._ask_launcher()
         except UnavailableError as error:
             logger.warning("%s: %s", self.name, error)
             return None
+
+    async def _ask_launcher(self) -> TakenUsers:
+        """Return of whom the launcher starts jobs, and take note of the control groups that it has for them."""
+        said = await asyncio.to_thread(ask_launcher, self._rules.launcher, {"do": "hello"})
+        self._groups = dict(said["groups"])
         return TakenUsers(anyone=said.get("anyone", True), names=tuple(said.get("users", ())), is_mapped=True)
 
     async def _watch_users(self) -> None:
-        """Say it when the launcher was started again with another map."""
+        """Say it when the launcher was started again with another map; it may have other control groups, too."""
         while True:
             await asyncio.sleep(LOOK_AT_USERS_S)
             users = await self._asked_users()
@@ -214,6 +220,8 @@ class AgentDriver:
         key = order.launch.job_id, order.launch.attempt
         refusal = self._rules.refusal(order.launch.user)
         try:
+            if self._rules.launcher and self._groups is None:
+                await self._ask_launcher()
             launch = self._ruled(self._pinned(order))
             if refusal is None:
                 refusal = missing_groups(launch)
@@ -234,8 +242,6 @@ class AgentDriver:
     def _ruled(self, launch: Launch) -> Launch:
         """Return the launch with as whom it runs here, and within which limits."""
         rules = self._rules
-        if rules.launcher and self._groups is None:
-            self._groups = dict(ask_launcher(rules.launcher, {"do": "hello"})["groups"])
         limits = rules.limits
         if launch.part is not None:
             limits = self._limits_of(launch.part, limits or Limits())
@@ -390,15 +396,67 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in gone and not name.startswith("RAY_")}
 
 
-def node_threads(nodes: int) -> tuple[tuple[int, ...], ...]:
+def node_threads(nodes: int, sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
     """Divide the cores that this process may use among so many nodes, all threads of a core to one.
 
-    There are none if there are fewer cores than nodes.
+    There are none if there are fewer cores than nodes, or if the kernel does not tell them, as in some containers.
     """
-    cores = usable_cores()
+    try:
+        cores = usable_cores(sysfs)
+    except InputError as error:
+        logger.warning("ranks are bound to no hardware threads: %s", error)
+        return ()
     share = len(cores) // nodes
     if not share:
         return ()
     return tuple(
         tuple(thread for core in cores[node * share : (node + 1) * share] for thread in core) for node in range(nodes)
     )
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Read a list of hardware threads as the kernel writes it.
+
+    Examples
+    --------
+    >>> parse_cpu_list("0-2,8")
+    (0, 1, 2, 8)
+    """
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+            raise InputError(f"list of hardware threads {text.strip()!r}: must be like '0-3,8'")
+        numbers.update(range(int(first), int(last) + 1))
+    return tuple(sorted(numbers))
+
+
+def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
+    """Return the hardware threads of each core, the cores in order of their first thread.
+
+    Threads that are switched off are not in it: the kernel shows no topology for them. A thread whose siblings are not
+    told stands alone.
+    """
+    cores: set[tuple[int, ...]] = set()
+    for folder in sysfs.glob("cpu[0-9]*"):
+        number = folder.name.removeprefix("cpu")
+        if not number.isdecimal() or not (folder / "topology").is_dir():
+            continue
+        # Newer kernels call it core_cpus_list; the older name is there as well until it goes.
+        for name in ("thread_siblings_list", "core_cpus_list"):
+            if (folder / "topology" / name).is_file():
+                cores.add(parse_cpu_list((folder / "topology" / name).read_text(encoding="ascii")))
+                break
+        else:
+            cores.add((int(number),))
+    if not cores:
+        raise InputError(f"{sysfs}: has no hardware thread; it must contain cpu0/topology and so on")
+    return tuple(sorted(cores))
+
+
+def usable_cores(sysfs: Path = SYSFS, allowed: set[int] | None = None) -> tuple[tuple[int, ...], ...]:
+    """Return the threads of each core that this process may use: a container or a cpuset may narrow them."""
+    may = os.sched_getaffinity(0) if allowed is None else allowed
+    kept = (tuple(thread for thread in core if thread in may) for core in thread_siblings(sysfs))
+    return tuple(core for core in kept if core)

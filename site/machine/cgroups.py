@@ -33,6 +33,7 @@ FREEZER = "freezer"
 _PERIOD_US = 100_000
 _ROUNDS = 1_000
 _FREEZE_S = 1.0
+_REMOVE_S = 2.0
 _LOOK_S = 0.0005
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -162,9 +163,9 @@ class ControlGroup:
             for stat in stats:
                 send_signal(stat, signal.SIGKILL)
 
-    def remove(self, *, patience_s: float = 2.0) -> bool:
+    def remove(self) -> bool:
         """Remove it, and return whether that was possible: not while a process of it is left."""
-        until_s = time.monotonic() + patience_s
+        until_s = time.monotonic() + _REMOVE_S
         for folder in dict.fromkeys(self.folders.values()):
             while True:
                 try:

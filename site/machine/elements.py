@@ -130,8 +130,8 @@ class _Stream:
         """Move what was written to the output of the rank; return where it is there, and how much."""
         size = min(os.fstat(self.descriptor).st_size, self._limit_bytes)
         place, moved = self._written, 0
-        while moved < size:
-            data = os.pread(self.descriptor, min(_CHUNK, size - moved), moved)
+        # What the element has left running may have cut the file meanwhile.
+        while moved < size and (data := os.pread(self.descriptor, min(_CHUNK, size - moved), moved)):
             while data:
                 count = os.write(self._target, data)
                 moved, data = moved + count, data[count:]

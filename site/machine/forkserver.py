@@ -1,29 +1,44 @@
 """The fork server: a process with everything loaded, of which each shim is a fork, and the guard of what they leave.
 
-A Python that starts and imports what a shim needs takes tens of milliseconds of a core; a fork takes one. The server is
-a child of nobody that matters: it survives its runner as long as it has shims, and takes no orders then. It is their
-subreaper: a process that turns up below it and is no shim was left by a shim that was killed, and is killed as well.
+A shim is the small process of which the ranks of one piece stem, and which outlives whoever started it. A Python that
+starts and imports what it needs takes tens of milliseconds of a core; a fork takes one. The server is a child of nobody
+that matters: it survives its runner as long as it has shims, and takes no orders then. It is their subreaper: a process
+that turns up below it and is no shim was left by a shim that was killed, and is killed as well.
+
+By hand, ``python -m gridweave.site.machine.forkserver FOLDER`` is the shim of one piece.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import os
+import resource  # noqa: F401 -- os.wait4 imports it when it is called first, which each fork would do anew
 import selectors
 import signal
 import socket
 import sys
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from gridweave.site.launch import Launch, PieceState, Rank, RankReport, launch_problem
+from gridweave.site.machine.folders import SHIM_LOG, STATE, piece_key, read_launch
 from gridweave.site.machine.processes import (
     PR_SET_NAME,
     become_subreaper,
+    boot_id,
     control_process,
+    descendants,
+    process_stat,
     signal_descendants,
     signal_pipe,
 )
-from gridweave.site.machine.shim import supervise_and_exit, warm_up
+from gridweave.site.machine.supervisor import Supervisor, rank_environment
+from gridweave.site.machine.usage import process_io
 
 MAX_REQUEST_BYTES = 8192
 OK = b"+"
@@ -31,6 +46,76 @@ FAILED = b"-"
 
 _FIRST_GUARD_S = 0.02
 _LAST_GUARD_S = 1.0
+
+
+# -- a shim -----------------------------------------------------------------------------------------------------------
+
+
+def warm_up() -> None:
+    """Do once what is slow only the first time, so that no fork of this process has to."""
+    boot_id()
+    rank = Rank(0)
+    launch = Launch(job_id=0, attempt=0, ranks=(rank,))
+    state = PieceState(job_id=0, attempt=0, phase="ended", boot_id="", ranks=(RankReport(0, 0, 0),))
+    for message in (launch, state):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+    launch_problem(launch)
+    rank_environment(launch, Path(), rank, 0, "", {})
+    own = process_stat(os.getpid())
+    assert own is not None
+    descendants(own.pid)
+    process_io(own.pid)
+
+
+def supervise(folder: Path, base: Mapping[str, str]) -> None:
+    """Run the piece of a folder, unless somebody else does or has.
+
+    Whoever holds the lock of the folder decides, and a state that is there is final: so a piece runs at most once,
+    however often and by whomever its start is asked for. The lock goes with the process that holds it.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    if (folder / STATE).exists():
+        return
+    supervisor = _supervisor_of(folder, base)
+    with contextlib.suppress(OSError):
+        control_process(PR_SET_NAME, b"gridweave-shim")
+    supervisor.run()
+
+
+def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
+    """Return who runs the piece of a folder, or says of one that cannot be read that it has failed."""
+    launch = read_launch(folder)
+    if launch is not None and (launch.job_id, launch.attempt) == piece_key(folder):
+        return Supervisor(folder, launch, base)
+    job_id, attempt = piece_key(folder) or (0, 0)
+    supervisor = Supervisor(folder, Launch(job_id=job_id, attempt=attempt, ranks=()), base)
+    supervisor.outcome = "failed"
+    supervisor.reason = "launch.msgpack is missing, damaged or of another piece; start it again"
+    return supervisor
+
+
+def _privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
+    """Supervise in a process of its own, which ends here; a fault of the shim itself goes into ``shim.log``."""
+    status = 1
+    try:
+        supervise(folder, base)
+        status = 0
+    except BaseException:
+        with contextlib.suppress(OSError), open(folder / SHIM_LOG, "a", encoding="utf-8", opener=_privately) as log:
+            traceback.print_exc(file=log)
+    finally:
+        os._exit(status)
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
 
 
 class ForkServer:
@@ -141,9 +226,9 @@ def detach() -> None:
     os.setsid()
 
 
-def main(arguments: list[str]) -> None:
+def serve(number: int) -> None:
     """Serve on the socket of this number."""
-    requests = socket.socket(fileno=int(arguments[0]))
+    requests = socket.socket(fileno=number)
     requests.set_inheritable(False)
     with contextlib.suppress(OSError):
         control_process(PR_SET_NAME, b"gridweave-forks")
@@ -151,5 +236,10 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    detach()
-    main(sys.argv[1:])
+    if len(sys.argv) == 2 and sys.argv[1].isdecimal():
+        detach()
+        serve(int(sys.argv[1]))
+    elif len(sys.argv) == 2 and Path(sys.argv[1]).is_dir():
+        supervise_and_exit(Path(sys.argv[1]).resolve(), dict(os.environ))
+    else:
+        sys.exit("usage: python -m gridweave.site.machine.forkserver FOLDER (a folder that holds launch.msgpack)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,8 +138,6 @@ class RankOutput:
         if self._nowhere < 0:
             self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
-            import fcntl
-
             fcntl.fcntl(stream.pipe, _F_SETPIPE_SZ, _WIDE_PIPE)
 
     def _note(self, stream: _Stream) -> None:

@@ -71,7 +71,7 @@ def open_process(pid: int, start_ticks: int) -> int | None:
     """
     try:
         handle = os.pidfd_open(pid)
-    except (ProcessLookupError, OverflowError, ValueError, OSError):
+    except (OSError, OverflowError, ValueError):
         return None
     stat = process_stat(pid)
     if stat is None or stat.start_ticks != start_ticks or stat.state in "ZX":

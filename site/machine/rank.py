@@ -133,8 +133,8 @@ def _program(name: str, path: str) -> str:
         raise _CannotStartError(f"command {name!r}: is not executable; give it the x permission (chmod +x)")
     where = f"the directories of PATH ({path})"
     for folder in path.split(os.pathsep):
-        if os.path.isfile(os.path.join(folder, name)):
-            there = os.path.join(folder, name)
+        there = os.path.join(folder, name)
+        if os.path.isfile(there):
             raise _CannotStartError(f"command {name!r}: {there} is not executable; give it the x permission (chmod +x)")
     raise _CannotStartError(f"command {name!r}: not found in {where}; install it on this machine or give its full path")
 

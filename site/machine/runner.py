@@ -1,7 +1,4 @@
-"""The runner: starts, watches, ends and finds again the pieces of jobs on one machine.
-
-What the runner knows of one piece, and what it does where the shim of one is missing.
-"""
+"""The runner: starts, watches, ends and finds again the pieces of jobs on one machine."""
 
 from __future__ import annotations
 
@@ -69,6 +66,12 @@ class KnownPiece:
         self.told_started = False
         self.cancelled = False
         self.ended = False
+
+    def wake(self, number: int = signal.SIGCHLD) -> None:
+        """Have the shim look for what was left in the folder, if it is known already which it is, and it lives."""
+        if self.shim is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.shim, number)
 
 
 @contextlib.contextmanager
@@ -384,7 +387,7 @@ class Runner:
             if saves:
                 leave(folder, CANCEL_SAVE)
             write_cancel(folder, reason)
-        self._signal_cancelled(piece)
+        piece.wake(signal.SIGTERM)
 
     async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
         """Have a piece stand still, or go on, from an instant on: all its processes at once.
@@ -401,11 +404,9 @@ class Runner:
         piece = self._pieces.get((job_id, attempt))
         if piece is None or piece.ended:
             return
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # a full disk: whoever orders it does so again
             write_pace(piece.folder, Pace(runs, at_unix_ms, speed))
-        if piece.shim is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
+        piece.wake()
 
     def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
         """Have all processes of a piece get a signal, if it runs."""
@@ -414,8 +415,7 @@ class Runner:
             return
         with contextlib.suppress(OSError):
             write_whole(piece.folder / SIGNAL, name.encode())
-            if piece.shim is not None:  # else it is told when the fork server has said which it is
-                signal.pidfd_send_signal(piece.shim, signal.SIGCHLD)
+            piece.wake()  # if there is no shim yet, it looks when it is known
 
     async def adopt(self) -> tuple[Key, ...]:
         """Find again what other runners of this folder have started; return what lives and is watched from now on.
@@ -503,10 +503,9 @@ class Runner:
         piece.shim = handle
         asyncio.get_running_loop().add_reader(handle, self._on_exit, piece)
         if piece.cancelled:
-            self._signal_cancelled(piece)
+            piece.wake(signal.SIGTERM)
         # A wish that came before there was a shim to tell.
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGCHLD)
+        piece.wake()
 
     def _unwatch(self, piece: KnownPiece) -> None:
         if piece.shim is not None:
@@ -522,12 +521,6 @@ class Runner:
         task = asyncio.get_running_loop().create_task(self._settle(piece, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _signal_cancelled(self, piece: KnownPiece) -> None:
-        """Have the shim look for the wish to end."""
-        if piece.shim is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(piece.shim, signal.SIGTERM)
 
     # -- how it stands with a piece --------------------------------------------------------------------------------
 

@@ -1,9 +1,4 @@
-"""What a shim does: start the ranks of one piece, watch them and end them, whatever becomes of its starter.
-
-A rank that runs, as the shim sees it.
-
-The command and the environment of a rank.
-"""
+"""What a shim does: start the ranks of one piece, watch them and end them, whatever becomes of its starter."""
 
 from __future__ import annotations
 

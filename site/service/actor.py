@@ -211,7 +211,7 @@ class SiteActor(DrivenActor["SiteDesk"]):
 
     def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
         """Return the turns, the orders that are repeated, and the look after the machines."""
-        works = [desk.driver.run(), desk.driver.repeat_orders(), self._look_after_machines(desk)]
+        works = [desk.driver.run(), desk.driver.repeat_orders(), self.look_after_machines(desk)]
         return works if self._uplink is None else [*works, self._uplink.beat()]
 
     async def _to_grid(self, peer: str, data: bytes) -> None:
@@ -233,7 +233,7 @@ class SiteActor(DrivenActor["SiteDesk"]):
         """Take in what a machine tells; return when it is durable."""
         await self.desk_now().driver.report(data)
 
-    async def _look_after_machines(self, desk: SiteDesk) -> None:
+    async def look_after_machines(self, desk: SiteDesk) -> None:
         """See again and again which machines answer, so that nobody who asks has to wait for one that does not."""
         machines = [machine.name for machine in self._settings.machines]
         while True:

@@ -12,8 +12,7 @@ from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
 from gridweave.site.messages import Machine, Probed
 from gridweave.site.service.calls import GRID_ACTOR, Door, HostLines, NearActor, agent_actor, encode, endure, site_actor
 from gridweave.site.service.clock import Clock
-from gridweave.site.service.probes.prober import Prober
-from gridweave.site.service.probes.probing import Address, ProbePlan, Probing
+from gridweave.site.service.probes.prober import Address, ProbePlan, Prober, Probing
 from gridweave.site.service.probes.server import ProbeServer
 
 

@@ -501,7 +501,7 @@ class Handles(CallsOverLines):
         try:
             if actor not in self._hosts:
                 self._hosts[actor] = await asyncio.to_thread(find_host, actor, self._namespace)
-            return await _result(getattr(self._hosts[actor], method).remote(*arguments))
+            return await getattr(self._hosts[actor], method).remote(*arguments)
         except (ray.exceptions.RayError, ValueError) as error:
             raise UnavailableError(str(getattr(error, "cause", None) or error)) from error
 
@@ -556,10 +556,6 @@ def find_host(actor: str, namespace: str) -> Any:
         return ray.get_actor(own, namespace=namespace)
     except ValueError:
         return ray.get_actor(of_all, namespace=namespace)
-
-
-async def _result(reference: Any) -> Any:
-    return await reference
 
 
 class Answered(msgspec.Struct, frozen=True):

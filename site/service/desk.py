@@ -76,10 +76,8 @@ class Events:
 
     def after(self, number: int, limit: int) -> list[JobEvent] | None:
         """Return the events after one, so many at most; None if not all of them are known any more."""
-        first = self.last - len(self._newest) + 1
-        if number + 1 < first:
-            return None
-        return list(islice(self._newest, max(0, number + 1 - first), max(0, number + 1 - first) + limit))
+        start = number - self.last + len(self._newest)
+        return None if start < 0 else list(islice(self._newest, start, start + limit))
 
     async def wait(self, number: int, timeout_s: float) -> None:
         """Wait until there is an event after one, or a time has passed."""
@@ -160,13 +158,11 @@ class Desk(Generic[D]):
         """Do what a user wants of jobs, when that is durable; return of which it was done.
 
         To cancel, at once or not: those that had not ended. To get a signal: those that ran. To be requeued: those that
-        ran, and may be. To hold: those that are
-        held now, or will be if they do not start before.
-        To release: those that were held by their users.
+        ran, and may be. To hold: those that are held now, or will be if they do not start before. To release: those
+        that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
-        may = {"release": self._is_held, "signal": self._is_running, "requeue": self._can_be_requeued}
-        known = [job_id for job_id in asked if may.get(kind, self._is_open)(job_id)]
+        known = [job_id for job_id in asked if self._can(kind, job_id)]
         if known:
             await self.driver.wish(kind, known, origin=origin, signal=signal)
         if kind not in ("hold", "release"):
@@ -239,17 +235,20 @@ class Desk(Generic[D]):
         others = await asyncio.to_thread(self._journal.ended, rest)
         return [self._event(note, others) for note in notes]
 
-    def _is_open(self, job_id: int) -> bool:
+    def _can(self, kind: WishKind, job_id: int) -> bool:
+        """Return whether something can be done about such a wish."""
         record = self.core.book.records.get(job_id)
-        return record is not None and record.state not in OVER
-
-    def _is_running(self, job_id: int) -> bool:
-        record = self.core.book.records.get(job_id)
-        return record is not None and record.state == "running"
-
-    def _can_be_requeued(self, job_id: int) -> bool:
-        record = self.core.book.records.get(job_id)
-        return record is not None and record.can_be_requeued
+        if record is None:
+            return False
+        match kind:
+            case "release":
+                return self._is_held(job_id)
+            case "signal":
+                return record.state == "running"
+            case "requeue":
+                return record.can_be_requeued
+            case _:
+                return record.state not in OVER
 
     def _is_held(self, job_id: int) -> bool:
         return self.core.book.eligibility.is_wished(job_id)

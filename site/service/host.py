@@ -3,11 +3,15 @@
 Ray says where a host is, starts it anew, and carries what goes to other machines. The actors of the grid there (sites,
 agents, the meta-scheduler) are plain processes of the host, and each fails by itself. A process of Ray costs 40 MB and
 wakes a hundred times a second; so there is one of them on a machine, and not one for each actor.
+
+Such a process is ``python -m gridweave.site.service.host ACTOR HOST-PID``. What it is to be it reads from standard
+input; where it answers it says on standard output, which it then closes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import pickle
@@ -18,7 +22,8 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.site.service.calls import Handles, NearActor, NearAddress, NearLine, encode, endure, hosts_of
+from gridweave.site.machine.processes import die_with_parent
+from gridweave.site.service.calls import Handles, HostLines, NearActor, NearAddress, NearLine, encode, endure, hosts_of
 
 logger = logging.getLogger("gridweave.live")
 
@@ -65,14 +70,17 @@ class Host(NearActor):
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            status = await self._run(actor)
+            try:
+                how = f"has ended with status {await self._run(actor)}"
+            except OSError as error:
+                how = f"cannot be started: {error}"
             pause_s = _FIRST_PAUSE_S if loop.time() - began_s > _STEADY_S else min(2 * pause_s, _LONGEST_PAUSE_S)
-            logger.warning("%s has ended with status %d; starting it anew", actor, status)
+            logger.warning("%s %s; starting it anew", actor, how)
             await asyncio.sleep(pause_s)
 
     async def _run(self, actor: str) -> int:
         """Run the process of an actor to its end, and return its status."""
-        command = [sys.executable, "-m", "gridweave.site.service.hosted", actor, str(os.getpid())]
+        command = [sys.executable, "-m", "gridweave.site.service.host", actor, str(os.getpid())]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
         order = Hosting(actor, self._hosted[actor], self._path, await self.near(), node_ip())
@@ -82,9 +90,10 @@ class Host(NearActor):
                 self._addresses[actor] = msgspec.msgpack.decode(said, type=NearAddress)
                 self._lines[actor] = await NearLine.open(self._addresses[actor])
                 self._there[actor].set()
-        except OSError as error:
+        except (OSError, msgspec.MsgspecError) as error:
             logger.warning("%s cannot be called: %s", actor, error)
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+                process.kill()
         status = await process.wait()
         self._there[actor].clear()
         return status
@@ -130,3 +139,26 @@ def node_ip() -> str:
 
     ip: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return ip
+
+
+def main(host_pid: int) -> None:
+    """Be an actor for as long as the host lives."""
+    die_with_parent(host_pid)
+    hosting = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Hosting)
+    sys.path[:] = hosting.path
+    asyncio.run(_work(hosting))
+
+
+async def _work(hosting: Hosting) -> None:
+    kind, arguments, options = pickle.loads(hosting.made)
+    actor: NearActor = kind(*arguments, calls=HostLines(hosting.host, hosting.ip), **options)
+    address = await actor.near()
+    sys.stdout.buffer.write(encode(address))
+    sys.stdout.flush()
+    # What is said from now on stands with the complaints: nobody reads the output any more.
+    os.dup2(2, 1)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[2]))

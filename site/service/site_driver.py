@@ -104,7 +104,7 @@ class SiteDriver(Driver[Any]):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
         for machine, ordered in orders.items():
-            self._order(machine, ordered)
+            self.spawn(self._to_machine(machine, ENCODER.encode([self._in_real_time(order) for order in ordered])))
 
     async def forget_machine(self, machine: str) -> None:
         """Give up what a machine ran that will not come back."""
@@ -140,10 +140,6 @@ class SiteDriver(Driver[Any]):
         if machines:
             self._due |= machines
             self._news.set()
-
-    def _order(self, machine: str, orders: list[Order]) -> None:
-        if orders:
-            self.spawn(self._to_machine(machine, ENCODER.encode([self._in_real_time(order) for order in orders])))
 
     def _in_real_time(self, order: Order) -> Order:
         """Return an order with its limit as it is measured on a machine."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +36,8 @@ class BatchSiteActor(SiteActor):
         self._hub, self._keeper = make_keeper(driver, folder, self._batch)
         return SiteDesk(driver, uplink=self.uplink_status, read=partial(output_of, folder))
 
-    def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
-        """Return the turns, the orders that are repeated, and the look at the batch system."""
-        works = [desk.driver.run(), desk.driver.repeat_orders(), self._keep()]
-        return works if self._uplink is None else [*works, self._uplink.beat()]
-
-    async def _keep(self) -> None:
+    async def look_after_machines(self, desk: SiteDesk) -> None:
+        """Hear the nodes, and keep the batch system asked."""
         assert self._hub is not None, "kept before it was made"
         assert self._keeper is not None, "kept before it was made"
         await self._hub.open(self._batch.host or socket.gethostname())

@@ -82,7 +82,7 @@ class Hub:
         self._numbers: dict[str, str] = {}
         self._wanted: dict[int, str] | None = None  # by job; None: the site has not said it yet
         self._pilots: Mapping[str, Place] = {}
-        self._kept: set[str] = set()
+        self._kept: Mapping[str, int] = {}  # how many nodes the allocations have that may stay
         self._door: NearDoor | None = None
         self.news = asyncio.Event()
 
@@ -99,13 +99,14 @@ class Hub:
 
     # -- what the site wants ------------------------------------------------------------------------------------------
 
-    def want(self, names: dict[int, str], pilots: Mapping[str, Place]) -> None:
-        """Have the allocation of each job by its name, and pilots by the machines that their nodes are.
+    def want(self, nodes: Mapping[str, int], pilots: Mapping[str, Place]) -> None:
+        """Have allocations of so many nodes, by their names, and pilots by the machines that their nodes are.
 
         Nodes of all others are to give themselves back.
         """
-        self._wanted, self._pilots = names, pilots
-        self._kept = {*names.values(), *(place[0] for place in pilots.values())}
+        jobs = {self._folder.job_of(name): name for name in nodes}
+        self._wanted = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
+        self._kept, self._pilots = nodes, pilots
         self._numbers = {name: number for name, number in self._numbers.items() if name in self._kept}
         gone = [place for place in self._nodes if place[0] not in self._kept]
         for place in gone:
@@ -196,11 +197,13 @@ class Hub:
         self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str
     ) -> Welcome | None:
         """Take note that a node is there, which may be a machine already; None: it may not stay."""
-        if not self._knows(key, name) or self._numbers.setdefault(name, allocation) != allocation:
+        if not (self._knows(key, name) and 0 <= number < self._kept[name]):
+            return None
+        if self._numbers.setdefault(name, allocation) != allocation:
             return None
         place = name, number
         node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host, self.clock())
-        if machine and self._machines.setdefault(machine, place) == place:
+        if machine and not node.machine and self._machines.setdefault(machine, place) == place:
             node.machine = machine
         self.news.set()
         return self._welcome(name)
@@ -233,11 +236,13 @@ class Hub:
     async def report(self, key: bytes, name: str, data: bytes) -> None:
         """Take in what a machine tells; return when it is durable. Of an allocation that is over nothing counts."""
         if self._knows(key, name):
-            job_id = self._folder.job_of(name)
-            await self._report(ENCODER.encode([self._checked(each, job_id) for each in REPORTS.decode(data)]))
+            await self._report(ENCODER.encode([self._checked(each, name) for each in REPORTS.decode(data)]))
 
-    def _checked(self, report: Report, job_id: int) -> Report:
+    def _checked(self, report: Report, name: str) -> Report:
         """Return what a node tells, if it may; whose jobs are taken says the site."""
+        job_id = self._folder.job_of(name)
+        if all(node.machine != report.machine for place, node in self._nodes.items() if place[0] == name):
+            raise InputError(f"a node of job {job_id} tells of machine {report.machine:.100}, which it is not")
         if isinstance(report, MachineJoined):
             return msgspec.structs.replace(report, users=self._rules.users)
         if isinstance(report, MachineTakes):

@@ -26,6 +26,7 @@ from gridweave.site.batch.system import (
     Allocation,
     AllocationEnd,
     AllocationRequest,
+    BatchPlan,
     BatchSystem,
     BatchUser,
     BatchView,
@@ -62,15 +63,6 @@ GONE = "it is gone from the queue of the batch system"
 PUT_BACK = "the batch system has put it back into its queue"
 
 
-class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a batch system is kept asked."""
-
-    poll_s: float = 3.0
-    lease_s: float = 600.0
-    python: str = ""  # the Python that has gridweave, on every node; empty: that of this process
-    users: dict[str, BatchUser] = {}  # as what the jobs of a user are submitted
-
-
 class BatchKeeper:
     """Looks at a batch system again and again, and does what follows for a site.
 
@@ -81,14 +73,15 @@ class BatchKeeper:
     system : BatchSystem
     hub : Hub
     folder : SharedFolder
-    settings : KeeperSettings
+    plan : BatchPlan
+        How the batch system is kept asked.
     """
 
     def __init__(
-        self, driver: SiteDriver, system: BatchSystem, hub: Hub, folder: SharedFolder, settings: KeeperSettings
+        self, driver: SiteDriver, system: BatchSystem, hub: Hub, folder: SharedFolder, plan: BatchPlan
     ) -> None:
         self._driver, self._system, self._hub = driver, system, hub
-        self._folder, self._settings = folder, settings
+        self._folder, self._plan = folder, plan
         policy = driver.settings.policy
         assert isinstance(policy, BatchPolicy), "a site that asks no batch system"
         self._policy = policy
@@ -120,10 +113,10 @@ class BatchKeeper:
 
     async def run(self) -> None:
         """Look and act, without end."""
-        pause_s = self._settings.poll_s
+        pause_s = self._plan.poll_s
         self._want()
         while True:
-            pause_s = self._settings.poll_s if await self.has_looked() else min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = self._plan.poll_s if await self.has_looked() else min(2 * pause_s, LONGEST_PAUSE_S)
             await self._act_for(pause_s)
 
     async def has_looked(self) -> bool:
@@ -159,14 +152,13 @@ class BatchKeeper:
     def _want(self) -> None:
         """Tell the hub which allocations are wanted."""
         wanted = self._wanted()
-        names = {each.job.job_id: self.name_of(each) for each in wanted if each.job.job_id != PILOT}
         machines = self._driver.settings.machines
         pilots = {
             machines[place].name: (self.name_of(each), number)
             for each in wanted
             for number, place in enumerate(each.places)
         }
-        self._hub.want(names, pilots)
+        self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots)
 
     def _is_quiet(self) -> bool:
         """Return whether nothing is expected of the batch system."""
@@ -393,7 +385,7 @@ class BatchKeeper:
         now_s = time.monotonic()
         self._unwanted = {one.number: self._unwanted.get(one.number, now_s) for one in gone}
         gone = [one for one in gone if one.state == "waiting" or now_s - self._unwanted[one.number] > LEAVE_S]
-        accounts = {"", *(each.runs_as for each in self._settings.users.values())}
+        accounts = {"", *(each.runs_as for each in self._plan.users.values())}
         given_back = [one for one in (*mistakes, *gone) if one.runs_as in accounts]
         if given_back:
             await self._give_back(given_back)
@@ -432,7 +424,7 @@ class BatchKeeper:
     def _submitted_as(self, asked: NodesAsked) -> BatchUser:
         """Return as what the job of nodes that are asked for is submitted."""
         wish = self._driver.site.request_of(asked.job.job_id)
-        return self._settings.users.get("" if wish is None else wish.user, _OF_SITE)
+        return self._plan.users.get("" if wish is None else wish.user, _OF_SITE)
 
     async def _give_back(self, allocations: Sequence[Allocation]) -> None:
         """Give allocations back, those of each account by themselves: what keeps one of them keeps no other."""
@@ -468,7 +460,7 @@ class BatchKeeper:
         self._silent = {name: self._silent.get(name, now_s) for name in runs if found[name] is not None}
         self._given_up = {name: why for name, why in self._given_up.items() if name in wanted}
         for name, since_s in self._silent.items():
-            is_lost = now_s - since_s >= self._settings.lease_s and name not in self._given_up
+            is_lost = now_s - since_s >= self._plan.lease_s and name not in self._given_up
             if is_lost and await self._has_cancelled([counts[name]]):
                 self._given_up[name] = f"its node {found[name]} no longer answers"
 
@@ -509,7 +501,7 @@ class BatchKeeper:
             self._folder.note(name, Owner(user, as_whom.runs_as))
         length_ms, longest_ms = job.estimate_ms + self._policy.margin_ms, self._view.longest_ms
         module = ("-P", "-m", "gridweave.site.batch.service.node", str(self._folder.path), name)
-        command = (self._settings.python or sys.executable, *module, f"{self._settings.lease_s:g}")
+        command = (self._plan.python or sys.executable, *module, f"{self._plan.lease_s:g}")
         ticket = msgspec.json.encode(self._folder.ticket(name)).decode()
         return AllocationRequest(
             name=name,

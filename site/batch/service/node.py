@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.errors import UnavailableError
+from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import Ticket, node_folder, read_address, tidy_nodes
 from gridweave.site.batch.service.hub import WAIT_S, Orders, Welcome
 from gridweave.site.launch import ANY_JOBS
@@ -136,7 +136,7 @@ class Node:
         if told.orders and self._agent is None:
             root = node_folder(Path(self._ticket.base), self._name, self._number)
             rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
-            self._agent = AgentDriver(
+            agent = AgentDriver(
                 told.machine,
                 root,
                 self._report,
@@ -145,8 +145,8 @@ class Node:
                 rules=rules,
                 shared=shared,
             )
-            await self._agent.open()
-            self._works = asyncio.ensure_future(self._agent.run())
+            await agent.open()  # if its folder is not to be had yet, another is made for the orders that come again
+            self._agent, self._works = agent, asyncio.ensure_future(agent.run())
         for data in told.orders:
             assert self._agent is not None, "orders for no machine"
             await self._agent.order(data)
@@ -173,7 +173,10 @@ def main(arguments: list[str]) -> None:
         if own != ticket.runs_as:
             sys.exit(f"this is for {ticket.runs_as}, and runs as {own}: see submit in docs/slurm.md")
         os.umask(0o027)
-    asyncio.run(node.run())
+    try:
+        asyncio.run(node.run())
+    except InputError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

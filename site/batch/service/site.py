@@ -10,7 +10,7 @@ from gridweave.errors import InputError
 from gridweave.site.batch.service.dictionary import system_of
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
-from gridweave.site.batch.service.keeper import BatchKeeper, KeeperSettings
+from gridweave.site.batch.service.keeper import BatchKeeper
 from gridweave.site.batch.system import BatchPlan, BatchSystem
 from gridweave.site.messages import MachineTakes
 from gridweave.site.service.site_driver import SiteDriver
@@ -62,5 +62,4 @@ def make_keeper(
         for machine in driver.settings.machines:
             driver.tell(MachineTakes(machine.name, plan.rules.users))
     driver.hub = hub = Hub(folder, driver.report, plan.rules)
-    settings = KeeperSettings(poll_s=plan.poll_s, lease_s=plan.lease_s, python=plan.python, users=plan.users)
-    return hub, BatchKeeper(driver, system or system_of(plan), hub, folder, settings)
+    return hub, BatchKeeper(driver, system or system_of(plan), hub, folder, plan)

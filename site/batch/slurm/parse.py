@@ -140,7 +140,7 @@ def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: in
     up = idle = 0
     taken: list[str] = []
     for count, words, names in nodes:
-        state, *others = (word.lower() for word in words)
+        state, *others = (word.lower() for word in words or ("unknown",))
         if any(word.startswith(_DOWN) for word in (state, *others)):
             continue
         up += count
@@ -170,9 +170,19 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str) -> list[str]:
-    """Return the numbers of ranges as they are written in names, with the zeros in front of them."""
-    ranges = [(low, high or low) for low, _, high in (each.partition("-") for each in text.split(","))]
-    return [f"{number:0{len(low)}}" for low, high in ranges for number in range(int(low), int(high) + 1)]
+    """Return the numbers of ranges as they are written in names, with the zeros in front of them.
+
+    What is no range of numbers stands for itself.
+    """
+    found: list[str] = []
+    for each in text.split(","):
+        low, _, high = each.partition("-")
+        high = high or low
+        if low.isdecimal() and high.isdecimal():
+            found += [f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1)]
+        else:
+            found.append(each)
+    return found
 
 
 class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):

@@ -142,7 +142,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def submits_over_rest(self) -> bool:
-        """Whether jobs are submitted over slurmrestd, by whose tokens ever."""
+        """Whether jobs are submitted over slurmrestd, whoever submits them."""
         return self.submit == "rest" or (self.submit == "self" and self.access == "rest")
 
     def named(self, account: str = "") -> dict[str, str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.batch.outlook import SOON_MS, UNKNOWN_MS, free_steps
+from gridweave.site.batch.slurm.answers import NodesAnswer, PartitionsAnswer, partition_told
 from gridweave.site.batch.slurm.asking import refusal, what_was_said
-from gridweave.site.batch.slurm.parse import read_sinfo, read_span_ms, read_squeue, read_version, view_of
+from gridweave.site.batch.slurm.parse import read_names, read_sinfo, read_span_ms, read_squeue, read_version, view_of
 from gridweave.site.batch.slurm.reasons import ENDED, WAITING, end_told, why_waiting
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.slurm.submit import job_of
@@ -296,6 +298,20 @@ def test_nodes_that_are_in_between_are_there_and_not_free(text: str) -> None:
     """States of newer versions: a node is powered down, or kept free by Slurm for a job on its neighbours."""
     partition = partition_in(text)
     assert (partition.nodes, partition.idle) == (1, 0)
+
+
+def test_names_of_nodes_that_are_no_ranges_of_numbers_stand_for_themselves() -> None:
+    """Slurm may write names in other ways, as for machines with coordinates; they are names all the same."""
+    assert read_names("bgl[000x133],n[1-2]") == ("bgl000x133", "n1", "n2")
+
+
+def test_a_node_without_a_state_is_not_there() -> None:
+    """A node of which slurmrestd tells no state counts as one whose state is unknown."""
+    told = b'{"nodes": [{"name": "n1", "state": [], "partitions": ["main"]}, {"name": "n2", "partitions": ["main"]}]}'
+    nodes = msgspec.json.decode(told, type=NodesAnswer).nodes
+    partitions = msgspec.json.decode(b'{"partitions": [{"name": "main"}]}', type=PartitionsAnswer).partitions
+    partition = partition_told(partitions, nodes, "main")
+    assert (partition.nodes, partition.idle, partition.taken) == (0, 0, frozenset())
 
 
 def test_a_job_whose_nodes_are_powered_up_has_them() -> None:

@@ -17,6 +17,7 @@ from gridweave.site.messages import (
     MachineJoined,
     MachineTakes,
     Report,
+    RunDelayed,
     RunEnded,
     RunStarted,
 )
@@ -34,7 +35,7 @@ class Heard:
         self.hub = Hub(self.shared, self._take, RULES)
         self.shared.note(ANNA, Owner("anna", "unix-anna"))
         self.shared.note(BERT, Owner("bert", "unix-bert"))
-        self.hub.want({7: ANNA, 8: BERT}, {})
+        self.hub.want({ANNA: 1, BERT: 2}, {})
 
     async def _take(self, data: bytes) -> None:
         self.reports += REPORTS.decode(data)
@@ -67,7 +68,7 @@ async def test_a_node_is_heard_as_its_own_allocation_alone(tmp_path: Path) -> No
 async def test_a_node_tells_of_its_own_job_alone(tmp_path: Path) -> None:
     """Not of others' jobs, nor whose jobs are taken; and it hears of no other user."""
     heard = Heard(tmp_path)
-    welcome = await heard.hub.hello(heard.shared.key(BERT), BERT, 0, "2", "host", "")
+    welcome = await heard.hub.hello(heard.shared.key(BERT), BERT, 0, "2", "host", "n0")
     assert welcome == Welcome(MachineRules(mapped=("bert",)), (BERT,))
     with pytest.raises(InputError, match="a node of job 8 tells of job 7"):
         await heard.tell(BERT, RunStarted("n0", 8, 1), RunEnded("n0", 7, 1, "finished"))
@@ -76,9 +77,25 @@ async def test_a_node_tells_of_its_own_job_alone(tmp_path: Path) -> None:
     assert heard.reports == []
     await heard.tell(BERT, MachineJoined("n0", "host", ANYONE), RunStarted("n0", 8, 1))
     assert heard.reports == [MachineJoined("n0", "host", RULES.users), RunStarted("n0", 8, 1)]
-    heard.hub.want({7: ANNA}, {})
+    heard.hub.want({ANNA: 1}, {})
     await heard.tell(BERT, RunEnded("n0", 8, 1, "finished"))
     assert len(heard.reports) == 2, "what is over tells nothing"
+
+
+@pytest.mark.asyncio
+async def test_a_node_tells_of_the_machine_alone_that_it_is(tmp_path: Path) -> None:
+    """Or one user could say of every machine that it is full, and the site would take in nothing more for the grid."""
+    heard = Heard(tmp_path)
+    key = heard.shared.key(BERT)
+    for number in (-1, 2):
+        assert await heard.hub.hello(key, BERT, number, "2", "host", "n5") is None
+    for machine in ("n0", "n1"):
+        assert await heard.hub.hello(key, BERT, 0, "2", "host", machine) is not None
+    await heard.tell(BERT, RunDelayed("n0", 8, 1, "full"))
+    for machine in ("n1", "n5"):
+        with pytest.raises(InputError, match=f"a node of job 8 tells of machine {machine}, which it is not"):
+            await heard.tell(BERT, RunDelayed(machine, 8, 1, "full"))
+    assert heard.reports == [RunDelayed("n0", 8, 1, "full")]
 
 
 @pytest.mark.parametrize("trick", ["", "link", "folder", "pipe", "second name", "other's", "directory"])

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import Launch, PieceEnded, PieceStarted, Rank, Used
+from gridweave.site.launch import Launch, MachineRules, PieceEnded, PieceStarted, Rank, Used
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import (
@@ -161,6 +161,33 @@ async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkey
         await asyncio.sleep(0)
     assert runner.forgotten == [(1, 1)]
     running.cancel()
+
+
+@pytest.mark.asyncio
+async def test_a_launcher_that_is_started_again_may_have_other_control_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is started from then on is in these; and no question to a launcher keeps the agent from anything else."""
+    loop, asked, again = asyncio.get_running_loop(), [0], asyncio.Event()
+
+    def hello(path: str, what: dict[str, Any]) -> dict[str, Any]:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        asked[0] += 1
+        if asked[0] == 3:
+            loop.call_soon_threadsafe(again.set)
+        return {"groups": {"memory": f"/cgroup/{min(asked[0], 2)}"}, "users": [], "anyone": True}
+
+    monkeypatch.setattr(agent_module, "ask_launcher", hello)
+    monkeypatch.setattr(agent_module, "LOOK_AT_USERS_S", 0.0)
+    agent, runner = made(Site(), monkeypatch, tmp_path, rules=MachineRules(launcher="/run/launcher"))
+    await agent.open()
+    await agent.order(ENCODER.encode([start(1)]))
+    running = asyncio.ensure_future(agent.run())
+    await again.wait()
+    await agent.order(ENCODER.encode([start(2)]))
+    running.cancel()
+    assert [launch.groups["memory"] for launch in runner.started] == ["/cgroup/1", "/cgroup/2"]
 
 
 @pytest.mark.asyncio

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from gridweave.ranges import ranges_of
 from gridweave.site.elements import indexes_of, ranges_problem, share_of, without
+from gridweave.site.machine import elements
 from gridweave.site.machine.folders import piece_folder, read_state
 from gridweave.site.machine.processes import open_process
 
@@ -94,3 +97,21 @@ async def test_output_beyond_the_limit_is_dropped(machine: Machine) -> None:
     assert ended.outcome == "finished"
     assert [element.exit_code for element in ended.elements] == [0, 0]
     assert ended.ranks[0].kept_bytes == 1000
+
+
+def test_output_that_is_cut_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an element has left running may cut its output at any time; what is there still is handed on."""
+    pread, looks = os.pread, iter(range(3))
+
+    def cut_before(handle: int, size: int, offset: int) -> bytes:
+        assert next(looks, None) is not None, "it is read again and again"
+        os.ftruncate(handle, 4)
+        return pread(handle, size, offset)
+
+    with (tmp_path / "out").open("wb") as file:
+        stream = elements._Stream(tmp_path, file.fileno(), 100)
+        os.write(stream.descriptor, b"0123456789")
+        monkeypatch.setattr(os, "pread", cut_before)
+        assert stream.hand_on() == (0, 4)
+        stream._file.close()
+    assert (tmp_path / "out").read_bytes() == b"0123"

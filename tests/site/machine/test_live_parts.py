@@ -17,7 +17,7 @@ from gridweave.errors import InputError
 from gridweave.ranges import ranges_text
 from gridweave.site.launch import Launch, PieceState, Rank, Used, launch_problem
 from gridweave.site.machine import processes
-from gridweave.site.machine.affinity import parse_cpu_list, thread_siblings, usable_cores
+from gridweave.site.machine.agent import node_threads, parse_cpu_list, thread_siblings, usable_cores
 from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
 from gridweave.site.machine.output import RankOutput, output_path
 from gridweave.site.machine.processes import boot_id, descendants, open_process, process_stat
@@ -74,6 +74,11 @@ def test_a_machine_without_hardware_threads(tmp_path: Path) -> None:
     """A folder that is no such part of sysfs is refused."""
     with pytest.raises(InputError, match="has no hardware thread"):
         thread_siblings(fake_sysfs(tmp_path, {0: None}))
+
+
+def test_where_no_hardware_threads_are_told_ranks_are_bound_to_none(tmp_path: Path) -> None:
+    """Some containers show no topology; their machines run jobs all the same."""
+    assert node_threads(2, fake_sysfs(tmp_path, {0: None})) == ()
 
 
 def test_the_cores_of_this_machine_hold_the_threads_of_this_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from gridweave.errors import UnavailableError
 from gridweave.site.launch import Launch, PieceState, RankReport
 from gridweave.site.machine import folders
+from gridweave.site.machine import runner as runner_module
 from gridweave.site.machine.folders import STATE, piece_folder, read_state, write_state
 from gridweave.site.machine.processes import boot_id, process_stat
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from conftest import Machine, Post
 
 pytestmark = pytest.mark.asyncio
+
+SHIM = (sys.executable, "-m", "gridweave.site.machine.forkserver")
+"""Runs the piece of a folder by hand."""
 
 # A process that says who it is, and its child that left group, session, parent and environment behind it.
 FAMILY = f"""
@@ -233,14 +238,14 @@ async def test_a_start_that_was_never_carried_out_stays_so(machine: Machine) -> 
         ended = await machine.ended(runner)
     assert (ended.outcome, ended.started_ms) == ("lost", None)
     assert "it never ran" in ended.reason
-    subprocess.run([sys.executable, "-m", "gridweave.site.machine.shim", folder], env=machine.environment, check=True)
+    subprocess.run([*SHIM, folder], env=machine.environment, check=True)
     assert not (machine.scratch / "ran").exists()
 
 
 async def test_two_shims_run_a_piece_once(machine: Machine) -> None:
     """Of any number of shims of one folder, at one time or one after another, one runs the piece."""
     folder = prepared(machine, machine.launch("sh", "-c", "echo ran >> ran"))
-    command = [sys.executable, "-m", "gridweave.site.machine.shim", str(folder)]
+    command = [*SHIM, str(folder)]
     shims = [subprocess.Popen(command, env=machine.environment) for _ in range(3)]
     assert [shim.wait() for shim in shims] == [0, 0, 0]
     assert (machine.scratch / "ran").read_text() == "ran\n"
@@ -299,7 +304,7 @@ async def test_a_damaged_launch_fails(machine: Machine, content: bytes) -> None:
     """A launch that cannot be read fails in one line."""
     folder = prepared(machine, machine.launch("true"))
     (folder / "launch.msgpack").write_bytes(content)
-    subprocess.run([sys.executable, "-m", "gridweave.site.machine.shim", folder], env=machine.environment, check=True)
+    subprocess.run([*SHIM, folder], env=machine.environment, check=True)
     state = shim_of(machine)
     assert (state.outcome, state.started_ms) == ("failed", None)
     assert "launch.msgpack is missing, damaged" in state.reason
@@ -392,6 +397,24 @@ async def test_a_disk_that_is_full_before_the_ranks_start_loses_the_piece(small_
     assert not (machine.scratch / "ran").exists()
 
 
+async def test_a_pace_that_finds_no_room_keeps_nothing_else_from_being_done(
+    machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk a job does not stand still, and no error leaves undone what is ordered together with that."""
+
+    def no_room(folder: Path, pace: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runner_module, "write_pace", no_room)
+    async with machine.runner() as runner:
+        await runner.start(machine.launch("sh", "-c", "echo $$ > $POST; exec sleep 1000"))
+        await post.pid()
+        await runner.pace(1, 0, runs=False)
+        await runner.cancel(1, 0, "enough")
+        ended = await machine.ended(runner)
+    assert (ended.outcome, ended.reason) == ("cancelled", "enough")
+
+
 async def test_a_piece_that_waits_for_its_instant_is_adopted(machine: Machine) -> None:
     """A new runner takes up what has an agreed start ahead of it, and hears of the start and the end."""
     instant = int(time.time() * 1000) + 1500
@@ -428,7 +451,7 @@ async def test_ranks_end_with_a_shim_that_is_killed_before_the_start(machine: Ma
 async def test_the_kernel_ends_the_ranks_of_a_killed_shim(machine: Machine, post: Post) -> None:
     """Without runner and fork server the ranks of a shim that is killed still end with it."""
     folder = prepared(machine, machine.launch("sh", "-c", "echo $$ > $POST; exec sleep 1000"))
-    command = [sys.executable, "-m", "gridweave.site.machine.shim", str(folder)]
+    command = [*SHIM, str(folder)]
     with subprocess.Popen(command, env=machine.environment) as shim:
         rank = await post.pid()
         shim.kill()

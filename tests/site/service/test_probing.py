@@ -9,8 +9,7 @@ import pytest
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.messages import Probed
 from gridweave.site.service.clock import Clock
-from gridweave.site.service.probes.prober import Prober
-from gridweave.site.service.probes.probing import Address, ProbePlan, Probing
+from gridweave.site.service.probes.prober import Address, ProbePlan, Prober, Probing
 from gridweave.site.service.probes.server import ProbeServer
 
 SECRET = b"the same everywhere"

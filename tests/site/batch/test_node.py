@@ -1,0 +1,75 @@
+"""The process on a node of an allocation, from its first orders on."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.service import node as node_module
+from gridweave.site.batch.service.folder import Ticket
+from gridweave.site.batch.service.hub import Orders
+from gridweave.site.batch.service.node import Node, main
+
+
+class SlowAgent:
+    """Stands for the agent of a machine: the first time another still has its folder."""
+
+    tries = 0
+    heard: ClassVar[list[bytes]] = []
+
+    def __init__(self, *told: object, **options: object) -> None:
+        self.is_open = False
+
+    async def open(self) -> None:
+        """Take the folder, but not the first time."""
+        SlowAgent.tries += 1
+        if SlowAgent.tries == 1:
+            raise UnavailableError("another runner uses this folder")
+        self.is_open = True
+
+    async def run(self) -> None:
+        """Tell nothing."""
+        await asyncio.Event().wait()
+
+    async def order(self, data: bytes) -> None:
+        """Hear an order."""
+        assert self.is_open, "an order before the folder was had"
+        SlowAgent.heard.append(data)
+
+
+@pytest.mark.asyncio
+async def test_an_agent_that_cannot_have_its_folder_yet_hears_no_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another is made when the orders come again."""
+    monkeypatch.setattr(node_module, "AgentDriver", SlowAgent)
+    node = Node(tmp_path, Ticket(str(tmp_path), b"", b""), "gw-x-7-1", 0, "71", 600.0)
+    orders = Orders("m0", (b"start",))
+    with pytest.raises(UnavailableError, match="another runner"):
+        await node._do(orders)
+    await node._do(orders)
+    assert (SlowAgent.tries, SlowAgent.heard) == (2, [b"start"])
+    assert node._works is not None
+    node._works.cancel()
+
+
+def test_what_a_node_cannot_go_on_with_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in what the script of the allocation prints."""
+
+    async def run(node: Node) -> None:
+        raise InputError("/scratch: Permission denied; it must be a folder on a local disk that you can write to")
+
+    monkeypatch.setattr(Node, "run", run)
+    monkeypatch.setenv("GRIDWEAVE_NODE", "0")
+    monkeypatch.setenv("GRIDWEAVE_ALLOCATION", "71")
+    ticket = msgspec.json.encode(Ticket(str(tmp_path), b"door", b"key"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(ticket + b"\n")))
+    with pytest.raises(SystemExit, match=r"^/scratch: Permission denied"):
+        main([str(tmp_path), "gw-x-7-1", "600"])
