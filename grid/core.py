@@ -119,9 +119,8 @@ class MetaCore:
         # With links no overhead of the policy counts.
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
-        known_as = tuple(names) or tuple(f"site {site}" for site in self._sites)
-        self._names = known_as
-        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, known_as)
+        self._names = tuple(names) or tuple(f"site {site}" for site in self._sites)
+        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, self._names)
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
         # Of jobs that are not over, those that sites have evicted.

@@ -28,10 +28,8 @@ from gridweave.grid.messages import (
     GridJobBarred,
     GridJobCancelled,
     GridJobHeld,
-    GridJobHopeless,
     GridJobReleased,
     GridJobSubmitted,
-    LinksChanged,
     LiveGridCommand,
     LiveGridEvent,
     PathsMeasured,
@@ -179,6 +177,8 @@ class LiveGrid:
         # The jobs that a site ends as they have reached their limit; one that turns out to be lost runs again.
         self._at_limit: set[int] = set()
         self._now_ms = 0
+        # The users of whom sites have said at this instant whether they take them; None: all.
+        self._new_users: set[str | None] = set()
         # What the core is to be told.
         self._inner: list[GridEvent] = []
 
@@ -193,6 +193,7 @@ class LiveGrid:
         self.book.begin(now_ms)
         for event in events:
             self._take_in(event)
+        self._place_anew()
         self._settle()
         self._run_core()
         while self._settle():
@@ -246,7 +247,7 @@ class LiveGrid:
         return lambda: known
 
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
-        """Return what works out what would become of another grid; InputError under less than full control."""
+        """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""
         return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
 
     def what_if(self, now_ms: int, asked: WhatIf) -> Callable[[], WhatIfAnswer]:
@@ -281,11 +282,8 @@ class LiveGrid:
             for record in self.book.records.values()
             if record.state in ("running", "ending") and len(record.places) > 1
         ]
-        queue = self.core.queue_copy()
-        news = [] if queue is None else queue.links_news
-        factors = next((each.factors for each in news if isinstance(each, LinksChanged)), None)
         measured = self.measured.pairs(self._now_ms, self._names)
-        return network_now(self._names, self.settings.network, factors, measured, spread)
+        return network_now(self._names, self.settings.network, measured, spread)
 
     def _came(self, record: JobRecord, since_ms: int) -> bool:
         return record.submit_ms > since_ms and record.state not in ("refused", "held")
@@ -360,7 +358,7 @@ class LiveGrid:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
         open_jobs = {job_id for job_id, record in self.book.records.items() if record.state not in OVER}
-        assert set(self._gates) <= open_jobs, "a job is over, and its parts are waited for"
+        assert self._gates.keys() | self._meeting.keys() <= open_jobs, "a job is over, and its parts are waited for"
         ending = {job_id for job_id in open_jobs if self.book.records[job_id].state == "ending"}
         assert self._at_limit <= ending, "a job is at its limit, and does not end"
         self.book.check_invariants()
@@ -447,10 +445,13 @@ class LiveGrid:
         self.book.end(record, *record.judged(outcome, record.reason))
 
     def _refused(self, job_id: int, reason: str) -> None:
-        """Enter that a job is refused; and why some sites do not take its user, where it is for the others, too."""
+        """Enter that a job is refused; and why sites do not take its user, where it is for the others, too."""
         record = self.book.records[job_id]
+        self._part(record)
         barred = self._barred(record.request)
-        if barred and len(barred) < len(self._names):
+        if len(barred) == len(self._names):
+            reason = self._why_nowhere(record.request.user, barred)
+        elif barred:
             reason = f"{reason}; {self._by_site(barred)}"
         if not self.book.decline(job_id, reason):
             self.book.refuse(record, reason)
@@ -460,21 +461,13 @@ class LiveGrid:
         refusals = {self._names[site]: why for site, why in self._barred(request).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
-    def _users_changed(self, *users: str) -> None:
-        """Have jobs of users placed by who takes them now; of all users, if none is named."""
-        for record in list(self.book.records.values()):
-            user = record.request.user
-            if record.state in OVER or record.job_id in self.book.eligibility or (users and user not in users):
-                continue
-            self._sites_changed(record)
-
-    def _sites_changed(self, record: JobRecord) -> None:
-        """Have a job placed by the sites that take it now."""
-        job_id, request = record.job_id, record.request
-        barred = self._barred(request)
-        if len(barred) == len(self._names):
-            self._inner.append(GridJobHopeless(job_id, self._why_nowhere(request.user, barred)))
-        self._inner.append(GridJobBarred(self._submission(self.book.job(record), request)))
+    def _place_anew(self) -> None:
+        """Have jobs placed by the sites that take them now, if sites have said at this instant whom they take."""
+        users, self._new_users = self._new_users, set()
+        for record in self.book.records.values() if users else ():
+            is_meant = None in users or record.request.user in users
+            if is_meant and record.state not in OVER and record.job_id not in self.book.eligibility:
+                self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))
 
     def _probed(self, probe: Probed) -> None:
         """Keep what was measured, and correct by it what is known of the links."""
@@ -571,7 +564,7 @@ class LiveGrid:
         elif isinstance(message, TakesUsers):
             self._takes[site] = message.users
             self._denied = {(other, user) for other, user in self._denied if other != site}
-            self._users_changed()
+            self._new_users.add(None)
         elif self._is_asked(site, message):
             if isinstance(message, FragmentReady | FragmentOpened):
                 self._at_gate(site, message)
@@ -612,7 +605,7 @@ class LiveGrid:
             case Refused(reason=reason, cause=cause):
                 if cause == "user":
                     self._denied.add((site, record.request.user))
-                    self._users_changed(record.request.user)
+                    self._new_users.add(record.request.user)
                 if cause != "job":  # of which the core tells more
                     self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)

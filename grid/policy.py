@@ -22,6 +22,7 @@ from gridweave.grid.kernels.placement import (
 )
 from gridweave.jit import prepared
 from gridweave.site.disciplines.dynp.policy import DECIDERS, THREE, DynPPolicy
+from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
 
 MODES = ("local", "sharing", "multi-site", "adaptive")
@@ -157,8 +158,8 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for overhead in self.overheads:
             if not 0 <= overhead <= MAX_OVERHEAD:
                 raise OptionError("overhead", f"is {overhead:g}; a number from 0 to {MAX_OVERHEAD:,}, 0.3 for 30%")
-        if self.lower_bound < 0:
-            raise OptionError("lower_bound", f"is {self.lower_bound}; nodes, from 0 up")
+        if not 0 <= self.lower_bound <= MAX_WIDTH:
+            raise OptionError("lower_bound", f"is {self.lower_bound}; nodes, from 0 to {MAX_WIDTH:,}")
         bounds = [bound for bound, _ in self.max_fragments]
         if bounds != sorted(set(bounds)) or any(fragments < 1 for _, fragments in self.max_fragments):
             raise OptionError("max_fragments", "has widths in ascending order, each with at least 1 fragment")

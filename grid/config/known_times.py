@@ -21,7 +21,7 @@ def read_known_times(file: Path) -> tuple[list[KnownTimes], list[str]]:
     ------
     ScenarioError
         With all that is wrong, and where.
-    TraceError
+    InputError
         If the file cannot be read.
     """
     raw, report = parse_toml(str(file), text_of_file(file))

@@ -89,7 +89,10 @@ class ReadGrid:
 
     def placed(self, path: str) -> str:
         """Return where a path in the file is, seen from anywhere."""
-        return str((Path(self.base) / Path(path).expanduser()).absolute())
+        try:
+            return str((Path(self.base) / Path(path).expanduser()).absolute())
+        except RuntimeError:
+            raise InputError(f"{self.source}: {path}: there is no such user here; write the whole path") from None
 
     def with_places(self, table: T) -> T:
         """Return a table in which the files that it names are where they are, seen from anywhere."""
@@ -248,14 +251,14 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
     if policy.mode == "local":
         report.add(("grid", "mode"), "is 'local', where there is no grid; give sharing, multi-site or adaptive")
     for number, site in enumerate(sites):
-        if isinstance(site, LiveSiteTable) and site.machines > site.nodes:
-            report.add(("sites", number, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
         if isinstance(site, LiveSiteTable):
-            _check_launcher(site.launcher, ("sites", number, "launcher"), report)
-            _check_whose(site, ("sites", number), report)
+            _check_live_site(site, ("sites", number), report)
 
 
-def _check_whose(site: LiveSiteTable, key: KeyPath, report: FileReport) -> None:
+def _check_live_site(site: LiveSiteTable, key: KeyPath, report: FileReport) -> None:
+    if site.machines > site.nodes:
+        report.add((*key, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
+    _check_launcher(site.launcher, (*key, "launcher"), report)
     slurm = site.options.get("slurm")
     if site.discipline == "slurm" and site.launcher.kind == "user":
         said = "is 'user', and no launcher is on the nodes of Slurm; give 'self', and see submit in docs/slurm.md"
@@ -294,8 +297,6 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
 def _check_own_site(file: ServedSite, report: FileReport) -> None:
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)
-    _check_launcher(file.site.launcher, ("site", "launcher"), report)
-    _check_whose(file.site, ("site",), report)
     if file.site.host is not None and file.site.machines > 1:
         report.add(("site", "host"), "names one machine, and the site has several; leave it out")
     if file.ray.address is not None and not file.ray.address.strip():

@@ -282,7 +282,7 @@ class LiveTimesTable(Table, frozen=True, kw_only=True):
 class ProbesTable(Table, frozen=True, kw_only=True):
     """The table ``[probes]``: without it the ways between sites are not measured."""
 
-    # As for `gridweave.site.service.probes.probing.ProbePlan`.
+    # As for `gridweave.site.service.probes.prober.ProbePlan`.
     every_s: _Seconds = 60.0
     bandwidth_every_s: _Seconds = 3_600.0
 

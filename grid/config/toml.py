@@ -20,8 +20,8 @@ from gridweave.errors import InputError, OptionError, ScenarioError
 from gridweave.netmodel.reading import TYPE_WORDS, meant, read_table
 from gridweave.netmodel.tables import KeyPath, NetTable
 
-NAME_PATTERN = "^[A-Za-z0-9_-]+$"
-"""What names of sites are made of."""
+NAME_PATTERN = r"^[A-Za-z0-9_-]+$(?!\n)"
+"""What names of sites are made of; to Python alone the end of a text is also before a last line break."""
 
 MAX_BYTES = 1 << 22
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")

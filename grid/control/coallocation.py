@@ -73,18 +73,11 @@ class Attempt(msgspec.Struct, gc=False):
     @property
     def outcome(self) -> str | None:
         """What became of the whole: None if it is to be tried again."""
-        for outcome in self.ended.values():
-            if outcome != "finished":
-                return self._outcome_of_others()
-        return "finished"
-
-    def _outcome_of_others(self) -> str | None:
-        """Return what became of the whole where not all fragments have finished."""
         others = set(self.ended.values()) - {"finished"}
-        if {"lost", "unmet", "lease-ended"}.intersection(others):
+        if others & {"lost", "unmet", "lease-ended"}:
             return None
         # Where one has failed, the others were ended for that.
-        return min(others, key=("failed", "limit", "cancelled").index)
+        return min(others, key=("failed", "limit", "cancelled").index, default="finished")
 
     @property
     def left(self) -> list[int]:

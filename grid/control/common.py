@@ -65,7 +65,12 @@ NOWHERE: Never = MappingProxyType({})
 
 
 class Control(ABC):
-    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999)."""
+    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999).
+
+    `state_type` is the type of its state.
+    """
+
+    state_type: Any
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         self.policy = policy
@@ -93,14 +98,14 @@ class Control(ABC):
         """Take in a job, of which some sites have said already that they can never run it."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         job_id = asked.job.job_id
-        if self._knows(job_id):
+        if self.knows(job_id):
             return []
         reason = self.why_never(asked.job, asked.barred, never)
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
 
     @abstractmethod
-    def _knows(self, job_id: int) -> bool:
-        """Return whether a job is in the grid."""
+    def knows(self, job_id: int) -> bool:
+        """Return whether a job is here."""
 
     @abstractmethod
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
@@ -178,11 +183,6 @@ class Control(ABC):
         found = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
         told = [forecast() for forecast in found if forecast is not None]
         return lambda: [forecast for forecast in told if forecast.start_ms is not None]
-
-    @property
-    @abstractmethod
-    def state_type(self) -> Any:
-        """The type of the state of this level."""
 
     @abstractmethod
     def state(self) -> Any:
@@ -286,16 +286,13 @@ class DelegatingControl(Control):
         self._jobs = {delegation.job.job_id: delegation for delegation in state.jobs}
         self._retry_at_ms = state.retry_at_ms
 
-    def _knows(self, job_id: int) -> bool:
-        return job_id in self._jobs
-
     def knows(self, job_id: int) -> bool:
         """Return whether a job is here."""
         return job_id in self._jobs
 
     def attempt_of(self, job_id: int) -> int:
-        """Return the number of the present attempt of a job that is here."""
-        return self._jobs[job_id].number
+        """Return the number of the present attempt of a job; 0 if it is not here."""
+        return self._jobs[job_id].number if job_id in self._jobs else 0
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, wherever it stands."""
@@ -334,11 +331,15 @@ class DelegatingControl(Control):
         """Place a job at other sites from now on; it is taken back from one that it may not be at any more.
 
         A site that says anew whom it takes may have other machines: those that could never run the job are asked anew.
+        One that no site can have any more is refused; if it stands somewhere, when it is to be asked for again.
         """
         delegation = self._jobs.get(event.job.job_id)
         if delegation is None:
             return []
-        delegation.barred, delegation.never = event.barred, {}
+        delegation.barred, delegation.never, delegation.hopeless = event.barred, {}, ""
+        self._count_those_left(delegation)
+        if delegation.hopeless and delegation.state in (ASKING, BACKLOG):
+            return self._refuse(delegation)
         if delegation.state != WAITING or delegation.site not in event.barred:
             return []
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
@@ -386,15 +387,15 @@ class DelegatingControl(Control):
         self._count_those_left(delegation)
 
     def _count_those_left(self, delegation: Delegation) -> None:
-        """Have a job refused if no other site can have it than those that are asked for it no more."""
+        """Have a job refused if only sites could have it that do not take its user, or are asked for it no more."""
+        if delegation.hopeless:
+            return
         out = {
             site: f"it took it {refusals.times} times and refused it then: {refusals.reason}"
             for site, refusals in delegation.refusals.items()
             if refusals.again_ms is None
         }
-        asked_no_more = delegation.never | out
-        if asked_no_more and not delegation.hopeless:
-            delegation.hopeless = self.why_never(delegation.job, delegation.barred, asked_no_more) or ""
+        delegation.hopeless = self.why_never(delegation.job, delegation.barred, delegation.never | out) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""

@@ -52,10 +52,11 @@ class FullControl(Control):
     from it: it is delegated to the queue of a site that takes it, as under limited control.
     """
 
+    state_type: Any = FullControlState
+
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
         self._queue = GridQueue(nodes, policy, options.network)
-        self._reserves_starts = self._queue.reserves_starts
         self._attempts = CoAllocator(options.margin_ms)
         self._number: dict[int, int] = {}
         # Jobs that are under way, and are to be taken out if they come back; or could be placed no more then, and why.
@@ -69,11 +70,6 @@ class FullControl(Control):
         self._apart: LimitedControl | None = None
         # What jobs that are apart have at sites, by job and site: the queue counts it with what others have.
         self._apart_nodes: dict[tuple[int, int], int] = {}
-
-    @property
-    def state_type(self) -> Any:
-        """The type of the state of this level."""
-        return FullControlState
 
     def state(self) -> FullControlState:
         """Return all that is known between two instants."""
@@ -153,7 +149,8 @@ class FullControl(Control):
         if job_id not in self._number:
             return None
         if job_id in self._attempts.attempts:
-            return partial(attempt_forecast, now_ms, self._attempts.copy().attempts[job_id], self._names)
+            found = attempt_forecast(now_ms, self._attempts.attempts[job_id], self._names)
+            return lambda: found
         return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names, end_ms)
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
@@ -169,7 +166,8 @@ class FullControl(Control):
         """Return what works out when jobs start that wait: one play for all of them."""
         return partial(planned_starts, self.copy(), now_ms, self._names, end_ms, most_jobs=most_jobs)
 
-    def _knows(self, job_id: int) -> bool:
+    def knows(self, job_id: int) -> bool:
+        """Return whether a job is here."""
         return job_id in self._number or self._is_apart(job_id)
 
     def _is_apart(self, job_id: int) -> bool:
@@ -264,25 +262,29 @@ class FullControl(Control):
             self._queue.set_others(site, answer.others + apart)
             self._changed = True
             return [] if self._apart is None else self._apart.answered(now_ms, site, answer)
-        if self._apart is not None and (type(answer) is Quoted or self._is_apart(getattr(answer, "job_id", -1))):
-            return self._heard_apart(now_ms, self._apart, site, answer)
+        if self._apart is not None:
+            self._note_apart(self._apart, site, answer)
+            if type(answer) is Quoted or self._is_apart(getattr(answer, "job_id", -1)):
+                return self._apart.answered(now_ms, site, answer)
         if self._closed and type(answer) is Ended:
             self._open(site)
         commands, change = self._attempts.answered(now_ms, site, answer)
         return commands if change is None else commands + self._take_note(now_ms, change)
 
-    def _heard_apart(self, now_ms: int, apart: LimitedControl, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says of a job that is apart; the queue cannot have what that has."""
-        if isinstance(answer, (Reserved, Started, Ended, LeaseEnded)):
-            key = answer.job_id, site
-            had = self._apart_nodes.pop(key, 0)
-            has = 0
-            if isinstance(answer, (Reserved, Started)) and apart.attempt_of(answer.job_id) == answer.attempt:
-                has = self._apart_nodes[key] = had or apart.nodes_at(answer.job_id, site)
-            if has != had:
-                self._queue.set_others(site, self._queue.others(site) + has - had)
-                self._changed = True
-        return apart.answered(now_ms, site, answer)
+    def _note_apart(self, apart: LimitedControl, site: int, answer: Answer) -> None:
+        """Take note of the nodes that a job has which is apart, or was; the queue cannot have these."""
+        if not isinstance(answer, (Reserved, Started, Ended, LeaseEnded)):
+            return
+        key = answer.job_id, site
+        had = self._apart_nodes.pop(key, 0)
+        has = 0
+        if isinstance(answer, (Reserved, Started)) and apart.attempt_of(answer.job_id) == answer.attempt:
+            has = had or apart.nodes_at(answer.job_id, site)
+        if has:
+            self._apart_nodes[key] = has
+        if has != had:
+            self._queue.set_others(site, self._queue.others(site) + has - had)
+            self._changed = True
 
     def _take_note(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         attempt, kind = change.attempt, change.kind
@@ -379,7 +381,7 @@ class FullControl(Control):
         return commands
 
     def _is_due(self, now_ms: int) -> bool:
-        start_ms = self._queue.next_start_ms() if self._reserves_starts else None
+        start_ms = self._queue.next_start_ms()
         return start_ms is not None and start_ms <= now_ms
 
     def waiting(self) -> Iterator[int]:
@@ -391,19 +393,11 @@ class FullControl(Control):
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
         apart_ms = None if self._apart is None else self._apart.next_wakeup_ms()
-        if not (self._attempts.asking or self._closed or self._reserves_starts):
+        if not (self._attempts.asking or self._closed or self._queue.reserves_starts):
             return apart_ms
-        next_ms = self._attempts.next_wakeup_ms()
-        if apart_ms is not None:
-            next_ms = apart_ms if next_ms is None else min(next_ms, apart_ms)
-        if self._reserves_starts:
-            start_ms = self._queue.next_start_ms()
-            if start_ms is not None and (next_ms is None or start_ms < next_ms):
-                next_ms = start_ms
-        if self._closed:
-            opens_ms = min(until_ms for _, until_ms in self._closed.values())
-            next_ms = opens_ms if next_ms is None else min(next_ms, opens_ms)
-        return next_ms
+        instants = [apart_ms, self._attempts.next_wakeup_ms(), self._queue.next_start_ms()]
+        instants += [until_ms for _, until_ms in self._closed.values()]
+        return min((instant for instant in instants if instant is not None), default=None)
 
     def _close(self, now_ms: int, site: int) -> None:
         """Ask a site for nothing until something is heard of it, or some time has passed."""
@@ -422,7 +416,6 @@ class FullControl(Control):
         self._queue.check_invariants()
         if self._apart is not None:
             self._apart.check_invariants()
-            assert all(self._apart.knows(job_id) for job_id, _ in self._apart_nodes), "nodes of a job that is gone"
         assert set(self._barred) <= set(self._attempts.attempts), "a job is in the queue that not all sites take"
         waiting = {job.job_id for job in self._queue.waiting}
         assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"

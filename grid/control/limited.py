@@ -81,6 +81,8 @@ class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="Limit
 class LimitedControl(DelegatingControl):
     """Delegation by quotes, with second thoughts while a job still waits."""
 
+    state_type: Any = LimitedControlState
+
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
         self._attempts = CoAllocator(options.margin_ms)
@@ -96,11 +98,6 @@ class LimitedControl(DelegatingControl):
         self._renew_at_ms: int | None = None
         # Whether the sites have said all that was asked at some instant, so that what waits is mapped.
         self._map_is_due = False
-
-    @property
-    def state_type(self) -> Any:
-        """The type of the state of this level."""
-        return LimitedControlState
 
     def state(self) -> LimitedControlState:
         """Return all that is known between two instants."""
@@ -214,11 +211,12 @@ class LimitedControl(DelegatingControl):
         delegation.put_off[delegation.site] = PutOff(times + 1, again_ms)
 
     def nodes_at(self, job_id: int, site: int) -> int:
-        """Return how many nodes a job has at a site where it runs, or has nodes reserved."""
+        """Return how many nodes a job has at a site that says of it that it runs, or has nodes reserved."""
         attempt = self._attempts.attempts.get(job_id)
-        if attempt is not None:
-            return dict(attempt.fragments).get(site, 0)
-        return self._jobs[job_id].job.width
+        if attempt is None:
+            return self._jobs[job_id].job.width
+        # Of one instant ends are heard first, also that of a part which has only just started.
+        return 0 if site in attempt.ended else dict(attempt.fragments).get(site, 0)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Think by the links as they are now, at once of the jobs that have found no place."""
@@ -336,7 +334,8 @@ class LimitedControl(DelegatingControl):
 
     def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
-        job, quotes = delegation.job, delegation.quotes
+        # A site may take its user no more since it has quoted.
+        quotes = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
         delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
@@ -346,14 +345,14 @@ class LimitedControl(DelegatingControl):
         ready = [s for s in ready if not quotes[s].evicts] or ready
         ends = {s: self._end_at(delegation, s, now_ms, delay_ms[s]) for s in ready}
         ready = [s for s in ready if ends[s] == min(ends.values())]
-        site = self._one_job.choose_site(job, delegation.draw, ready, free)
+        site = self._one_job.choose_site(delegation.job, delegation.draw, ready, free)
         if site is not None:
             return self._delegate(now_ms, delegation, site)
         end_ms, site = self._earliest_end(now_ms, delegation, delay_ms)
         split = self._split_now(now_ms, delegation, quotes)
         if split is not None and (end_ms is None or not self.policy.adaptive or now_ms + split[1] < end_ms):
             return self._begin(now_ms, delegation, *split)
-        waits = split is None and self._awaits(now_ms, delegation, end_ms)
+        waits = split is None and self._awaits(now_ms, delegation, quotes, end_ms)
         if site is None or waits:
             return self._put_back(now_ms, delegation)
         return self._delegate(now_ms, delegation, site, end_ms)
@@ -457,7 +456,7 @@ class LimitedControl(DelegatingControl):
         """Whether a job is sent to the site that it is mapped to: to start, or to queue where others do."""
         return place.start_ms <= now_ms or delegation.quotes[place.site].queued > 0
 
-    def _awaits(self, now_ms: int, delegation: Delegation, alone_ms: int | None) -> bool:
+    def _awaits(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], alone_ms: int | None) -> bool:
         """Return whether a job waits for nodes of several sites that are to come, rather than at one site."""
         job, before = delegation.job, delegation.awaited
         sends = delegation.sends, delegation.submit_ms, now_ms
@@ -466,7 +465,7 @@ class LimitedControl(DelegatingControl):
             return self._one_job.split(job, delegation.sensitivity, self._not_asked(nodes), *sends)
 
         since_ms = now_ms if before is None else before.since_ms
-        delegation.awaited = awaited(now_ms, since_ms, delegation.quotes, split, alone_ms)
+        delegation.awaited = awaited(now_ms, since_ms, quotes, split, alone_ms)
         return delegation.awaited is not None and delegation.awaited.is_worth_it
 
     def _earliest_end(

@@ -148,6 +148,12 @@ class KnownLinks:
         model = self._network.model if self._factors is None else self._network.model_with(self._factors)
         return correct(model, self._measured).model.arrays
 
+    @property
+    def news(self) -> list[LinksChanged | PathsMeasured]:
+        """What links of the same network that have no news are to be told, to be as these."""
+        news: list[LinksChanged | PathsMeasured] = [] if self._factors is None else [LinksChanged(self._factors)]
+        return [*news, PathsMeasured(self._measured)] if self._measured else news
+
     def state(self) -> LinksState:
         """Return what is known; not what is worked out from the network, or again when it is asked for."""
         arrays = arrays_state(self._own_arrays())

@@ -35,16 +35,13 @@ class NoControl(DelegatingControl):
     No job is split, of the selections only ``random`` counts, and nothing is made of a network.
     """
 
+    state_type: Any = NoControlState
+
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
         self._one_job = OneJob(nodes, policy)
         # Width x estimate of all that was sent to a site and has not come back.
         self._area = [0] * len(self._nodes)
-
-    @property
-    def state_type(self) -> Any:
-        """The type of the state of this level."""
-        return NoControlState
 
     def state(self) -> NoControlState:
         """Return all that is known between two instants."""
@@ -65,7 +62,7 @@ class NoControl(DelegatingControl):
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Take in what a site says of a job; what it says of itself is not known at this level."""
         sent = self._jobs.get(getattr(answer, "job_id", -1))
-        if sent is None or sent.number != getattr(answer, "attempt", 0):
+        if sent is None or sent.state == BACKLOG or sent.number != getattr(answer, "attempt", 0):
             return []
         if not isinstance(answer, (Ended, Withdrawn, Refused)):
             return []
@@ -86,10 +83,6 @@ class NoControl(DelegatingControl):
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Take no note: links are not known at this level."""
-        return []
-
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Take no note: a job that is not split, and moves no data, needs no links."""
         return []
 
     def run(self, now_ms: int) -> list[GridCommand]:

@@ -19,8 +19,8 @@ from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState
 from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
-from gridweave.grid.kernels.placement import choose_site, may_split
-from gridweave.grid.kernels.state import empty_grid
+from gridweave.grid.kernels.placement import GridCodes, choose_site, may_split
+from gridweave.grid.kernels.state import GridState, SiteNodes, Slot, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
@@ -30,6 +30,19 @@ from gridweave.site.messages import Quoted
 
 SLOT = np.int64(0)
 """The only one."""
+
+
+def split_over(
+    state: GridState, codes: GridCodes, slot: Slot, free: SiteNodes, when_ms: int
+) -> tuple[Fragments, int] | None:
+    """Return the fragments of a split over free nodes at an instant, and how long the job takes then, if there is one.
+
+    `free` may be used up.
+    """
+    if not take_parts(state, codes, codes.net, slot, free, np.int64(when_ms)):
+        return None
+    taken = state.taken[: state.counters[0]["n_taken"]]
+    return tuple(taken.tolist()), int(split_length_ms(state, codes, slot, state.jobs["estimate_ms"][slot]))
 
 
 class OneJob:
@@ -98,17 +111,13 @@ class OneJob:
         self._state.jobs["submit_ms"][SLOT] = submit_ms
         if self._links is not None:
             self._links.enter(0, job.width, sends)
-        if not take_parts(self._state, self._codes, self._codes.net, SLOT, self._vector(free), np.int64(now_ms)):
-            return None
-        taken = self._state.taken[: self._state.counters[0]["n_taken"]]
-        length_ms = split_length_ms(self._state, self._codes, SLOT, np.int64(job.estimate_ms))
-        return tuple(taken.tolist()), int(length_ms)
+        return split_over(self._state, self._codes, SLOT, self._vector(free), now_ms)
 
     def _enter(self, job: Job) -> None:
         self._state.jobs["width"][SLOT] = job.width
         self._state.jobs["estimate_ms"][SLOT] = job.estimate_ms
 
-    def _vector(self, free: Mapping[int, int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _vector(self, free: Mapping[int, int]) -> SiteNodes:
         vector = np.zeros(len(self._state.nodes), np.int64)
         for site, nodes in free.items():
             vector[site] = nodes

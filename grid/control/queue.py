@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState
 from gridweave.grid.control.past import once_more_evicted
+from gridweave.grid.control.placing import split_over
 from gridweave.grid.control.tuning import QueueTuning, QueueTuningState, awrt_ms
 from gridweave.grid.kernels.candidates import MOST, withdraw
 from gridweave.grid.kernels.grid_plan import (
@@ -31,8 +32,6 @@ from gridweave.grid.kernels.grid_queue import (
     pass_and_placement,
     placement_of,
 )
-from gridweave.grid.kernels.links_placement import take_parts
-from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, occupy_reserved
 from gridweave.grid.kernels.running import join_blocks, running_slots
@@ -176,11 +175,7 @@ class GridQueue:
     @property
     def links_news(self) -> list[LinksChanged | PathsMeasured]:
         """What a queue without news of the links is to be told, to know of them what this one knows."""
-        if self._links is None:
-            return []
-        known = self._links.state()
-        news: list[LinksChanged | PathsMeasured] = [] if known.factors is None else [LinksChanged(known.factors)]
-        return [*news, PathsMeasured(known.measured)] if known.measured else news
+        return [] if self._links is None else self._links.news
 
     @property
     def waiting(self) -> Iterator[Job]:
@@ -273,12 +268,8 @@ class GridQueue:
 
     def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
         """Return how a waiting job would be split over these nodes at an instant, and how long it takes then."""
-        slot, available = np.int64(self._slots.of[job_id]), np.array(free, np.int64)
-        if not take_parts(self._state, self._codes, self._codes.net, slot, available, np.int64(when_ms)):
-            return None
-        taken = self._state.taken[: self._state.counters[0]["n_taken"]]
-        estimate_ms = np.int64(self._slots.jobs[int(slot)].estimate_ms)
-        return tuple(taken.tolist()), int(split_length_ms(self._state, self._codes, slot, estimate_ms))
+        slot = np.int64(self._slots.of[job_id])
+        return split_over(self._state, self._codes, slot, np.array(free, np.int64), when_ms)
 
     def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
         """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
@@ -311,7 +302,7 @@ class GridQueue:
         if self._n_fragments > self._most_fragments:
             self._compact()
         state, slot, first = self._state, self._slots.of[job_id], self._n_fragments
-        withdraw(state, np.int64(np.flatnonzero(state.waiting[: self.n_waiting] == slot)[0]))
+        withdraw(state, self._place_of(job_id))
         self.n_waiting -= 1
         state.end_ms[slot], state.first_fragment[slot], state.n_fragments[slot] = end_ms, first, len(fragments)
         state.fragments[first : first + len(fragments)] = list(fragments)
@@ -322,24 +313,25 @@ class GridQueue:
         join_blocks(state, np.int64(slot), np.int64(end_ms))
         self._replan()
 
-    def withdraw(self, job_id: int) -> bool:
-        """Take out a waiting job; return whether it waited."""
-        places = np.flatnonzero(self._state.waiting[: self.n_waiting] == self._slots.of.get(job_id, -1))
-        if not len(places):
-            return False
+    def withdraw(self, job_id: int) -> None:
+        """Take out a waiting job."""
+        place = self._place_of(job_id)
         if self._plan is None:
-            withdraw(self._state, np.int64(places[0]))
+            withdraw(self._state, place)
         else:
-            planned_job_withdrawn(self._state, self._plan, np.int64(places[0]))
+            planned_job_withdrawn(self._state, self._plan, place)
         self.n_waiting -= 1
         self._slots.leave(job_id)
         if self.tuning is not None:
             self.tuning.left()
-        return True
+
+    def _place_of(self, job_id: int) -> np.int64:
+        """Return the place of a waiting job in the queue."""
+        return np.int64(np.flatnonzero(self._state.waiting[: self.n_waiting] == self._slots.of[job_id])[0])
 
     def next_start_ms(self) -> int | None:
         """Return the next reserved start; None if starts are not reserved, or none is to come."""
-        if self._plan is None:
+        if self._plan is None or not self.n_waiting:
             return None
         next_ms = int(self._plan.counters["next_start_ms"][0])
         return None if next_ms == NEVER_MS else next_ms
@@ -448,10 +440,6 @@ class GridQueue:
         if self.tuning is not None:
             self.tuning.left()
         self._slots.leave(job_id)
-
-    def job(self, job_id: int) -> Job:
-        """Return a job that waits or runs."""
-        return self._slots.job(job_id)
 
     def told(self, job_id: int) -> tuple[Job, float, Sends]:
         """Return a job that waits or runs, how sensitive it is to a split, and what it sends."""
@@ -576,6 +564,7 @@ class GridQueue:
         assert sorted([*rows, *spare]) == list(range(len(plan.reserved))), "a row of the plan is lost or doubled"
         for site, n_steps in enumerate(plan.n_steps.tolist()):
             assert (np.diff(plan.step_ms[site, :n_steps]) > 0).all(), "a profile is out of order"
-            if plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
+            # A pass brings the profiles up to its instant; there is none if nobody waits.
+            if waiting and plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
                 least = min(0, int(self._state.free[site]))
                 assert (plan.step_free[site, :n_steps] >= least).all(), "a site is overbooked"

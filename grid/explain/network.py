@@ -18,15 +18,13 @@ Pair = tuple[int, int]
 def network_now(
     names: Sequence[str],
     network: GridNetwork | None,
-    factors: Sequence[float] | None,
     measured: Sequence[PairMeasured],
     spread: Sequence[Sequence[int]],
 ) -> KnownNetwork:
     """Return the network as it is known.
 
-    Without a `network` the sites are the nodes, and the links are what was measured, or has jobs. `factors` say which
-    part of its bandwidth each cable has now (None: all of it), `spread` the sites of each running job that is on
-    several.
+    Without a `network` the sites are the nodes, and the links are what was measured, or has jobs. `spread` has the
+    sites of each running job that is on several.
     """
     pairs = Counter(pair for sites in spread for pair in itertools.combinations(sorted(sites), 2))
     if network is None:
@@ -39,7 +37,7 @@ def network_now(
             path = one * len(names) + other
             crossed |= {int(topology.cable[link]) for link in arrays.links[arrays.first[path] : arrays.first[path + 1]]}
         on_cable.update(crossed)
-    return KnownNetwork(nodes=_nodes(topology), links=_links(topology, factors, on_cable))
+    return KnownNetwork(nodes=_nodes(topology), links=_links(topology, on_cable))
 
 
 def _nodes(topology: Topology) -> list[NetworkNode]:
@@ -53,7 +51,7 @@ def _nodes(topology: Topology) -> list[NetworkNode]:
     return found
 
 
-def _links(topology: Topology, factors: Sequence[float] | None, on_cable: Counter[int]) -> list[NetworkLink]:
+def _links(topology: Topology, on_cable: Counter[int]) -> list[NetworkLink]:
     """Return the cables; of one that is used both ways the first way stands for both."""
     found: dict[int, NetworkLink] = {}
     for link, cable in enumerate(topology.cable.tolist()):
@@ -63,7 +61,7 @@ def _links(topology: Topology, factors: Sequence[float] | None, on_cable: Counte
                 other=topology.nodes[topology.target[link]],
                 latency_ms=float(topology.latency_ms[link]),
                 bandwidth_bps=float(topology.bandwidth_bps[link]),
-                part=0.0 if not topology.up[link] else 1.0 if factors is None else factors[cable],
+                part=float(topology.up[link]),
                 jobs=on_cable[cable],
             )
     return list(found.values())

@@ -176,17 +176,15 @@ def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Itera
         _carry_out(control, now_ms, end_ms, control.run(now_ms))
 
 
-def planned_starts(
-    control: Copy, now_ms: int, names: Sequence[str], end_ms: int, *, most_jobs: int, most_steps: int = MOST_STEPS
-) -> list[Forecast]:
+def planned_starts(control: Copy, now_ms: int, names: Sequence[str], end_ms: int, *, most_jobs: int) -> list[Forecast]:
     """Return when the jobs start that wait, in the order of their starts, by one play of a control that is used up.
 
-    It ends after `most_jobs` of them; what starts later than is reached in `most_steps` decisions is left out.
+    It ends after `most_jobs` of them; what starts later than is reached in `MOST_STEPS` decisions is left out.
     """
     expect_ends(control.queue, now_ms, end_ms)
     _grant_all(control, now_ms, end_ms)
     seen, found = set(control.attempts), list[Forecast]()
-    for _ in _instants(control, now_ms, end_ms, most_steps):
+    for _ in _instants(control, now_ms, end_ms, MOST_STEPS):
         for job_id in sorted(control.attempts.keys() - seen):
             placed = control.attempts[job_id]
             told = placed.start_ms, named(placed.fragments, names), placed.length_ms

@@ -22,6 +22,7 @@ from gridweave.grid.control.queue import GridQueue, PlacedJob
 from gridweave.grid.explain.play import expect_ends
 from gridweave.grid.messages import GridJobSubmitted, LinksChanged
 from gridweave.grid.policy import GridPolicy
+from gridweave.site.job import MAX_WIDTH
 from gridweave.site.times import rough_span_text
 
 MOST_JOBS = 20_000
@@ -77,7 +78,7 @@ def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
     """
     before = _Stage(dict(zip(grid.names, grid.queue.nodes, strict=True)), (), (), grid.policy, 1.0)
     after = _changed(grid, before, asked)
-    span_ms = int(asked.hours * HOUR_MS)
+    span_ms = max(1, int(asked.hours * HOUR_MS))
     past = grid.past if asked.again else ()
     n_jobs = len(grid.waiting) + int(len(past) * max(1.0, asked.load))
     if n_jobs > MOST_JOBS:
@@ -104,11 +105,15 @@ def _changed(grid: GridNow, stage: _Stage, asked: WhatIf) -> _Stage:
         raise InputError(f"nodes: {new[0]!r:.100} would be a new site; {problem}")
     if sum(nodes.values()) < 1:
         raise InputError("nodes: no site would have any; leave some")
+    if sum(nodes.values()) > MAX_WIDTH:
+        raise InputError(f"nodes: the sites would have {sum(nodes.values()):,} together; at most {MAX_WIDTH:,} can be")
     for name in asked.drain:
         if name not in nodes:
             raise InputError(f"drain: there is no site {name!r:.100}; the grid has {', '.join(nodes)}")
     if asked.cut and grid.network is None:
         raise InputError("cut: this grid knows no links between its sites, and places jobs as if all were the same")
+    if asked.policy.mode == "local":
+        raise InputError("policy: mode is 'local', where there is no grid; give sharing, multi-site or adaptive")
     other = {name: value for name, value in msgspec.structs.asdict(asked.policy).items() if value is not None}
     try:
         policy = msgspec.structs.replace(grid.policy, **other)
@@ -251,16 +256,13 @@ def _how_sure(plays: Sequence[Outlooks]) -> str:
     """Return in words how far the plays agree on what becomes of the waits."""
     if len(plays) == 1:
         return "too few jobs have ended to tell how much of their limits jobs take; with shorter jobs waits are shorter"
-    signs = [_sign(play.then.wait_ms - play.now.wait_ms) for play in plays]
-    gains = " and ".join(rough_span_text(abs(play.then.wait_ms - play.now.wait_ms)) for play in plays)
-    if len(set(signs)) == 1:
-        words = {0: "the same waits", 1: "longer waits", -1: "shorter waits"}[signs[0]]
-        return f"both plays come to {words}" + (f", by {gains} in the mean" if signs[0] else "")
-    return f"the plays disagree on whether waits are longer or shorter (by {gains}): take none for certain"
-
-
-def _sign(number: int) -> int:
-    return (number > 0) - (number < 0)
+    later_ms = [play.then.wait_ms - play.now.wait_ms for play in plays]
+    gains = " and ".join(rough_span_text(abs(span_ms)) for span_ms in later_ms)
+    signs = {int(sign) for sign in np.sign(later_ms)}
+    if len(signs) > 1:
+        return f"the plays disagree on whether waits are longer or shorter (by {gains}): take none for certain"
+    words = {0: "the same waits", 1: "longer waits", -1: "shorter waits"}[signs.pop()]
+    return f"both plays come to {words}" + (f", by {gains} in the mean" if any(later_ms) else "")
 
 
 def _assumed(grid: GridNow, asked: WhatIf, n_past: int) -> tuple[str, ...]:

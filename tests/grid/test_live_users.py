@@ -23,6 +23,7 @@ from gridweave.site.messages import (
     Quoted,
     Refused,
     RequestQuote,
+    Reserved,
     ReserveNodes,
     SiteChanged,
     Started,
@@ -258,6 +259,75 @@ def test_jobs_that_wait_follow_what_sites_say() -> None:
     do(core, 6, FromLiveSite(NORTH, TakesUsers(ANNA)))
     assert core.book.records[3].state == "refused"
     assert core.book.records[3].reason.startswith("no site takes jobs of 'bert'")
+
+
+def say(core: LiveGrid, now_ms: int, users: TakenUsers, *sites: int) -> None:
+    """Have sites say whom they take; they give back what is asked for."""
+    told = do(core, now_ms, *(FromLiveSite(site, TakesUsers(users)) for site in sites or (NORTH, SOUTH)))
+    for site, request in asked(told, WithdrawJob):
+        do(core, now_ms, FromLiveSite(site, Withdrawn(request.job_id, request.attempt)))
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_waits_is_refused_when_no_site_takes_its_user_any_more(control: str) -> None:
+    """In the queue of the grid or of a site, under every level of control; one line names each site and its reason."""
+    policy = GridPolicy(mode="sharing", control=control)
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=policy))
+    place(core, 0, do(core, 0, job("x", "anna", 4), job("y", "anna", 4)))
+    place(core, 1, do(core, 1, job("b", "bert", 2)))
+    say(core, 2, ANNA)
+    record = core.book.records[3]
+    assert (record.state, record.reason) == ("refused", f"no site takes jobs of 'bert': north: {WHY}; south: {WHY}")
+
+
+@pytest.mark.parametrize("order", [(NORTH, SOUTH), (SOUTH, NORTH)])
+def test_what_sites_say_at_one_instant_counts_together(order: tuple[int, int]) -> None:
+    """In whichever order: a job that one of them takes from now on is not refused as the other one no longer does."""
+    core = grid("limited")
+    do(core, 1, job("b", "bert"))
+    users = {NORTH: TakenUsers(), SOUTH: ANNA}
+    do(core, 2, *(FromLiveSite(site, TakesUsers(users[site])) for site in order))
+    assert core.book.records[1].state == "waiting"
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_is_too_wide_for_the_sites_that_still_take_its_user_is_refused(control: str) -> None:
+    """As it would be if it were handed in then."""
+    policy = GridPolicy(mode="sharing", control=control)
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 2)), policy=policy))
+    place(core, 0, do(core, 0, job("x", "anna", 4)))
+    place(core, 1, do(core, 1, job("b", "bert", 3)))
+    say(core, 2, ANNA, NORTH)
+    assert core.book.records[2].state == "refused"
+    (declined,) = do(core, 3, job("c", "bert", 3))
+    assert core.book.records[2].reason == f"{declined.reason}; north: {WHY}"
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_runs_while_no_site_takes_its_user_goes_on_and_is_placed_again(control: str) -> None:
+    """If it is lost after sites take its user again, what they said in between does not count any more."""
+    policy = GridPolicy(mode="sharing", control=control)
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=policy))
+    ((site, request),) = place(core, 0, do(core, 0, job("b", "bert", 2)))
+    do(core, 1, FromLiveSite(site, Started(1, request.attempt, 1)))
+    for number, users in enumerate((ANNA, TakenUsers())):
+        do(core, 2 + number, FromLiveSite(NORTH, TakesUsers(users)), FromLiveSite(SOUTH, TakesUsers(users)))
+    assert core.book.records[1].state == "running"
+    again = place(core, 5, do(core, 5, FromLiveSite(site, Ended(1, request.attempt, 5, "lost"))))
+    assert [asked_for.attempt > request.attempt for _, asked_for in again] == [True]
+
+
+def test_of_a_job_that_is_refused_while_its_parts_are_reserved_nothing_is_kept() -> None:
+    """One site has reserved nodes; the other, without which it is too wide, is silent, and takes its user no more."""
+    core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site")))
+    requests = asked(do(core, 0, job("b", "bert", 6)))
+    assert [site for site, _ in requests] == [NORTH, SOUTH]
+    attempt = requests[0][1].attempt
+    do(core, 1, FromLiveSite(NORTH, Reserved(1, attempt, "10.0.0.1:7000")))
+    do(core, 2, FromLiveSite(SOUTH, TakesUsers(ANNA)))
+    do(core, core.next_wakeup_ms() or 0)
+    assert core.book.records[1].state == "refused"
+    assert core.state().meeting == {}
 
 
 def site() -> LiveSite:

@@ -9,7 +9,16 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.core import MetaCore
-from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import (
+    FromSite,
+    GridJobCancelled,
+    GridJobHeld,
+    GridJobSubmitted,
+    ReportDone,
+    ReportHeld,
+    ReportRefused,
+    ToSite,
+)
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (
@@ -18,6 +27,7 @@ from gridweave.site.messages import (
     CommitNodes,
     Ended,
     LeaseEnded,
+    Quoted,
     Refused,
     ReleaseNodes,
     Reserved,
@@ -280,6 +290,34 @@ def test_a_grid_has_nodes(nodes: list[int]) -> None:
         MetaCore(nodes, GridPolicy())
 
 
+def test_nodes_of_a_job_that_is_apart_and_held_are_free_again() -> None:
+    """It is taken out while one of its sites has reserved nodes; when these are released, others have them."""
+    core = grid(4, 4, 4, margin_ms=50)
+    quotes = step(core, 0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100), barred=(2,)))
+    asked_for = step(core, 1, *(FromSite(c.site, Quoted(c.request.quote_id, 4, None)) for c in quotes))
+    assert [(c.site, c.request.width) for c in asked_for] == [(0, 4), (1, 2)]
+    attempt = asked_for[0].request.attempt
+    step(core, 2, *said(0, Reserved(1, attempt)), GridJobHeld(1))
+    assert step(core, 3, *said(1, Refused(1, attempt, "full"))) == [
+        ToSite(0, ReleaseNodes(1, attempt)),
+        ReportHeld(1, attempt),
+    ]
+    step(core, 4, *said(0, LeaseEnded(1, attempt)))
+    assert [command.site for command in step(core, 5, submitted(2, 4))] == [0]
+
+
+def test_a_part_apart_whose_start_and_end_are_heard_at_once_has_no_nodes() -> None:
+    """Ends are heard first; while the other part goes on, the nodes of this one are free."""
+    core = grid(4, 4, 4, margin_ms=50)
+    quotes = step(core, 0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100), barred=(2,)))
+    asked_for = step(core, 1, *(FromSite(c.site, Quoted(c.request.quote_id, 4, None)) for c in quotes))
+    attempt = asked_for[0].request.attempt
+    step(core, 2, *said(0, Reserved(1, attempt)), *said(1, Reserved(1, attempt)))
+    step(core, 60, *said(1, Started(1, attempt, 51)))
+    step(core, 70, *said(0, Started(1, attempt, 51), Ended(1, attempt, 52, "finished")))
+    assert [command.site for command in step(core, 71, submitted(2, 4))] == [0]
+
+
 def test_random_needs_a_generator() -> None:
     """The selection random is refused without a seeded generator."""
     with pytest.raises(OptionError, match="rng"):
@@ -371,6 +409,22 @@ def test_what_is_withdrawn_lets_others_move_up() -> None:
     asked(core, 10, submitted(2, 8), submitted(3, 8, 50))
     assert step(core, 20, GridJobCancelled(2)) == [ReportDone(2, "cancelled")]
     assert asked(core, 100, *said(0, Ended(1, 1, 100, "finished"))) == [(0, 3)]
+
+
+def test_what_is_withdrawn_wakes_nobody() -> None:
+    """The start that was reserved for the last job that waited is no timer any more."""
+    core = reserving(8)
+    asked(core, 10, submitted(2, 8))
+    step(core, 20, GridJobCancelled(2))
+    assert core.next_wakeup_ms() is None
+
+
+def test_a_plan_that_nobody_waits_for_may_be_old() -> None:
+    """Others had more of a site than was free, and its job ends: no pass has brought the plan up to that yet."""
+    core = reserving(8)
+    asked(core, 50, *said(0, SiteChanged(4, 0)), submitted(2, 1, 10))
+    step(core, 60, GridJobCancelled(2))
+    assert asked(core, 100, *said(0, Ended(1, 1, 100, "finished"))) == []
 
 
 def test_a_split_that_starts_later_than_now_keeps_its_reservations_true() -> None:

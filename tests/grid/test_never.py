@@ -143,6 +143,16 @@ def test_a_site_that_can_never_run_its_part_is_asked_for_no_other() -> None:
     assert [c.site for c in commands if isinstance(c.request, RequestQuote)] == [1, 2]
 
 
+def test_a_site_that_takes_its_user_no_more_is_not_chosen_for_what_it_has_quoted() -> None:
+    """It said so before the last of the others had answered."""
+    core = grid("limited", 4, 4)
+    first, second = step(core, 0, submitted(1, 3))
+    step(core, 1, *said(0, Quoted(first.request.quote_id, 4, 1)))
+    step(core, 2, GridJobBarred(msgspec.structs.replace(submitted(1, 3), barred=(0,))))
+    (placed,) = step(core, 3, *said(1, Quoted(second.request.quote_id, 0, 500)))
+    assert (placed.site, type(placed.request)) == (1, EnqueueJob)
+
+
 def test_a_site_that_says_anew_whom_it_takes_is_asked_anew() -> None:
     """It may have other machines by now."""
     core = grid("limited", 4, 4)

@@ -120,6 +120,12 @@ def test_fewer_nodes_take_nothing_from_what_runs(grid: LiveGrid) -> None:
     assert then.used == 1.0  # of four nodes for two hours: eight were had for one
 
 
+def test_a_moment_is_looked_ahead_too(grid: LiveGrid) -> None:
+    """Hours that come to less than a millisecond are one: all nodes are had for that."""
+    now, then = outlooks(grid, 0, hours=1e-9)
+    assert (now.used, then.used) == (1.0, 1.0)
+
+
 def test_the_policy_may_be_another() -> None:
     """A job for which no site has the nodes starts on both if it may be split; a name that is not known is refused."""
     grid = grid_of({"north": 4, "south": 4}, selection="biggest-free")
@@ -180,6 +186,9 @@ def test_a_link_that_is_cut_joins_no_job() -> None:
         ({"control": "limited"}, {}, "under control limited sites decide what starts when"),
         ({}, {"drain": ("east",)}, "drain: there is no site 'east'; the grid has north, south"),
         ({}, {"nodes": {"north": 0, "south": 0}}, "nodes: no site would have any"),
+        ({}, {"nodes": {"north": 10**9}}, "nodes: the sites would have 1,000,000,004 together; at most 10,000,000 can"),
+        ({}, {"policy": OtherPolicy(mode="local")}, "policy: mode is 'local', where there is no grid"),
+        ({}, {"policy": OtherPolicy(lower_bound=2**63)}, "policy: lower_bound: is 9223372036854775808; nodes, from 0"),
         ({}, {"cut": (("north", "south"),)}, "cut: this grid knows no links"),
         ({"network": "linked"}, {"nodes": {"west": 4}}, "nodes: 'west' would be a new site; this grid knows the links"),
     ],

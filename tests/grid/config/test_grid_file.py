@@ -55,6 +55,22 @@ def test_the_example_can_be_read_from_a_file(tmp_path: Path) -> None:
         read_grid(tmp_path / "missing.toml")
 
 
+def test_a_name_ends_with_no_line_break() -> None:
+    """It becomes the name of a folder."""
+    assert problems('name = "a\\n"\n' + SITES) == [
+        "GRID.toml:1: name: is 'a\\n'; a text of letters, digits, hyphens and underscores is needed"
+    ]
+
+
+def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:
+    """The home of a user that there is not is no place for files."""
+    path = tmp_path / "GRID.toml"
+    path.write_text('folder = "~nobody-of-that-name/data"\n' + default_text())
+    with pytest.raises(InputError, match="there is no such user here; write the whole path") as told:
+        assert read_grid(path).folder
+    assert str(told.value).startswith(f"{path}: ~nobody-of-that-name/data: ")
+
+
 def test_maxima_are_read_and_what_is_wrong_with_them_is_told() -> None:
     """Defaults and names come to the plan; a number that makes no sense has its line, and so has an unknown key."""
     maxima = plan(SITES + "[maxima.each_user]\nnodes = 4\n[maxima.users.anna]\nlimit_hours = 1.5\n").maxima

@@ -109,6 +109,7 @@ def test_a_refused_job_is_sent_to_the_others_then_again() -> None:
     assert step(core, 1, *said(0, Refused(1, 1, "drained"))) == [sent(1, 1, 3, 2)]
     assert step(core, 2, *said(0, Refused(1, 1, "drained"))) == [], "said twice, of an attempt that is over"
     assert step(core, 3, *said(1, Refused(1, 2, "drained"))) == [], "the third is too small"
+    assert step(core, 3, *said(1, Refused(1, 2, "drained"))) == [], "said twice, of a job that is nowhere"
     assert core.next_wakeup_ms() == 3 + RETRY_MS
     assert step(core, 3 + RETRY_MS) == [sent(0, 1, 3, 3)]
     assert core.next_wakeup_ms() is None
