@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
+import msgspec
+
 from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid import api
 from gridweave.grid.client import streams
@@ -29,6 +31,7 @@ from gridweave.grid.client.requests import (
     callable_name,
     checked,
     chunks,
+    encoded,
     job_request,
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
@@ -82,7 +85,7 @@ class JobHandle:
         TimeoutError
             If it has not ended by then; it goes on.
         """
-        import asyncio  # a command that asks one thing does without (`gridweave.grid.client.brief`), here and below
+        import asyncio  # a command that asks one thing does without (`BriefTransport`), here and below
 
         async with asyncio.timeout(timeout_s):
             record = await self._client.ended(self.id)
@@ -399,7 +402,7 @@ class Client:
 
         Returns
         -------
-        list of Job
+        list of JobHandle
             In the order of the requests.
 
         Raises
@@ -557,12 +560,7 @@ class Client:
             ``cancel``, ``requeue``, ``hold`` or ``release``: as the methods of these names; ``kill``: as `cancel`, at
             once.
         """
-        wanted = list(job_ids)
-        done: list[int] = []
-        for start in range(0, len(wanted), api.MOST_LISTED):
-            body = api.JobIds(job_ids=wanted[start : start + api.MOST_LISTED])
-            done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=body)).job_ids
-        return done
+        return await self._wish(kind, job_ids, api.JobIds)
 
     async def cancel(self, job_ids: Iterable[int], *, at_once: bool = False) -> list[int]:
         """End jobs, `at_once` without the time that they may take otherwise; return those that had not ended."""
@@ -573,11 +571,14 @@ class Client:
 
         A machine that does not answer at that moment passes none on.
         """
+        return await self._wish("signal", job_ids, api.SignalJobs, signal=name)
+
+    async def _wish(self, kind: WishKind, job_ids: Iterable[int], body: type[msgspec.Struct], **more: Any) -> list[int]:
         wanted = list(job_ids)
         done: list[int] = []
         for start in range(0, len(wanted), api.MOST_LISTED):
-            body = api.SignalJobs(job_ids=wanted[start : start + api.MOST_LISTED], signal=name)
-            done += (await self.transport.call("POST", "/v1/jobs/signal", api.Done, body=body)).job_ids
+            part = body(job_ids=wanted[start : start + api.MOST_LISTED], **more)
+            done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=part)).job_ids
         return done
 
     async def requeue(self, job_ids: Iterable[int]) -> list[int]:
@@ -722,7 +723,7 @@ class Client:
                     "scopes", f"{scope!r:.100} cannot be had; one or several of {', '.join(api.USUAL_SCOPES)}"
                 )
         if not 0 < hours <= api.MOST_HOURS:
-            raise OptionError("hours", f"is {hours:g}; a number above 0, at most {api.MOST_HOURS:g}")
+            raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {api.MOST_HOURS:g}")
         body = api.ShortToken(scopes=tuple(scopes), hours=hours)
         return await self.transport.call("POST", "/v1/tokens/short", api.MadeToken, body=body)
 
@@ -735,4 +736,5 @@ class Client:
 
 
 def _in_path(name: str) -> str:
+    encoded(name)  # a text that no URL can hold is refused
     return quote(name, safe="")

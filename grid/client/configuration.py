@@ -243,7 +243,7 @@ def _environment_layer(environment: Mapping[str, str]) -> _Layer:
 
 def _over(upper: _Layer, lower: _Layer) -> _Layer:
     """Return what two sources say of the same grid; the upper one counts where both say something."""
-    said = {name: getattr(upper, name) for name in _Layer.__struct_fields__}
+    said = msgspec.structs.asdict(upper)
     return msgspec.structs.replace(lower, **{name: value for name, value in said.items() if value is not None})
 
 
@@ -341,10 +341,14 @@ def _layer(
         table["token"] = _token_in(path, text, prefix, table, file)
     layer = msgspec.convert(table, _Layer)
     if layer.ca is not None:  # where it lies is said from where it is said
-        layer = msgspec.structs.replace(layer, ca=str(path.parent / Path(layer.ca).expanduser()))
+        layer = msgspec.structs.replace(layer, ca=str(_beside(path, layer.ca)))
     if sites is not None:
         layer = msgspec.structs.replace(layer, sites=_sites(path, text, sites, prefix))
     return layer
+
+
+def _beside(path: Path, file: str) -> Path:
+    return path.parent / os.path.expanduser(file)  # of a user who is not known here it stays as it is, and is not found
 
 
 def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]:
@@ -363,7 +367,7 @@ def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: s
     where = f"{path}:{_line(text, TOKEN_FILE, prefix)}: {prefix}{TOKEN_FILE}"
     if "token" in table:
         raise InputError(f"{where}: is given together with token; leave one of them out")
-    place = path.parent / Path(file).expanduser()
+    place = _beside(path, file)
     try:
         return place.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, JobFailedError, OptionError
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest
+from gridweave.site.job import OPEN, ArrayPlace, JobRecord, JobRequest, State
 from gridweave.site.launch import Call, ItemEnd
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ class Submits(Protocol):
     async def cancel(self, job_ids: Sequence[int]) -> list[int]:
         """End jobs."""
 
+    def jobs(self, *, array: str, state: Sequence[State]) -> AsyncIterator[JobRecord]:
+        """Yield the jobs of an array that are in one of some states."""
+
 
 class Results:
     """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns them all.
@@ -104,7 +107,7 @@ class Results:
         self._grid, self._items, self._plain = grid, iter(items), plain
         self._at_once, self._pack, self._return_exceptions = at_once, pack, return_exceptions
         self._array, self._count = f"{plain.name}-{uuid.uuid4().hex[:8]}", 0
-        self._is_begun = False
+        self._is_begun = self._is_handing_in = False
 
     def __aiter__(self) -> AsyncGenerator[Any, None]:
         return self._results()
@@ -150,10 +153,12 @@ class Results:
         while len(requests) < room and (items := tuple(islice(self._items, self._pack))):
             requests.append(self._request(items))
         if requests:
+            self._is_handing_in = True
             for job in await self._grid.submit_many(requests):
                 task = asyncio.get_running_loop().create_task(job.outcomes())
                 window.append(task)
                 jobs[task] = job
+            self._is_handing_in = False
         return len(requests)
 
     def _request(self, items: tuple[Any, ...]) -> JobRequest:
@@ -179,6 +184,8 @@ class Results:
         for task in window:
             task.cancel()
         await asyncio.gather(*window, return_exceptions=True)
-        if left:
-            with suppress(GridweaveError):  # what ended the map is what its caller is to hear
+        with suppress(GridweaveError):  # what ended the map is what its caller is to hear
+            if self._is_handing_in:  # that has failed, or was cut short, and of what it has handed in nothing is known
+                left = [record.job_id async for record in self._grid.jobs(array=self._array, state=OPEN)]
+            if left:
                 await self._grid.cancel(left)

@@ -112,13 +112,23 @@ def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
     parts: list[list[msgspec.Raw]] = []
     room = 0
     for job in jobs:
-        data = msgspec.msgpack.encode(job)
+        data = encoded(job)
         if not parts or len(parts[-1]) == MOST_AT_ONCE or len(data) > room:
             parts.append([])
             room = MOST_BYTES
         parts[-1].append(msgspec.Raw(data))
         room -= len(data)
     return parts
+
+
+def encoded(what: object) -> bytes:
+    """Return something as MessagePack; InputError if it holds a text or a number that cannot be sent."""
+    try:
+        return msgspec.msgpack.encode(what)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{error.object!r:.100} is not UTF-8, and cannot be sent; write it as UTF-8") from None
+    except OverflowError:
+        raise InputError("a number is too large to be sent; at most 64 bits") from None
 
 
 def _found(module: str, path: str) -> Any:

@@ -1,6 +1,7 @@
 """Requests and answers: MessagePack over HTTP, tried again where that is safe, with refusals as typed errors.
 
-`Patience` says how long to wait before the next try, and when to give up.
+`Patience` says how long to wait before the next try, and when to give up. `BriefTransport` asks with what Python has
+itself: aiohttp and asyncio take a command that asks one thing longer to load than the grid takes to answer.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import http.client
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
@@ -30,6 +32,7 @@ from gridweave.errors import (
 )
 from gridweave.grid.api import Problem
 from gridweave.grid.client.configuration import Connection, followed, gateway_here
+from gridweave.grid.client.requests import encoded
 from gridweave.version import __version__
 
 if TYPE_CHECKING:
@@ -183,7 +186,7 @@ class Transport:
     def _session(self, connections: int) -> aiohttp.ClientSession:
         """Return the session with so many connections at most (0: as many as there are), made when it is first used."""
         if connections not in self._sessions:
-            import aiohttp  # a command that asks one question does without (`gridweave.grid.client.brief`)
+            import aiohttp  # a command that asks one question does without (`BriefTransport`)
 
             connector = aiohttp.TCPConnector(limit=connections, ssl=self.trusted)
             self._sessions[connections] = aiohttp.ClientSession(connector=connector, headers=self.headers)
@@ -207,7 +210,8 @@ class Transport:
 
         UnavailableError if there was none in time; what was asked for may have been done all the same.
         """
-        data = msgspec.msgpack.encode(body) if body is not None else None
+        data = encoded(body) if body is not None else None
+        encoded(query)  # a text that no URL can hold is refused before anything is asked
 
         async def once() -> T:
             headers = {"Accept": _ACCEPT} | ({"Content-Type": MSGPACK} if data is not None else {})
@@ -221,7 +225,7 @@ class Transport:
     async def exchange(
         self, method: str, path: str, query: Query, data: bytes | None, headers: Mapping[str, str]
     ) -> GatewayAnswer:
-        """Ask once, and return what was answered; raise one of `errors` if nothing was."""
+        """Ask once, and return what was answered; raise TryAgain, or one of `cut_errors`, if nothing was."""
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=self.patience.try_s)
@@ -238,7 +242,7 @@ class Transport:
     async def stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a stream of whatever length; what cuts it later is one of `CUT`, to be mended by who reads it."""
+        """Open a stream of whatever length; what cuts it later is one of `cut_errors`, to be mended by who reads it."""
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.patience.try_s, sock_read=self.patience.silence_s)
@@ -305,17 +309,93 @@ class Transport:
         url = self.connection.url
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
-            raise untrusted(url, why) from None
+            raise _untrusted(url, why) from None
         if isinstance(error, aiohttp.ClientConnectorSSLError):
-            raise not_tls(url, error.strerror) from None
+            raise _not_tls(url, error.strerror) from None
         if isinstance(error, aiohttp.ClientConnectorError):
-            # asyncio puts the address where the words of the error belong.
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.os_error)
-            return nobody_there(url, why)
-        return broken_off(url, error)
+            return _nobody_there(url, error.os_error)
+        return _broken_off(url, error)
 
     def _url(self, path: str) -> str:
         return self.connection.url + path
+
+
+# -- without an event loop
+
+
+def run_brief(work: Coroutine[Any, Any, T]) -> T:
+    """Run what asks over a `BriefTransport` alone and so never waits for an event loop; return what it returns.
+
+    Raises
+    ------
+    RuntimeError
+        If it does wait for something.
+
+    Examples
+    --------
+    >>> async def work() -> int:
+    ...     return 3
+    >>> run_brief(work())
+    3
+    """
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise RuntimeError("this work waits for something: it needs an event loop, and a Transport")
+
+
+async def brief_sleep(pause_s: float) -> None:
+    """Wait, and let nothing else go on."""
+    time.sleep(pause_s)
+
+
+class BriefTransport(Transport):
+    """The way to a gateway for one request at a time; while one is under way, nothing else in this process goes on.
+
+    It has no streams where there is no event loop (`run_brief`); else they are as those of `Transport`.
+    """
+
+    async def exchange(
+        self, method: str, path: str, query: Query, data: bytes | None, headers: Mapping[str, str]
+    ) -> GatewayAnswer:
+        """Ask once, over a connection of its own, and return what was answered."""
+        url = self.connection.url
+        connection = self._connected()
+        try:
+            target = urlsplit(url).path + path + (f"?{urlencode(query)}" if query else "")
+            connection.request(method, target, body=data, headers={**self.headers, **headers})
+            response = connection.getresponse()
+            return GatewayAnswer(response.status, response.reason, response.headers, response.read())  # type: ignore[arg-type]
+        except (OSError, http.client.HTTPException) as error:
+            raise _broken_off(url, error) from None
+        finally:
+            connection.close()
+
+    def _connected(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.connection.url)
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = self.trusted if isinstance(self.trusted, ssl.SSLContext) else ssl.create_default_context()
+            connection = http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=self.patience.try_s, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self.patience.try_s)
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            raise _untrusted(self.connection.url, error.verify_message) from None
+        except ssl.SSLError as error:
+            raise _not_tls(self.connection.url, error.reason) from None
+        except OSError as error:
+            raise _nobody_there(self.connection.url, error) from None
+        return connection
+
+
+# -- what is sent, and what is answered
 
 
 def _headers(connection: Connection) -> dict[str, str]:
@@ -325,25 +405,27 @@ def _headers(connection: Connection) -> dict[str, str]:
     return headers
 
 
-def untrusted(url: str, why: str) -> UnavailableError:
+def _untrusted(url: str, why: str) -> UnavailableError:
     """Return that a certificate is not trusted."""
     return UnavailableError(
         f"{url}: its certificate is not trusted ({why}); name a file with its authority: GRIDWEAVE_CA"
     )
 
 
-def not_tls(url: str, why: str | None) -> UnavailableError:
+def _not_tls(url: str, why: str | None) -> UnavailableError:
     """Return that whoever is there speaks no TLS."""
     return UnavailableError(f"{url}: does not speak TLS ({why}); is it http in place of https?")
 
 
-def nobody_there(url: str, why: str) -> TryAgain:
+def _nobody_there(url: str, error: OSError) -> TryAgain:
     """Return that no connection could be made."""
+    # asyncio puts the address where the words of the error belong.
+    why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     right = "start a grid with `gridweave up`, or name the one that runs with --url or GRIDWEAVE_URL"
     return TryAgain(UnavailableError(f"no gateway answers at {url}: {why}; {right}"), was_reached=False)
 
 
-def broken_off(url: str, error: BaseException) -> TryAgain:
+def _broken_off(url: str, error: BaseException) -> TryAgain:
     """Return that an answer did not come in time, or not whole."""
     if isinstance(error, TimeoutError):
         return TryAgain(UnavailableError(f"the gateway at {url} does not answer in time"))
@@ -380,7 +462,8 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
     """Return what a refusal means: an error, or that another try may do better."""
     problem = _read_problem(answered, url)
     said: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
-    detail = "; ".join([problem.detail, *(f"{error.where}: {error.detail}" for error in problem.errors[:5])])
+    more = (f"{error.where}: {error.detail}" for error in problem.errors[:5] if error.detail not in problem.detail)
+    detail = "; ".join([problem.detail, *more])
     match problem.status:
         case 401 | 403:
             return NotAllowedError(detail, **said)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
 import hmac
+import math
 import os
 import re
 import secrets
@@ -25,6 +25,7 @@ from sqlalchemy import (
     URL,
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Engine,
     LargeBinary,
@@ -35,6 +36,7 @@ from sqlalchemy import (
     create_engine,
     delete,
     event,
+    func,
     insert,
     select,
     update,
@@ -43,7 +45,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.api import MOST_HOURS, SCOPES, USUAL_DAYS, USUAL_SCOPES, MadeToken, Scope, TokenInfo, TokenLimits
-from gridweave.grid.gateway.connections import Logins
+from gridweave.grid.gateway.connections import Logins, token_digest
 from gridweave.grid.gateway.issuer import Issuer, looks_like_jwt
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.web.browser import check_own_page, cookie_of
@@ -151,7 +153,7 @@ class TokenStore:
     ) -> MadeToken:
         """Make a token that can be used for some days, or (None) until it is revoked; its secret is seen only here."""
         if days is not None and not 0 < days <= 36_500:
-            raise OptionError("days", f"is {days:g}; a number above 0, at most 36500")
+            raise OptionError("days", f"is {days:g} days; more than 0, and at most 36500")
         now_ms = self._now_ms()
         until_ms = None if days is None else now_ms + max(1, round(days * _DAY_MS))
         _check_token(user, scopes, limits)
@@ -161,7 +163,7 @@ class TokenStore:
     def create_short(self, by: TokenInfo, scopes: Sequence[Scope], hours: float) -> MadeToken:
         """Make a token with the user and the limits of another, which ends no later and is revoked with it."""
         if not 0 < hours <= MOST_HOURS:
-            raise OptionError("hours", f"is {hours:g}; a number above 0, at most {MOST_HOURS:g}")
+            raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {MOST_HOURS:g}")
         now_ms = self._now_ms()
         until_ms = now_ms + max(1, round(hours * _HOUR_MS))
         if by.parent:
@@ -170,8 +172,8 @@ class TokenStore:
             until_ms = min(until_ms, by.until_ms)
         _check_token(by.user, scopes, by.limits)
         with self._transaction() as connection:
-            mine = select(_tokens).where(_tokens.c.user_name == by.user, _tokens.c.parent != "")
-            if sum(self._is_usable(row) for row in connection.execute(mine)) >= _MOST_SHORT:
+            mine = select(func.count()).where(_tokens.c.user_name == by.user, _tokens.c.parent != "", self._is_usable())
+            if connection.execute(mine).scalar_one() >= _MOST_SHORT:
                 right = "wait until some have ended, or have the token revoked that they were made by"
                 raise OptionError("token", f"{by.user} has {_MOST_SHORT} tokens for a short time; {right}")
             return self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id)
@@ -224,10 +226,11 @@ class TokenStore:
 
     def _find(self, token_id: str, secret: str) -> TokenInfo | None:
         with self._transaction() as connection:
-            row = connection.execute(select(_tokens).where(_tokens.c.token_id == token_id)).one_or_none()
+            mine = select(_tokens).where(_tokens.c.token_id == token_id, self._is_usable())
+            row = connection.execute(mine).one_or_none()
         # A token that is not there takes as long as one with another secret.
         kept = b"\0" * 32 if row is None else bytes(row.secret_sha256)
-        if not hmac.compare_digest(kept, _hash(secret)) or row is None or not self._is_usable(row):
+        if not hmac.compare_digest(kept, token_digest(secret)) or row is None:
             return None
         self._use(row)
         return _info(row)
@@ -243,28 +246,30 @@ class TokenStore:
     def list(self) -> list[TokenInfo]:
         """Return all tokens that can be used, the oldest first."""
         with self._transaction() as connection:
-            rows = connection.execute(select(_tokens).order_by(_tokens.c.made_ms, _tokens.c.token_id)).all()
-        return [_info(row) for row in rows if self._is_usable(row)]
+            usable = select(_tokens).where(self._is_usable())
+            return [_info(row) for row in connection.execute(usable.order_by(_tokens.c.made_ms, _tokens.c.token_id))]
 
     def usable(self) -> frozenset[str]:
         """Return the ids of all tokens that can be used."""
-        return frozenset(info.token_id for info in self.list())
+        with self._transaction() as connection:
+            return frozenset(connection.execute(select(_tokens.c.token_id).where(self._is_usable())).scalars())
 
     def revoke(self, token_id: str) -> bool:
         """Have a token be usable no more; return whether it was before."""
         if not _ID.fullmatch(token_id):
             return False
         with self._transaction() as connection:
-            row = connection.execute(select(_tokens).where(_tokens.c.token_id == token_id)).one_or_none()
-            if row is None or not self._is_usable(row):
+            mine = select(_tokens).where(_tokens.c.token_id == token_id, self._is_usable())
+            if connection.execute(mine).one_or_none() is None:
                 return False
             # With it go those that were made by it.
-            mine = (_tokens.c.token_id == token_id) | (_tokens.c.parent == token_id)
-            connection.execute(update(_tokens).where(mine).values(revoked_ms=self._now_ms()))
+            all_of_it = (_tokens.c.token_id == token_id) | (_tokens.c.parent == token_id)
+            connection.execute(update(_tokens).where(all_of_it).values(revoked_ms=self._now_ms()))
         return True
 
-    def _is_usable(self, row: Row[Any]) -> bool:
-        return row.revoked_ms is None and (row.until_ms is None or self._now_ms() < row.until_ms)
+    def _is_usable(self) -> ColumnElement[bool]:
+        until_ms = _tokens.c.until_ms
+        return _tokens.c.revoked_ms.is_(None) & (until_ms.is_(None) | (until_ms > self._now_ms()))
 
     def close(self) -> None:
         """Let go of the database."""
@@ -286,14 +291,12 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA synchronous=FULL")
 
 
-def _hash(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
-
-
 def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> None:
     """Raise OptionError if no token can be so."""
-    if not 1 <= len(user) <= 100 or not user.isprintable():
-        raise OptionError("user", f"{user!r:.120} is not a name; give 1 to 100 printable characters")
+    for option, names in (("user", (user,)), ("sites", limits.sites), ("accounts", limits.accounts)):
+        for name in names:
+            if not 1 <= len(name) <= 100 or not name.isprintable():
+                raise OptionError(option, f"{name!r:.120} is not a name; give 1 to 100 printable characters")
     if not scopes:
         raise OptionError("scopes", f"is empty; one or several of {', '.join(SCOPES)}")
     for scope in scopes:
@@ -303,12 +306,15 @@ def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> Non
         value = getattr(limits, name)
         if value is not None and value < 1:
             raise OptionError(name, f"is {value}; a whole number from 1 up")
+    if limits.max_priority is not None and not math.isfinite(limits.max_priority):
+        # It would be kept as no limit at all.
+        raise OptionError("max_priority", f"is {limits.max_priority}; a number that is finite")
 
 
 def _row(info: TokenInfo, secret: str) -> dict[str, Any]:
     return {
         "token_id": info.token_id,
-        "secret_sha256": _hash(secret),
+        "secret_sha256": token_digest(secret),
         "user_name": info.user,
         "scopes": " ".join(info.scopes),
         "limits": msgspec.json.encode(info.limits),

@@ -97,9 +97,11 @@ class AuditLog:
         try:
             with self._lock, self._opened() as handle:
                 if os.fstat(handle).st_size < self._most_bytes:
-                    _write(handle, entry)
+                    self._write(handle, entry)
                 else:
-                    self._rotate(handle, entry)
+                    self._rotate()
+                    with self._opened() as fresh:
+                        self._write(fresh, entry)
             self._is_told = False
         except (OSError, OptionError) as error:
             if not self._is_told:
@@ -124,20 +126,25 @@ class AuditLog:
             finally:
                 os.close(handle)
 
-    def _rotate(self, handle: int, entry: AuditEntry) -> None:
-        """Begin a new file, whose first line is the one after the last line of the old."""
-        last = _digest_of_last(handle)
+    def _write(self, handle: int, entry: AuditEntry) -> None:
+        linked = msgspec.structs.replace(entry, before=self._before(handle))
+        os.write(handle, msgspec.json.encode(linked) + b"\n")
+
+    def _before(self, handle: int) -> str:
+        """Return the digest of the last line: of this file, or, while it has none, of the one before it.
+
+        So it counts for whoever writes first after a rotation, be it another process.
+        """
+        if not os.fstat(handle).st_size:
+            with contextlib.suppress(FileNotFoundError), open(f"{self.path}.1", "rb") as old:
+                return _digest_of_last(old.fileno())
+        return _digest_of_last(handle)
+
+    def _rotate(self) -> None:
         for number in range(self._kept - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 os.replace(f"{self.path}.{number}", f"{self.path}.{number + 1}")
         os.replace(self.path, f"{self.path}.1")
-        with self._opened() as fresh:
-            _write(fresh, entry, last)
-
-
-def _write(handle: int, entry: AuditEntry, before: str = "") -> None:
-    linked = msgspec.structs.replace(entry, before=before or _digest_of_last(handle))
-    os.write(handle, msgspec.json.encode(linked) + b"\n")
 
 
 def _is_same(handle: int, path: Path) -> bool:

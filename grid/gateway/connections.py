@@ -130,7 +130,7 @@ class Logins:
         """Refuse a login from an address from which too many have failed, before the token is looked up."""
         place = place_of(address)
         wait_s = self._rates.needed_s(place)
-        if wait_s > 0 and _digest(token) not in self._good:
+        if wait_s > 0 and token_digest(token) not in self._good:
             problem = f"{self._most:g} logins from {place or 'there'} failed; wait, and use a valid token"
             raise RefusalError("too-many-failed-logins", problem, retry_after_s=wait_s)
 
@@ -140,12 +140,13 @@ class Logins:
 
     def good(self, token: str) -> None:
         """Remember a token that was right."""
-        digest = _digest(token)
+        digest = token_digest(token)
         self._good[digest] = None
         self._good.move_to_end(digest)
         if len(self._good) > _MOST_GOOD:
             self._good.popitem(last=False)
 
 
-def _digest(token: str) -> bytes:
+def token_digest(token: str) -> bytes:
+    """Return the hash of a token, or of its secret: all that is kept of it."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

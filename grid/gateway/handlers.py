@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -45,7 +46,7 @@ from gridweave.grid.api import (
     WhatIf,
     WhatIfAnswer,
 )
-from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.gateway.access import AsyncTokens, TokenStore
 from gridweave.grid.gateway.call import GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.submission import keeping_problem
@@ -109,21 +110,26 @@ async def resume(call: GatewayCall) -> Done:
     return await _drain(call, False)
 
 
-async def _drain(call: GatewayCall, draining: bool) -> Done:
+@contextlib.contextmanager
+def _of_a_site() -> Iterator[None]:
+    """Refuse what is asked of a site that there is not."""
     try:
-        await call.backend.drain(call.target, draining)
+        yield
     except InputError as error:
         raise RefusalError("unknown-site", str(error)) from None
+
+
+async def _drain(call: GatewayCall, draining: bool) -> Done:
+    with _of_a_site():
+        await call.backend.drain(call.target, draining)
     return Done()
 
 
 async def give_up(call: GatewayCall) -> Done:
     """Have what a machine ran that never comes back run again."""
     site, _, machine = call.target.partition("/")
-    try:
+    with _of_a_site():
         found = await call.backend.give_up(site, machine)
-    except InputError as error:
-        raise RefusalError("unknown-site", str(error)) from None
     if found.refused:
         raise RefusalError(found.refused, found.reason)
     return Done()
@@ -150,10 +156,8 @@ async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExp
 
 
 async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> SiteExperience:
-    try:
+    with _of_a_site():
         return await call.backend.experience(call.target, changes)
-    except InputError as error:
-        raise RefusalError("unknown-site", str(error)) from None
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
@@ -179,8 +183,10 @@ async def whoami(call: GatewayCall) -> TokenInfo:
 # -- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def _no_tokens() -> RefusalError:
-    return RefusalError("unknown-token", "this gateway has no tokens; start it with a token database (--tokens)")
+def _tokens(call: GatewayCall) -> AsyncTokens:
+    if call.parts.tokens is None:
+        raise RefusalError("unknown-token", "this gateway has no tokens; start it with a token database (--tokens)")
+    return call.parts.tokens
 
 
 async def list_tokens(call: GatewayCall) -> Tokens:
@@ -192,28 +198,22 @@ async def list_tokens(call: GatewayCall) -> Tokens:
 
 async def make_token(call: GatewayCall, body: NewToken) -> MadeToken:
     """Make a token; it is shown only here."""
-    if call.parts.tokens is None:
-        raise _no_tokens()
-    return await call.parts.tokens.do(TokenStore.create, body.user, body.scopes, days=body.days, limits=body.limits)
+    return await _tokens(call).do(TokenStore.create, body.user, body.scopes, days=body.days, limits=body.limits)
 
 
 async def make_short_token(call: GatewayCall, body: ShortToken) -> MadeToken:
     """Make a token of the same user for at most a day, e.g. for a job that hands in jobs."""
-    if call.parts.tokens is None:
-        raise _no_tokens()
-    info = call.identity.info
+    tokens, info = _tokens(call), call.identity.info
     wrong = [scope for scope in body.scopes if not call.identity.may(scope)]
     if wrong:
         problem = f"the token is for {', '.join(info.scopes)}; one that it makes cannot be for {', '.join(wrong)}"
         raise RefusalError("forbidden", problem)
-    return await call.parts.tokens.do(TokenStore.create_short, info, body.scopes, body.hours)
+    return await tokens.do(TokenStore.create_short, info, body.scopes, body.hours)
 
 
 async def revoke_token(call: GatewayCall) -> Done:
     """Revoke a token; its streams end at once."""
-    if call.parts.tokens is None:
-        raise _no_tokens()
-    if not await call.parts.tokens.do(TokenStore.revoke, call.target):
+    if not await _tokens(call).do(TokenStore.revoke, call.target):
         raise RefusalError("unknown-token", f"there is no valid token {call.target!r:.100}")
     call.parts.hub.revoked(call.target)
     return Done()
@@ -332,8 +332,7 @@ async def schedule(call: GatewayCall, query: ScheduleQuery) -> SchedulePart:
     They are those of their user unless an operator asks.
     """
     user = None if call.identity.is_operator else call.identity.user
-    asked = {name: getattr(query, name) for name in query.__struct_fields__}
-    found = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **asked))
+    found = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **msgspec.structs.asdict(query)))
     return SchedulePart(jobs=[_scheduled(record) for record in found.jobs if record.places], below=found.below)
 
 

@@ -214,11 +214,7 @@ class EventHub:
 
     async def _ask(self, after: int, timeout_s: float) -> JobEvents:
         """Return what happened after an event; ask until there is an answer."""
-
-        async def ask() -> JobEvents:
-            return await self._backend.events(after, timeout_s)
-
-        return await self._persist(ask)
+        return await self._persist(lambda: self._backend.events(after, timeout_s))
 
     async def _persist(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something again and again, until there is an answer."""

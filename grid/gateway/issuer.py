@@ -229,7 +229,7 @@ class _ClaimedLimits(TokenLimits, frozen=True, kw_only=True, forbid_unknown_fiel
 def _limits_of(claim: object) -> TokenLimits:
     """Return the limits that a claim names; raise if they are none."""
     found = msgspec.convert(claim, _ClaimedLimits)
-    return TokenLimits(**{name: getattr(found, name) for name in TokenLimits.__struct_fields__})
+    return TokenLimits(**msgspec.structs.asdict(found))
 
 
 def scopes_of(claim: object) -> tuple[Scope, ...]:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.limits import Slots
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, wrong_method
 from gridweave.grid.gateway.wire import read_body
 from gridweave.site.service.link import (
     BEAT_PATH,
@@ -82,7 +82,7 @@ class LinkDoor:
         else:
             raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; docs/link.md lists what there is")
         if method != "POST":
-            raise RefusalError("wrong-method", f"{method!r:.50} at {path!r:.200}; POST", headers={"Allow": "POST"})
+            raise wrong_method(path, method, ["POST"])
         return found
 
     async def handle(self, call: GatewayCall) -> web.Response:
@@ -91,7 +91,7 @@ class LinkDoor:
         site = self._identify(call)
         call.target = site
         if (form := call.request.headers.get("Content-Type", "")) != BODY_FORM:
-            raise RefusalError("unsupported-media-type", f"Content-Type is {form!r:.100}; {BODY_FORM} is understood")
+            raise RefusalError("unsupported-media-type", f"Content-Type is {form!r:.100}; send {BODY_FORM}")
         settings = call.parts.settings
         with self._slots.one(site), call.parts.memory.holding() as take:
             data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, take)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gridweave.grid.api import FieldProblem, Problem
@@ -103,6 +103,12 @@ class RefusalError(Exception):
 def refused_field(where: str, detail: str, kind: str = "invalid-request") -> RefusalError:
     """Return the refusal of one part of a request."""
     return RefusalError(kind, f"{where} {detail}", errors=[FieldProblem(where=where, detail=detail)])
+
+
+def wrong_method(path: str, method: str, allowed: Iterable[str]) -> RefusalError:
+    """Return the refusal of a method that is none of those of a path."""
+    right = ", ".join(allowed)
+    return RefusalError("wrong-method", f"{path!r:.200} takes {right}, not {method!r:.50}", headers={"Allow": right})
 
 
 def shortened(text: str) -> str:

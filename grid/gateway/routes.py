@@ -15,7 +15,7 @@ from gridweave.grid.api import Done, Health, SubmitJobs, TokenInfo
 from gridweave.grid.gateway import handlers, streams, submission
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.openapi import describe
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, wrong_method
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
 from gridweave.grid.web import sessions
 from gridweave.site.job import WishKind
@@ -178,6 +178,5 @@ def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
     if found is None and method == "HEAD" and "GET" in methods and not methods["GET"].is_stream:
         found = methods["GET"]
     if found is None:
-        allowed = ", ".join(sorted(methods))
-        raise RefusalError("wrong-method", f"{method!r:.50} at {path!r:.200}; {allowed}", headers={"Allow": allowed})
+        raise wrong_method(path, method, sorted(methods))
     return found

@@ -153,8 +153,7 @@ class Gateway:
         """Answer a request, whatever it is."""
         begin_s = time.monotonic()
         self.connections.busy(request.protocol)
-        call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
-        call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
+        call = self._call(request)
         status, problem = _WENT_AWAY, ""
         try:
             try:
@@ -277,8 +276,7 @@ class Gateway:
 
     def bad_http(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
         """Return the answer to what is no request, or to one that the gateway failed at."""
-        call = GatewayCall(parts=self._parts, request=request, request_id=self._request_id(request))
-        call.headers = {"X-Request-Id": call.request_id, "Server": "gridweave"}
+        call = self._call(request)
         if status == 400:
             what = error.message if isinstance(error, HttpProcessingError) else str(error or "")
             refusal = RefusalError("bad-http", f"{what or 'it cannot be parsed'}; send a request of HTTP/1.1")
@@ -299,9 +297,11 @@ class Gateway:
             problem = "there are %d connections; %d were closed so far to make room"
             logger.warning(problem, len(self.connections), self._n_closed)
 
-    def _request_id(self, request: web.BaseRequest) -> str:
+    def _call(self, request: web.BaseRequest) -> GatewayCall:
         given = request.headers.get("X-Request-Id", "")
-        return given if good_id(given) else secrets.token_hex(8)
+        request_id = given if good_id(given) else secrets.token_hex(8)
+        headers = {"X-Request-Id": request_id, "Server": "gridweave"}
+        return GatewayCall(parts=self._parts, request=request, request_id=request_id, headers=headers)
 
     def _log(self, call: GatewayCall, status: int, problem: str, seconds: float) -> None:
         route = call.route

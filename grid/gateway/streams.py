@@ -65,7 +65,7 @@ async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | N
     if heard:
         # A browser that comes back asks for the same URL; what it has seen since then counts.
         if not (heard.isascii() and heard.isdigit() and len(heard) < 19):
-            raise refused_field("Last-Event-ID", f"is {heard!r:.50}; the number of an event")
+            raise refused_field("Last-Event-ID", f"is {heard!r:.50}, which is not the number of an event")
         after = int(heard)
     user = query.user
     if not call.identity.is_operator:

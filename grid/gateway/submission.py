@@ -137,7 +137,7 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
             problem = f"the jobs have more than {_MOST_PARTS} arguments and variables; use several requests"
             raise RefusalError("body-too-large", problem)
         if not call.identity.is_operator and request.user != call.identity.user:
-            request = msgspec.structs.replace(request, user=call.identity.user)
+            request = replace(request, user=call.identity.user)
         jobs.append(NewJob(request=request, key=one.key))
         if place % _IN_ONE_GO == _IN_ONE_GO - 1:
             await asyncio.sleep(0)  # others' requests are not to wait for all of these
@@ -228,16 +228,16 @@ def keeping_problem(request: JobRequest) -> str | None:
         problem = _values_problem([call.args, call.kwargs])
         if problem is not None:
             return f"the arguments of the callable hold {problem}"
+    if _can_be_kept(request):
+        return None
+    return next((f"{name} is {what}" for name, what in _bad_fields(request)), "it holds what cannot be passed on")
+
+
+def _can_be_kept(request: JobRequest) -> bool:
     try:
         msgspec.msgpack.encode(request)
     except (OverflowError, RecursionError, ValueError, TypeError):
-        return next((f"{name} is {what}" for name, what in _bad_fields(request)), "it holds what cannot be passed on")
-    if not _is_finite(request):
-        return next((f"{name} is {what}" for name, what in _bad_fields(request)), "a number is not finite")
-    return None
-
-
-def _is_finite(request: JobRequest) -> bool:
+        return False
     numbers = [request.priority, request.weight, request.sensitivity]
     for part in (request.resources, request.traffic):
         if part is not None:

@@ -24,6 +24,8 @@ TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 EVENT_STREAM = "text/event-stream"
 
+_DECODE: dict[str, Callable[..., Any]] = {JSON: msgspec.json.decode, MSGPACK: msgspec.msgpack.decode}
+
 PROBLEM_FORMS = {JSON: "application/problem+json", MSGPACK: "application/problem+msgpack"}
 
 _ALIASES = {"application/x-msgpack": MSGPACK, "application/vnd.msgpack": MSGPACK}
@@ -73,7 +75,7 @@ def body_form(header: str) -> str:
     charset = next((text.partition("=")[2].strip('"') for text in parameters if text.startswith("charset=")), "utf-8")
     if name not in BOTH or charset not in ("utf-8", "utf8"):
         what = f"is {header!r:.100}" if header else "is missing"
-        raise RefusalError("unsupported-media-type", f"Content-Type {what}; {JSON} or {MSGPACK}, in UTF-8")
+        raise RefusalError("unsupported-media-type", f"Content-Type {what}; send {JSON} or {MSGPACK}, in UTF-8")
     return name
 
 
@@ -109,7 +111,7 @@ async def _expect(request: web.BaseRequest) -> None:
     if not expected:
         return
     if expected.lower() != "100-continue":
-        raise RefusalError("unknown-expectation", f"Expect is {expected!r:.100}; 100-continue, or nothing")
+        raise RefusalError("unknown-expectation", f"Expect is {expected!r:.100}; send 100-continue, or leave it out")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     # This was no part of the answer.
     request.writer.output_size = 0
@@ -118,7 +120,7 @@ async def _expect(request: web.BaseRequest) -> None:
 def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "") -> T:
     """Return what a body says, or the part of one that stands at `where`; fields that nobody knows are refused."""
     try:
-        found = msgspec.json.decode(data, type=kind) if form == JSON else msgspec.msgpack.decode(data, type=kind)
+        found: T = _DECODE[form](data, type=kind)
         _check_names(data, form, kind, where)
         return found
     except msgspec.ValidationError as error:
@@ -179,9 +181,9 @@ def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: s
     structure: Any = kind
     names = _names_of(structure)
     try:
-        _ = msgspec.json.decode(data, type=names) if form == JSON else msgspec.msgpack.decode(data, type=names)
+        _DECODE[form](data, type=names)
     except msgspec.ValidationError:
-        found = msgspec.json.decode(data) if form == JSON else msgspec.msgpack.decode(data)
+        found = _DECODE[form](data)
         wrong = list(_unknown(found, kind, where))
         if wrong:
             problem = "; ".join(f"{one.where}: {one.detail}" for one in wrong[:_MOST_TOLD])

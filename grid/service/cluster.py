@@ -62,7 +62,7 @@ from gridweave.site.service.calls import (
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.host import Host, packed
-from gridweave.site.service.probes.probing import ProbePlan
+from gridweave.site.service.probes.prober import ProbePlan
 
 logger = logging.getLogger("gridweave.live")
 

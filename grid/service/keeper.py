@@ -1,7 +1,7 @@
 """Brings back what dies of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.keeper NAME``.
 
 The keeper is a small process, which loads neither Ray nor numba nor a server. It waits until one of the grid's
-processes ends, and starts `gridweave.grid.service.mend`, which does what a second `up` does. It waits longer after
+processes ends, and starts `gridweave.grid.service.local`, which does what a second `up` does. It waits longer after
 each try, and gives up after many: `gridweave status` and its log say so. `gridweave down` ends it first.
 
 Actors (the meta-scheduler, the sites, the agents of machines) are brought back by Ray itself.
@@ -202,7 +202,7 @@ def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
 def mend_in_a_process(name: str) -> str:
     """Bring back what is missing, in a process of its own; return what went wrong, or ""."""
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "gridweave.grid.service.mend", name], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-m", "gridweave.grid.service.local", name], stdout=subprocess.PIPE, text=True
     ) as child:
         try:
             told, _ = child.communicate(timeout=MEND_S)

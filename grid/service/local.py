@@ -1,23 +1,37 @@
-"""A whole grid on this machine, Ray, the actors and the gateway: brought up, taken down, and begun anew."""
+"""A whole grid on this machine, Ray, the actors and the gateway: brought up, mended, taken down, and begun anew.
+
+As a program, ``python -m gridweave.grid.service.local NAME``, it brings back what is missing of a grid, as a second
+`up` does: the keeper starts it. What went wrong is the last line of standard output.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.grid.config.reading import ReadGrid
+from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.config.tables import GridFile
-from gridweave.grid.service.cluster import GIVE_UP_S, find_actors, make_grid, plan_of, stop_actors
+from gridweave.grid.service.cluster import (
+    FIRST_PORT,
+    GIVE_UP_S,
+    GridPlan,
+    RunningGrid,
+    find_actors,
+    make_grid,
+    plan_of,
+    stop_actors,
+)
 from gridweave.grid.service.gateway_process import start_gateway, wait_until_ready
 from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
@@ -61,16 +75,13 @@ from gridweave.site.machine.folders import check_way
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import GRID_LABEL, NAMESPACE, SITE_LABEL
 
-if TYPE_CHECKING:
-    from gridweave.grid.service.cluster import GridPlan, RunningGrid
-
 PROBE_SECRET, MARKER = "probe-secret", "marker"
 _GRID, _SITE = "grid.journal", "site.journal"
 
 REASON = "the grid is taken down"
 
-FIRST_PORT, PORTS_OF_A_GRID, GRIDS = 20_000, 1_000, 12
-"""From which port on the ranks of jobs meet, how many ports are kept for one grid, and for how many grids."""
+PORTS_OF_A_GRID, GRIDS = 1_000, 12
+"""How many ports for the ranks of jobs to meet at are kept for one grid, and for how many grids."""
 
 Tell = Callable[[str], None]
 """Hears what is going on."""
@@ -451,6 +462,16 @@ def _check_same(state: LocalGridState, wanted: Wanted) -> None:
         raise OptionError("--address", f"the grid {state.name!r} runs on {where}; {right}")
 
 
+def mend(name: str) -> None:
+    """Start what is missing of a grid, by what is written down of it; UnavailableError if nothing is."""
+    state = read_grid_state(name)
+    if state is None:
+        raise UnavailableError(f"no record of a grid named {name!r}")
+    read = grid_of_text(state.text, state.file, state.base)
+    address = None if state.own_ray else state.address
+    bring_up(wanted_grid(read, name=name, address=address), lambda what: None)
+
+
 # -- taken down, and begun anew ---------------------------------------------------------------------------------------
 
 
@@ -567,3 +588,17 @@ def begin_anew(name: str) -> None:
 def _journals(folder: Path) -> list[Path]:
     """Return the journals in a folder: that of the grid, and those of its sites."""
     return [*folder.glob(_GRID), *sorted(folder.glob(f"*/{_SITE}"))]
+
+
+def main() -> int:
+    """Mend the grid that is named by the first argument."""
+    try:
+        mend(sys.argv[1])
+    except GridweaveError as error:
+        print(" ".join(str(error).split()), flush=True)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

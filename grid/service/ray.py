@@ -537,8 +537,9 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     """Return a port at which nothing listens: the one that is wanted, if that is free."""
     # Processes that look at one time begin at different ones.
     first = os.getpid() % len(_PORTS)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in (*([wanted] if wanted else []), *_PORTS[first:], *_PORTS[:first], 0):
-        with socket.socket() as one, contextlib.suppress(OSError, OverflowError):
+        with socket.socket(family) as one, contextlib.suppress(OSError, OverflowError):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind((host, port))
             return int(one.getsockname()[1])

@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,6 +25,15 @@ from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
 from gridweave.grid.live import GridSettings
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
+from gridweave.grid.service.cluster import (
+    FIRST_PORT,
+    Place,
+    RunningActors,
+    SitePlan,
+    add_site,
+    machines_of,
+    plan_of,
+)
 from gridweave.grid.service.gateway_process import Say, log_requests, prepare_tokens, serve_gateway
 from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (
@@ -46,12 +55,8 @@ from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LAB
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
 
-if TYPE_CHECKING:
-    from gridweave.grid.service.cluster import RunningActors, SitePlan
-
-
-FIRST_PORT, PORTS_OF_A_SITE = 20_000, 1_000
-"""From which port on the ranks of jobs meet, and how many ports are kept for each site."""
+PORTS_OF_A_SITE = 1_000
+"""So many ports for the ranks of jobs to meet at are kept for each site."""
 
 _MOST_PLACES = 44
 
@@ -92,8 +97,6 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
 
 def grid_service(read: ReadGrid) -> GridService:
     """Return the grid's side that is to run."""
-    from gridweave.grid.service.cluster import machines_of, plan_of
-
     file = read.file
     assert isinstance(file, ServedGrid), "a site is not a grid"
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
@@ -246,7 +249,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     """A site as it is to run."""
 
     folder: str  # of its journal, jobs and output, and of the tokens
-    plan: Any  # a SitePlan; naming it here would load the cores
+    plan: SitePlan
     settings: SiteSettings
     namespace: str  # of its actors
     gateway: GatewayTable
@@ -266,8 +269,6 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
 
 def site_service(read: ReadGrid) -> SiteService:
     """Return the site that is to run."""
-    from gridweave.grid.service.cluster import plan_of
-
     file = read.file
     assert isinstance(file, ServedSite), "the grid's side is not a site"
     own, ray, uplink = file.site, file.ray, file.uplink
@@ -366,7 +367,7 @@ def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_
             goes_on = keep_jobs or not is_wanted
             count = ray.end(Path(service.folder), "the site was told to end", keep_jobs=goes_on)
             if count:
-                say(f"{count} parts of jobs {'go on' if goes_on else 'were ended'}")
+                say(f"parts of jobs that ran: {count}; {'they go on' if goes_on else 'they were ended'}")
 
 
 def own_address(url: str) -> str:
@@ -410,9 +411,6 @@ def _on_cluster(service: SiteService, settings: GatewaySettings, say: Say, keep_
 
 def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActors:
     """Make the actors of the site, or find those that run, and wait for them."""
-    from gridweave.grid.service.cluster import Place, RunningActors, add_site
-
-    plan: SitePlan = service.plan
     found = RunningActors(service.namespace)
     place = Place(folder=service.folder, labelled=labelled, host=service.host)
     options: dict[str, Any] = {
@@ -421,7 +419,7 @@ def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActor
         "maxima": service.maxima,
         "history_days": service.history_days,
     }
-    add_site(found, plan, service.settings, place, **options)
+    add_site(found, service.plan, service.settings, place, **options)
     found.make()
     say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
     found.wait()

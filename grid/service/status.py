@@ -98,9 +98,8 @@ def look(name: str) -> LocalStatus:
 
 def _ask(state: LocalGridState) -> _Said:
     """Ask the gateway for the sites and the queue: it may know the one and not the other."""
-    from gridweave.grid.client.brief import BriefTransport, run_brief
     from gridweave.grid.client.client import Client
-    from gridweave.grid.client.transport import Patience
+    from gridweave.grid.client.transport import BriefTransport, Patience, run_brief
 
     async def ask() -> _Said:
         once = Patience(total_s=0.0, connect_s=0.0, try_s=ASK_S)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from gridweave.grid.gateway.call import GatewayCall
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, wrong_method
 
 FOLDER = Path(__file__).parent / "static"
 
@@ -82,9 +82,7 @@ def send_file(call: GatewayCall) -> web.Response:
     if file is None:
         raise RefusalError("unknown-route", f"there is no page {request.path!r:.200}; the first one is at /")
     if request.method not in ("GET", "HEAD"):
-        raise RefusalError(
-            "wrong-method", f"{request.method!r:.50} at a page; GET, HEAD", headers={"Allow": "GET, HEAD"}
-        )
+        raise wrong_method(request.path, request.method, ["GET", "HEAD"])
     headers = {**call.headers, **_HEADERS, "ETag": file.mark}
     if request.headers.get("If-None-Match") == file.mark:
         return web.Response(status=304, headers=headers)

@@ -57,10 +57,10 @@ async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> t
     if body.code:
         logins.check(address, body.code)
         found = call.parts.codes.take(body.code)
-        if found is None:
+        if found is None or found.token_id not in await tokens.usable():
             logins.failed(address)
-            problem = f"the link was used already, or is over {CODE_S:g} s old; gridweave open makes another"
-            raise RefusalError("unauthenticated", problem)
+            problem = f"the link was used already, is over {CODE_S:g} s old, or its token is no longer valid"
+            raise RefusalError("unauthenticated", f"{problem}; gridweave open makes another")
     else:
         found = await find_token(call.request, body.token.strip(), tokens, logins)
     if found.parent and body.token:

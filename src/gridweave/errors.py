@@ -120,7 +120,15 @@ class SiteAwayError(UnavailableError):
     """A site does not answer; the rest of the grid does, and to ask again at once would not help."""
 
 
-class RefusedError(InputError):
+class _GatewayError(GridweaveError):
+    """An error with what the gateway of a grid says of it."""
+
+    def __init__(self, detail: str, *, status: int = 0, kind: str = "", instance: str = "") -> None:
+        self.detail, self.status, self.kind, self.instance = detail, status, kind, instance
+        super().__init__(detail)
+
+
+class RefusedError(_GatewayError, InputError):
     """The gateway of a grid refused a request.
 
     Parameters
@@ -135,16 +143,12 @@ class RefusedError(InputError):
         The id of the request in the gateway's log, or empty.
     """
 
-    def __init__(self, detail: str, *, status: int = 0, kind: str = "", instance: str = "") -> None:
-        self.detail, self.status, self.kind, self.instance = detail, status, kind, instance
-        super().__init__(detail)
-
 
 class NotFoundError(RefusedError):
     """What a request names does not exist, or is not to be seen by this user."""
 
 
-class NotAllowedError(GridweaveError):
+class NotAllowedError(_GatewayError):
     """The gateway of a grid does not know this user, or does not let them do that.
 
     Parameters
@@ -156,10 +160,6 @@ class NotAllowedError(GridweaveError):
     """
 
     exit_status = 5
-
-    def __init__(self, detail: str, *, status: int = 0, kind: str = "", instance: str = "") -> None:
-        self.detail, self.status, self.kind, self.instance = detail, status, kind, instance
-        super().__init__(detail)
 
 
 class JobFailedError(GridweaveError):

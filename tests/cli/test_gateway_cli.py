@@ -70,6 +70,12 @@ def test_tokens_are_made_listed_and_revoked(shell: Shell, tmp_path: Path) -> Non
         ),
         (("create", "anna", "--valid", "soon", "--tokens", "t"), "--valid: 'soon' is not a time"),
         (("create", "anna", "--valid", "0", "--tokens", "t"), "--valid"),
+        (("create", "anna", "--max-nodes", "0", "--tokens", "t"), "--max-nodes: is 0; a whole number from 1 up"),
+        (
+            ("create", "anna", "--max-priority", "nan", "--tokens", "t"),
+            "--max-priority: is nan; a number that is finite",
+        ),
+        (("create", "anna", "--sites", "\udcff", "--tokens", "t"), "--sites: '\\udcff' is not a name"),
         (("create", "anna", "--tokens", "nowhere/t"), "nowhere is not a folder"),
         (("list", "--tokens", "none"), "none: there are no tokens there"),
         (("list", "--tokens", "mysql://x/y"), "--tokens"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import socket
@@ -18,6 +19,7 @@ from client_helpers import Elsewhere
 from gateway_parts import make_tokens
 from gridweave.cli import grid_client, job_commands
 from gridweave.cli.grid_client import job_numbers, relative, rounded
+from gridweave.cli.job_commands import parse_when_ms
 from gridweave.errors import OptionError
 from gridweave.grid.api import JobProgress
 from gridweave.ranges import ranges_text
@@ -102,6 +104,14 @@ def test_jobs_and_usage_of_a_time(here: Elsewhere, shell: Shell) -> None:
         status, _, err = shell(*arguments)
         assert status == 2
         assert says in err
+
+
+@pytest.mark.parametrize("text", ["9:00:00", "9:00", "09:00"])
+def test_a_time_of_a_day_is_one_of_today(here: Elsewhere, text: str) -> None:
+    """However many digits its hours have, and with seconds or without."""
+    today = datetime.datetime.fromtimestamp(1_700_000_060).astimezone()
+    at_nine = today.replace(hour=9, minute=0, second=0, microsecond=0)
+    assert parse_when_ms("--since", text, 1_700_000_060_000) == at_nine.timestamp() * 1000
 
 
 def test_jobs_are_chosen(here: Elsewhere, shell: Shell) -> None:
@@ -299,8 +309,17 @@ def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell:
         (["what-if", "--nodes", "north"], "--nodes: 'north' is not SITE=N, e.g. north=16"),
         (["what-if", "--nodes", "north=all"], "--nodes: 'all' is not a number of nodes, from 0 up"),
         (["what-if", "--policy", "colour=red"], "--policy: there is no 'colour'; mode, order"),
-        (["what-if", "--policy", "overhead=much"], "--policy: overhead is 'much'; a number"),
-        (["quote", "-n", "0"], "nodes is 0; a whole number from 1"),
+        (["what-if", "--policy", "overhead=much"], "--policy: overhead is 'much'; give a number"),
+        (["what-if", "--nodes", f"north={10**25}"], "a number is too large to be sent; at most 64 bits"),
+        (["what-if", "--load", "200"], "Invalid value for '--load': must be at most 100; see: "),
+        (["queue", "--limit", "1001"], "Invalid value for '--limit' / '-l': must be at most 1000; see: "),
+        (["logs", "1", "--rank", str(10**8)], "rank: Expected `int` <= 10000000; parameters: rank, attempt, stream"),
+        (["drain", "a\udcff"], "'a\\udcff' is not UTF-8, and cannot be sent; write it as UTF-8"),
+        (["jobs", "--name", "a\udcff"], "'a\\udcff' is not UTF-8, and cannot be sent; write it as UTF-8"),
+        (["cancel", "1", "--signal", "9" * 5000], "is not a signal that jobs can be sent; one of HUP"),
+        (["cancel", f"{2**63}"], "JOB: '9223372036854775808' names no jobs"),
+        (["jobs", "--since", "25:00"], "--since: '25:00' is not a time; write 2026-11-23"),
+        (["quote", "-n", "0"], "Invalid value for '--nodes' / '-n': must be at least 1; see: "),
         (["quote", "-t", "soon"], "--time: 'soon' is not a time"),
         (["watch", "--every", "1ms"], "--every: '1ms' is too often"),
     ],
@@ -405,6 +424,9 @@ def test_what_one_may_not(
         name, may = (row[1] for row in rows(shell("whoami", "--url", there.url)[1])[1:3])
         assert name == "anna"
         assert may.startswith("read, until ")
+        short = ("token", "short", "--url", there.url)
+        assert "gridweave: --scope: 'operate' cannot be had" in shell(*short, "--scope", "operate")[2]
+        assert "gridweave: --valid: is 72 hours; more than 0, and at most 24" in shell(*short, "--valid", "3d")[2]
         link = shell("open", "--url", there.url, "--print")[1].strip()
         assert link.startswith(f"{there.url}/#login=")
         status, out, err = shell("submit", "--url", there.url, "--", "true")
@@ -429,6 +451,31 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
     assert (status, out) == (3, "")
     assert err.startswith(f"gridweave: no gateway answers at {address}: Connection refused; start a grid with")
     assert "--url: 'nonsense' is not the address of a gateway" in shell("jobs", "--url", "nonsense")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["submit", "-t", "10x", "--", "true"], "--time: '10x' is not a time"),
+        (["submit", "-t", "0", "--", "true"], "limit_ms is 0"),
+        (["submit", "-a", "5-1", "--", "true"], "--array: '5-1' of '5-1' are not indexes"),
+        (["submit", "--pack", "--", "true"], "--pack: goes with --array"),
+        (["submit", "--after", "9-3", "--", "true"], "JOB: '9-3' names no jobs"),
+        (["submit", "-o", "/a/%y", "--", "true"], "the pattern '%y' is not known"),
+        (["hold", "9-3"], "JOB: '9-3' names no jobs"),
+        (["experience", "--site", "north", "--set", "bad"], "--set: 'bad' is not a run time"),
+        (["experience", "--site", "north", "--forget", "@"], "--forget: '@' names no run time"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_wrong_on_the_command_line_is_told_before_a_grid_is_looked_for(
+    no_configuration: None, shell: Shell, arguments: list[str], says: str
+) -> None:
+    """Where no grid runs, a mistake is told, and not that there is no grid."""
+    status, out, err = shell(*arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
 
 
 # -- words, and completion

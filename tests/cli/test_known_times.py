@@ -35,6 +35,13 @@ def rows(text: str) -> list[str]:
     return lines[2:]
 
 
+@pytest.mark.parametrize("name", ["cfd", 'a "b" \\ c', "Müller", "ロケット🚀", "\x7f\n"])
+def test_names_are_read_as_they_are_written(name: str) -> None:
+    """Whatever characters a name has, the file is TOML."""
+    (read,) = tomllib.loads(experience_text([KnownTimes(job_class=name, runs=1, mean_ms=5)]))["experience"]
+    assert read["job_class"] == name
+
+
 def test_a_file_is_shown(shell: Shell, file: Path) -> None:
     """Each kind of runs is a row; a class or a user alone where that is asked for; all of it as JSON."""
     status, out, err = shell("experience", file)

@@ -68,7 +68,13 @@ def test_wrong_questions_are_refused_in_a_line(trace: Path, monkeypatch: pytest.
         (("simulate", trace, "--discipline", "dynp", "--optimum-every", 0), "--optimum-every: is 0; at least 1"),
         (("optimum", trace, "--sizes", "a"), "--sizes: 'a' is not a list of numbers; write 5,10,20"),
         (("optimum", trace, "--sizes", "1"), "sizes: has 1; at least 2 jobs"),
-        (("optimum", trace, "--at", "1d", "--every", 3), "--at: or --every or --sizes: give one of them"),
+        (
+            ("optimum", trace, "--at", "1d", "--every", 3),
+            "--at: says which instants, or --every or --sizes does; give one",
+        ),
+        (("optimum", trace, "--at", ""), "--at: '' is not a time"),
+        (("optimum", trace, "--every", 0), "--every: is 0; at least 1"),
+        (("optimum", trace, "--sizes", ""), "--sizes: '' is not a list of numbers; write 5,10,20"),
     ):
         error = refused(*arguments)
         assert isinstance(error, OptionError)

@@ -406,7 +406,7 @@ def test_a_queue_keeps_no_reservations(shell: Shell, trace: Path) -> None:
     """Reservations with a queue are refused, and the message says what keeps them."""
     status, _, err = shell("simulate", trace, "--reservation", "start=1h,length=2h,nodes=1")
     assert status == 2
-    assert err == "gridweave: --reservation: goes with --discipline planning; a queue has no reservations\n"
+    assert err == "gridweave: --reservation: goes with --discipline planning; queue has no reservations\n"
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,7 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         (["--name", "a\nb", "--", "x"], "is not a name"),
         (["missing.sh"], "missing.sh: there is no such file here; for a command on the machines write: -- missing.sh"),
         (["-n", "13", "--", "x"], "13 nodes; the grid has 12"),
+        (["--", "echo", "a\udcff"], "'a\\udcff' is not UTF-8, and cannot be sent; write it as UTF-8"),
     ],
     ids=str,
 )
@@ -420,6 +421,8 @@ def test_what_wins(here: Elsewhere, shell: Shell) -> None:
     assert (first.nodes, first.limit_ms, first.name, first.hold) == (2, 300_000, "slurm", False)
     assert {key: first.program.environment[key] for key in "AB"} == {"A": "2", "B": "1"}
     assert (second.nodes, second.limit_ms, second.name, second.hold) == (4, 600_000, "own", True)
+    shell("submit", "--priority", 0, script("#!/bin/sh\n#GRIDWEAVE --priority 5\n"))
+    assert handed_in(here)[2].priority == 0
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,14 @@ def test_fetch_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("arguments", "problem"),
     [
         (["info", "{in}", "--nodes", 0], r"^--nodes: 0 is not the size of a machine"),
-        (["info", "{in}", "--plot", "{dir}/p.xyz"], r"^--plot: .*p\.xyz the suffix is not that of a picture"),
+        (
+            ["info", "{in}", "--plot", "{dir}/p.xyz"],
+            r"^--plot: .*p\.xyz does not end as pictures do; name a file \.png",
+        ),
+        (
+            ["outages", "{in}", "{dir}/o.csv", "--start", "2005-06-01T00:00+02:00"],
+            r"^--start: '2005-06-01T00:00\+02:00' is not a date on the clock of LOG; write .*, without a time zone",
+        ),
         (["info", "{in}", "--plot", "{dir}/none/p.png"], r"p\.png: cannot be written"),
         (["info", "{dir}/none.swf"], r"none\.swf: there is no such file"),
         (["convert", "{in}", "{dir}/o.csv"], r"o\.csv: the suffix is not that of a format"),

@@ -140,8 +140,8 @@ def is_back(world: World, part: str, killed: int) -> bool:
     return look("default").well and process_of(world, part) not in (None, killed)
 
 
-META = "service.hosted grid"
-OF_HOST = ("service.hosted agent:south/m0", "service.hosted site:south", META)
+META = "service.host grid"
+OF_HOST = ("service.host agent:south/m0", "service.host site:south", META)
 PARTS = ("gateway", *OF_HOST, "ray::Host", "raylet/raylet", "gcs/gcs_server", HEAD)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 READS_NAMES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
-FROM_INSIDE = {"site/service/host.py: pickle", "site/service/hosted.py: pickle"}
+FROM_INSIDE = {"site/service/host.py: pickle"}
 """What an actor is made of goes from its maker through Ray, which does the same, to its process: by a pipe, no file."""
 
 

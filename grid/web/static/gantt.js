@@ -135,6 +135,34 @@ export class View {
   }
 }
 
+const [SHORTEST, LONGEST] = [100, 100 * 365 * 864e5]; // milliseconds that a picture shows
+
+/** The span of time that is looked at; `moved` is whether somebody has chosen it. */
+export class Look {
+  /** Show from one instant to another. */
+  show(from, to, moved = true) {
+    Object.assign(this, { from, to, moved });
+  }
+
+  zoom(factor, at = 0.5) {
+    const middle = this.from + at * (this.to - this.from);
+    const width = Math.min(Math.max((this.to - this.from) * factor, SHORTEST), LONGEST);
+    this.show(middle - at * width, middle + (1 - at) * width);
+  }
+
+  pan(part) {
+    const step = part * (this.to - this.from);
+    this.show(this.from + step, this.to + step);
+  }
+
+  /** Do what a key stands for; return whether it stands for something. */
+  press(key) {
+    const [what, by] = { ArrowLeft: ["pan", -0.2], ArrowRight: ["pan", 0.2], "+": ["zoom", 0.7], "=": ["zoom", 0.7], "-": ["zoom", 1.4] }[key] ?? [];
+    if (what) this[what](by);
+    return Boolean(what);
+  }
+}
+
 const STEPS = [1e3, 5e3, 15e3, 6e4, 3e5, 9e5, 36e5, 108e5, 432e5, 864e5, 6048e5, 26298e5];
 
 /** What is drawn on one canvas, and the pixels that are kept of it. */

@@ -26,7 +26,8 @@ function metricsTable({ runs, metrics }) {
 /** All pictures show the same time: what moves one moves the others. */
 function pictures(runs) {
   const schedules = runs.map((run) => new Schedule(run.sites, run.jobs));
-  const look = { from: Math.min(...schedules.map((each) => each.begin)), to: Math.max(...schedules.map((each) => each.finish)) };
+  const look = new Look();
+  look.show(Math.min(...schedules.map((each) => each.begin)), Math.max(...schedules.map((each) => each.finish)));
   const shown = schedules.map((schedule, index) => {
     const label = `Schedule of ${runs[index].label}: ${schedule.jobs.length} jobs; arrow keys move, plus and minus zoom`;
     const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": label });
@@ -47,18 +48,7 @@ function pictures(runs) {
   });
   let frame = 0;
   const soon = () => { frame ||= requestAnimationFrame(() => { frame = 0; paint(); }); };
-  const zoom = (factor, at) => {
-    const middle = look.from + at * (look.to - look.from);
-    const width = (look.to - look.from) * factor;
-    Object.assign(look, { from: middle - at * width, to: middle + (1 - at) * width });
-    soon();
-  };
-  const pan = (part) => {
-    const step = part * (look.to - look.from);
-    Object.assign(look, { from: look.from + step, to: look.to + step });
-    soon();
-  };
-  shown.forEach((each) => listen(each, { zoom, pan, soon }));
+  shown.forEach((each) => listen(each, look, soon));
   addEventListener("resize", soon);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = coloursOfSheet(); soon(); });
   soon();
@@ -66,24 +56,27 @@ function pictures(runs) {
     element("h2", {}, runs[index].label), element("div", { class: "gantt" }, canvas), said));
 }
 
-function listen(each, { zoom, pan, soon }) {
+function listen(each, look, soon) {
   const { canvas, said } = each;
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
-    zoom(Math.exp(event.deltaY * 0.0015), event.offsetX / canvas.clientWidth);
+    look.zoom(Math.exp(event.deltaY * 0.0015), event.offsetX / canvas.clientWidth);
+    soon();
   }, { passive: false });
   canvas.addEventListener("pointermove", (event) => {
-    if (event.buttons) return pan(-event.movementX / canvas.clientWidth);
+    if (event.buttons) {
+      look.pan(-event.movementX / canvas.clientWidth);
+      return soon();
+    }
     const at = each.view.at(event.offsetX, event.offsetY);
     each.chosen = at < 0 ? -1 : each.view.schedule.job[at];
     said.textContent = at < 0 ? "Point at a job." : words(each.view.schedule.jobs[each.chosen]);
     return soon();
   });
   canvas.addEventListener("keydown", (event) => {
-    const done = { ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), "+": () => zoom(0.7, 0.5), "=": () => zoom(0.7, 0.5), "-": () => zoom(1.4, 0.5) }[event.key];
-    if (!done) return;
+    if (!look.press(event.key)) return;
     event.preventDefault();
-    done();
+    soon();
   });
 }
 

@@ -44,7 +44,7 @@ export function bytes(number) {
 /** What a job is called: its name, or its command. */
 export function title(record) {
   const { request } = record;
-  return request.name || (request.program?.argv ?? []).join(" ").slice(0, 80) || request.program?.call?.name || "";
+  return request.name || (request.program?.argv ?? []).join(" ").slice(0, 80) || request.program?.call?.function || "";
 }
 
 export const places = (list) => list.map(([site, nodes]) => `${site} (${nodes})`).join(" + ") || "–";

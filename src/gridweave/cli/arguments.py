@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
+
+# Base of typer's errors about how a command was called; it has no public name that all versions know.
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 Trace = Annotated[
     str,
@@ -24,6 +29,30 @@ Needs = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def options_of(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass as its options, in place of its first parameter, which is made of them.
+
+    They stand behind those that the command has itself.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_options(**given: Any) -> None:
+            made = kind(**{name: given.pop(name) for name in hints})
+            command(made, **given)
+
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        added = (each.replace(annotation=hints[each.name]) for each in inspect.signature(kind).parameters.values())
+        signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *added)])
+        with_options.__signature__ = signature  # type: ignore[attr-defined]
+        with_options.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        return with_options
+
+    return give
+
 
 _READ = "gridweave.read"
 _TEXTS = (str, str | None, list[str], list[str] | None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from gridweave.cli.grid_client import Reach, at_grid
+from gridweave.cli.grid_client import Reach, at_grid, plain
 from gridweave.cli.options import named_as_typed, parse_bytes
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
@@ -34,7 +34,7 @@ Journals = Annotated[
 ]
 User = Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this user.")]
 JobClass = Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this class.")]
-Last = Annotated[int, typer.Option(metavar="N", help="Only the newest jobs of each user and class.")]
+Last = Annotated[int, typer.Option(metavar="N", help="Only the N newest jobs of each user and class.")]
 KillChance = Annotated[
     float, typer.Option(metavar="X", help="Accepted probability that the suggested limit kills the next job.")
 ]
@@ -176,11 +176,8 @@ def _library(**options: float | None) -> tuple[Callable[..., list[Learnt]], Rule
 
 
 def _as_plain(one: Learnt) -> dict[str, Any]:
-    import msgspec
-
-    return {"user": one.user, "job_class": one.job_class, **msgspec.to_builtins(one.experience)} | {
-        "suggestion": msgspec.to_builtins(one.suggestion)
-    }
+    names = {"user": one.user, "job_class": one.job_class}
+    return {**names, **plain(one.experience), "suggestion": plain(one.suggestion)}
 
 
 def _print(found: Sequence[Learnt]) -> None:
@@ -276,6 +273,10 @@ def _bytes(value: float) -> str:
 
 def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
     """Show what a site of the grid has learned, after it was edited there."""
+    for text in edit.sets:  # what is wrong with one is told before a grid is looked for
+        _set(text, {})
+    for text in edit.forgets:
+        _whose(_FORGET, text)
 
     async def work(grid: Client) -> SiteExperience:
         found = await grid.experience(site)
@@ -345,7 +346,7 @@ def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
     one = _whose(_SET, whose)
     before = known.get(one.key, msgspec.structs.replace(one, runs=1))
     runs = rest[1].strip() if len(rest) == 2 else str(before.runs)
-    if not runs.isdecimal():
+    if not (runs.isascii() and runs.isdecimal() and len(runs) <= 15):
         raise OptionError(_SET, f"{text!r}: {runs!r} is not a number of runs")
     times = msgspec.structs.replace(
         before,

@@ -6,17 +6,16 @@ Shell completion, too: states and outcomes of jobs, and the sites of the grid, a
 from __future__ import annotations
 
 import datetime
-import functools
-import inspect
 import re
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from gridweave.cli.arguments import Json
+from gridweave.cli.arguments import Json, options_of
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import GridweaveError, InputError, OptionError, check_known
 from gridweave.site.times import span_text
@@ -47,6 +46,7 @@ COMPLETION_S = 1.0
 """Nobody waits longer for a completion."""
 
 _TRY_S, _CONNECT_S = 30.0, 2.0
+_LAST_NUMBER = 2**62  # no job has a higher one
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
 
 
@@ -65,9 +65,8 @@ class Reach:
         If it `waits`, other things go on while an answer is waited for, and streams may be read.
         """
         from gridweave.cli.options import named_as_typed
-        from gridweave.grid.client.brief import BriefTransport, brief_sleep, run_brief
         from gridweave.grid.client.client import Client
-        from gridweave.grid.client.transport import Patience
+        from gridweave.grid.client.transport import BriefTransport, Patience, brief_sleep, run_brief
 
         async def run() -> T:
             async with client:
@@ -94,21 +93,8 @@ class Reach:
             for_people(found)
 
 
-def at_grid(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Reach`, in place of its first parameter, ``reach``."""
-    hints = get_type_hints(Reach, include_extras=True)
-
-    @functools.wraps(command)
-    def with_options(**given: Any) -> None:
-        reach = Reach(**{name: given.pop(name) for name in hints})
-        command(reach, **given)
-
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    added = (each.replace(annotation=hints[each.name]) for each in inspect.signature(Reach).parameters.values())
-    signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *added)])
-    with_options.__signature__ = signature  # type: ignore[attr-defined]
-    with_options.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
-    return with_options
+at_grid = options_of(Reach)
+"""Gives a command the options of `Reach`, in place of its first parameter, ``reach``."""
 
 
 def may(info: TokenInfo) -> str:
@@ -166,9 +152,17 @@ def job_numbers(text: str) -> Sequence[int] | None:
         return None
     first = int(match[1])
     last = int(match[2]) if match[2] else first
-    if first < 1 or last < first or last - first >= MOST_JOBS:
+    if first < 1 or last < first or last - first >= MOST_JOBS or last > _LAST_NUMBER:
         raise OptionError("JOB", f"{text!r} names no jobs; write 17 or 3-9, of at most {MOST_JOBS:,} jobs")
     return [first] if match[2] is None else range(first, last + 1)
+
+
+def agreed(option: str, would: str, question: str, otherwise: str) -> None:
+    """Have the user agree to what cannot be undone; a script says so with --yes."""
+    if not sys.stdin.isatty():
+        raise OptionError(option, f"{would}; if that is meant, add --yes")
+    if not typer.confirm(question, err=True):
+        raise InputError(otherwise)
 
 
 # -- words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,6 +11,7 @@ import typer
 
 from gridweave.cli.grid_client import (
     Reach,
+    agreed,
     at_grid,
     clock,
     complete_sites,
@@ -23,7 +23,8 @@ from gridweave.cli.grid_client import (
     rounded,
 )
 from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import OptionError
+from gridweave.site.desk_messages import MOST_LISTED
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
@@ -68,11 +69,13 @@ def site_state(site: SiteInfo) -> str:
     return f"{state}, without the grid" if site.uplink is not None and site.uplink.problem else state
 
 
+_Limit = Annotated[
+    int, typer.Option("--limit", "-l", metavar="N", min=1, max=MOST_LISTED, help="Show at most the first N.")
+]
+
+
 @at_grid
-def queue(
-    reach: Reach,
-    limit: Annotated[int, typer.Option("--limit", "-l", metavar="N", min=1, help="Show at most the first N.")] = 20,
-) -> None:
+def queue(reach: Reach, limit: _Limit = 20) -> None:
     """Show the waiting jobs in queue order: when each is expected to start, and why not sooner.
 
     Example: gridweave queue --limit 100
@@ -104,13 +107,15 @@ def _print_queue(found: Queue) -> None:
     headings = ("place", "job", "user", "nodes", "limit", "has waited", "starts", "why not now")
     print_table(rows, headings=headings, right=(0, 1, 3, 4, 5, 6), wrap=True)
     if found.waiting > len(found.jobs):
-        say(f"{found.waiting - len(found.jobs):,} more wait; see them with --limit {10 * len(found.jobs)}")
+        more = f"{found.waiting - len(found.jobs):,} more wait"
+        limit = min(10 * len(found.jobs), MOST_LISTED)
+        say(f"{more}; see them with --limit {limit}" if limit > len(found.jobs) else more)
 
 
 @at_grid
 def quote(
     reach: Reach,
-    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", help="Number of nodes.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes.")] = 1,
     time: Annotated[
         str, typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00.")
     ] = "1h",
@@ -142,8 +147,11 @@ _Policy = Annotated[
 ]
 _Hours = Annotated[
     float,
-    typer.Option("--hours", metavar="H", min=0, help="Look H hours ahead, replaying the arrivals of the last H hours."),
+    typer.Option(
+        "--hours", metavar="H", min=0, max=720, help="Look H hours ahead, replaying the arrivals of the last H hours."
+    ),
 ]
+_Load = Annotated[float, typer.Option("--load", metavar="X", min=0, max=100, help="Multiply the arriving jobs by X.")]
 
 
 @at_grid
@@ -153,7 +161,7 @@ def what_if(
     nodes: _Nodes = None,
     cut: _Cut = None,
     policy: _Policy = None,
-    load: Annotated[float, typer.Option("--load", metavar="X", min=0, help="Multiply the arriving jobs by X.")] = 1.0,
+    load: _Load = 1.0,
     hours: _Hours = 24.0,
     nothing_comes: Annotated[bool, typer.Option("--nothing-comes", help="Assume that no more jobs arrive.")] = False,
 ) -> None:
@@ -203,7 +211,7 @@ def _setting(text: str) -> tuple[str, Any]:
             return name, tuple(float(each) for each in value.split(","))
         return name, int(value) if name == "lower_bound" else value
     except ValueError:
-        raise OptionError("--policy", f"{name} is {value!r:.100}; a number") from None
+        raise OptionError("--policy", f"{name} is {value!r:.100}; give a number") from None
 
 
 def _print_answer(found: WhatIfAnswer) -> None:
@@ -280,19 +288,13 @@ def give_up(
     Example: gridweave give-up north m1 --yes
     """
     if not yes:
-        _agreed(site, machine)
+        question = (
+            f"Give up {machine} of {site}? What ran there runs again, and twice if the machine was alive after all."
+        )
+        agreed("give-up", f"what ran on {machine} would run again", question, "nothing was given up")
     reach.ask(lambda grid: grid.give_up(site, machine))
     said = f"{site} has given up {machine}; what ran there runs again"
     reach.show({"site": site, "machine": machine}, lambda _: typer.echo(said))
-
-
-def _agreed(site: str, machine: str) -> None:
-    """Have the operator agree that a machine is given up; a script says so with --yes."""
-    if not sys.stdin.isatty():
-        raise OptionError("give-up", f"what ran on {machine} would run again; if that is meant, add --yes")
-    question = f"Give up {machine} of {site}? What ran there runs again, and twice if the machine was alive after all."
-    if not typer.confirm(question, err=True):
-        raise InputError("nothing was given up")
 
 
 @at_grid

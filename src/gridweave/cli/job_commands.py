@@ -1,7 +1,8 @@
-"""Commands about jobs that were handed in: jobs, usage, show, explain, cancel, hold, release, logs."""
+"""Commands about jobs that were handed in: jobs, usage, show, explain, cancel, requeue, hold, release, logs."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import io
@@ -20,11 +21,13 @@ from gridweave.cli.grid_client import (
     Reach,
     States,
     Url,
+    agreed,
     at_grid,
     checked_values,
     clock,
     complete_outcomes,
     complete_sites,
+    job_numbers,
     named_jobs,
     now_ms,
     places_text,
@@ -214,6 +217,9 @@ def _span(since: str | None, until: str | None) -> dict[str, int | None]:
     return found
 
 
+_TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2})?", re.ASCII)
+
+
 def parse_when_ms(option: str, text: str, at_ms: int) -> int:
     """Return an instant as people write it, in ms since 1970: a day, a time of a day, or how long ago it was.
 
@@ -224,20 +230,20 @@ def parse_when_ms(option: str, text: str, at_ms: int) -> int:
     """
     written = text.strip()
     now = datetime.datetime.fromtimestamp(at_ms / 1000).astimezone()
+    is_today = _TIME_OF_DAY.fullmatch(written) is not None
     try:
-        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", written, re.ASCII):
-            hours = datetime.time.fromisoformat(written.zfill(5))
+        if is_today:
+            hours = datetime.time.fromisoformat(written if written[1] != ":" else f"0{written}")
             found = datetime.datetime.combine(now.date(), hours)
         else:
             found = datetime.datetime.fromisoformat(written)
         return max(0, round(found.astimezone().timestamp() * 1000))
     except (ValueError, OverflowError):
-        pass
-    try:
-        return max(0, at_ms - parse_time_ms(option, written))
-    except OptionError:
-        right = "write 2026-11-23, 2026-11-23T14:00, 14:00 (today), or 2d (ago)"
-        raise OptionError(option, f"{text!r} is not a time; {right}") from None
+        with contextlib.suppress(OptionError):
+            if not is_today:
+                return max(0, at_ms - parse_time_ms(option, written))
+    right = "write 2026-11-23, 2026-11-23T14:00, 14:00 (today), or 2d (ago)"
+    raise OptionError(option, f"{text!r} is not a time; {right}")
 
 
 # -- usage
@@ -558,12 +564,16 @@ def _wish(
             "JOB",
             "give job numbers or selection options, not both" if texts else "name the jobs, or give --all",
         )
+    for text in texts or ():
+        job_numbers(text)  # what is wrong with one is told before a grid is looked for
 
     async def work(grid: Client) -> tuple[list[int], list[int]]:
         if query is not None:
             wanted = [record.job_id async for record in grid.jobs(**query)]
             if ask and wanted:
-                _agreed(wanted)
+                many = counted(len(wanted), "job")
+                question = f"Cancel {many} ({ranges_text(wanted)})?"
+                agreed("--all", f"would cancel {many}", question, "nothing was cancelled")
         else:
             wanted = await named_jobs(grid, texts or (), open_only=True)
         if signal is not None:
@@ -580,14 +590,6 @@ def _wish(
         raise InputError(f"{ranges_text(left)}: {_NOT_DONE[kind]}, or not one of your jobs")
     if not wanted and not reach.as_json:
         say("no matching jobs")
-
-
-def _agreed(job_ids: Sequence[int]) -> None:
-    """Have the user agree that all these jobs are cancelled; a script says so with --yes."""
-    if not sys.stdin.isatty():
-        raise OptionError("--all", f"would cancel {counted(len(job_ids), 'job')}; if that is meant, add --yes")
-    if not typer.confirm(f"Cancel {counted(len(job_ids), 'job')} ({ranges_text(job_ids)})?", err=True):
-        raise InputError("nothing was cancelled")
 
 
 _Element = Annotated[

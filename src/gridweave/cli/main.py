@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gridweave.cli.arguments import QuickCommand
+from gridweave.cli.arguments import QuickCommand, UsageError
 from gridweave.errors import GridweaveError, InputError
 from gridweave.version import __version__
 
@@ -21,14 +21,13 @@ INTERRUPTED_STATUS = 130
 _COLLECT_AT = 100_000
 """So many more objects before Python looks for cycles among them: imports make many, and none of them goes."""
 
-# Base of typer's errors about how the command was called; it has no public name that all versions know.
 _PLAIN_WORDS = {
     "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
     "Input should be a valid number, unable to parse string as a number": "must be a number",
     "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
 }
 """How typer words what is wrong with a number, and how we do; other words of its are printed as they are."""
-_UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 _JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
 """Under which headings the help has the commands."""
@@ -135,7 +134,7 @@ def run() -> None:
         status = make_app(_asked())(standalone_mode=False, prog_name="gridweave")
     except GridweaveError as error:
         _end(str(error), error.exit_status)
-    except _UsageError as error:
+    except UsageError as error:
         _end(_usage_line(error), InputError.exit_status)
     except OSError as error:
         _end(f"{error.filename or 'standard output'}: {error.strerror or error}", GridweaveError.exit_status)

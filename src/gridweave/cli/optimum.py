@@ -97,7 +97,8 @@ def optimum(
     from gridweave.scenarios.workload import transform
 
     if (at is not None) + (every is not None) + (sizes is not None) != 1:
-        raise OptionError("--at", "or --every or --sizes: give one of them")
+        raise OptionError("--at", "says which instants, or --every or --sizes does; give one of them")
+    at_ms = None if at is None else parse_time_ms("--at", at)
     wanted = _sizes(sizes)
     folder = None if out is None else check_folder(out)
     options = {"solver": solver, "metric": metric, "limit_s": parse_time_ms("--time-limit", time_limit) / 1000}
@@ -106,7 +107,7 @@ def optimum(
         workload, _ = load_workload(trace, nodes=nodes)
         if shrink != 1.0:
             workload = transform.shrink(workload, shrink)
-        asked = (at, every, wanted, per_size, most)
+        asked = (at_ms, every, wanted, per_size, most)
         found = interruptible(lambda: _solved(workload, nodes, policy, asked, progress, options))
     everything = [line for of_size in found.values() for line in of_size]
     _show(everything, by_size(found) if wanted else None, as_json=as_json)
@@ -132,7 +133,7 @@ def _solved(
     workload: Workload,
     nodes: int | None,
     policy: Policy,
-    asked: tuple[str | None, int | None, list[int], int, int],
+    asked: tuple[int | None, int | None, list[int], int, int],
     progress: Report,
     options: dict[str, Any],
 ) -> dict[int, list[OptimumLine]]:
@@ -140,12 +141,12 @@ def _solved(
     from gridweave.scenarios.batch.simulate import simulate
     from gridweave.scenarios.optimum.table import instants_by_size, instants_of, lines_of
 
-    at, every, sizes, per_size, most = asked
+    at_ms, every, sizes, per_size, most = asked
     result = simulate(workload, nodes, policy)
     if sizes:
         instants_ms = instants_by_size(result, sizes, per_size)
     else:
-        instants_ms = {0: [parse_time_ms("--at", at)] if at else instants_of(result, every or 1, most=most)}
+        instants_ms = {0: instants_of(result, every or 0, most=most) if at_ms is None else [at_ms]}
     return {
         size: list(lines_of(result, of_size, _progress_line(progress, size), **options))
         for size, of_size in instants_ms.items()
@@ -154,7 +155,7 @@ def _solved(
 
 def _sizes(text: str | None) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")] if text else []
+        return [] if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         raise OptionError("--sizes", f"{text!r} is not a list of numbers; write 5,10,20") from None
 

@@ -93,16 +93,8 @@ def _list(*, as_json: bool) -> None:
         state = "at hand" if not missing else f"missing: {', '.join(missing)}"
         rows.append((name, table.title, table.source, state))
     print_table(rows, headings=("table", "what it shows", "published in", "traces"), left=4)
-    missing = [trace for trace, found in _all_traces(at_hand.values()).items() if not found]
-    for trace in missing:
+    for trace in dict.fromkeys(trace for each in at_hand.values() for trace, found in each.items() if not found):
         say(f"get a missing trace with: gridweave trace fetch {trace}")
-
-
-def _all_traces(at_hand: Iterable[dict[str, bool]]) -> dict[str, bool]:
-    merged: dict[str, bool] = {}
-    for one in at_hand:
-        merged |= one
-    return merged
 
 
 def _check_something(reports: Iterable[Report]) -> None:

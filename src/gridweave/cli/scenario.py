@@ -9,7 +9,7 @@ import typer
 
 from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import delayed_progress, print_json, print_table, say
+from gridweave.cli.output import counted, delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, Source, problems_as_lines
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def check(file: Source, overrides: Overrides = None) -> None:
         built = build_scenario(file, overrides or [])
     for remark in built.remarks:
         say(remark)
-    jobs, nodes, sites = len(built.workload), int(built.nodes.sum()), len(built.site_names)
-    where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
-    typer.echo(f"{built.scenario.header.name}: can be run; {jobs:,} jobs, {where}, {built.label}")
+    jobs, nodes = counted(len(built.workload), "job"), counted(int(built.nodes.sum()), "node")
+    where = f"{nodes} at {counted(len(built.site_names), 'site')}"
+    typer.echo(f"{built.scenario.header.name}: can be run; {jobs}, {where}, {built.label}")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import say
+from gridweave.cli.output import counted, say
 from gridweave.cli.run import problems_as_lines
 from gridweave.errors import OptionError, check_known, not_installed
 
@@ -76,10 +76,10 @@ def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:
 
 
 def _told(read: ReadGrid) -> str:
-    nodes = sum(site.nodes for site in read.sites)
-    what = f"the grid's side of {len(read.sites)} sites with {nodes:,} nodes"
+    nodes = counted(sum(site.nodes for site in read.sites), "node")
+    what = f"the grid's side of {counted(len(read.sites), 'site')} with {nodes}"
     if hasattr(read.file, "site"):
-        what = f"the site {read.sites[0].name} with {nodes:,} nodes"
+        what = f"the site {read.sites[0].name} with {nodes}"
     return f"{read.source} is fine: {what}"
 
 

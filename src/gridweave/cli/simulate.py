@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridweave.cli.arguments import Json, Needs, Nodes, Trace
+from gridweave.cli.arguments import Json, Needs, Nodes, Trace, options_of
 from gridweave.cli.optimum import loss_over, print_loss
 from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
 from gridweave.cli.output import (
@@ -189,88 +189,43 @@ Out = Annotated[
 Plots = Annotated[bool, typer.Option(help="Whether --out draws plots.")]
 
 
-def simulate(
-    ctx: typer.Context,
-    trace: Trace,
-    nodes: Nodes = None,
-    discipline: Discipline = "queue",
-    order: Order = "fcfs",
-    backfill: Backfill = "easy",
-    choice: Choice = "first-fit",
-    slack: Slack = 0.5,
-    aging: Aging = "none",
-    option: Options = None,
-    limit: Limits = None,
-    reservation: Reservations = None,
-    node_events: NodeEvents = None,
-    estimates: Estimates = "keep",
-    run_times: RunTimes = "keep",
-    priorities: Priorities = "keep",
-    shrink: Shrink = 1.0,
-    cancelled: Cancelled = False,
-    resources: Resources = "M1",
-    needs: Needs = None,
-    variants: Variants = "PSS,L-U1,L-R",
-    cores: Cores = 1,
-    threads: Threads = 2,
-    max_slowdown: MaxSlowdown = 1.6,
-    slowdowns: Slowdowns = None,
-    seed: Seed = 1,
-    save: Save = None,
-    save_every: SaveEvery = "1m",
-    resume: Resume = None,
-    out: Out = None,
-    plots: Plots = True,
-    show_matrix: ShowMatrix = None,
-    optimum_every: OptimumEvery = None,
-    as_json: Json = False,
-) -> None:
-    """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
-
-    Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
-    """
-    asked = _Asked(**ctx.params)
-    play = _simulate_sharing if asked.discipline.strip().lower() == SHARING else _simulate
-    play(asked)
-
-
 @dataclass(frozen=True)
 class _Asked:
     """What is asked for on the command line: each option under its name."""
 
-    trace: str
-    nodes: int | None
-    discipline: str
-    order: str
-    backfill: str
-    choice: str
-    slack: float
-    aging: str
-    option: Sequence[str] | None
-    limit: Sequence[str] | None
-    reservation: Sequence[str] | None
-    node_events: str | None
-    estimates: str
-    run_times: str
-    priorities: str
-    shrink: float
-    cancelled: bool
-    resources: str
-    needs: str | None
-    variants: str
-    cores: int
-    threads: int
-    max_slowdown: float
-    slowdowns: str | None
-    seed: int
-    save: str | None
-    save_every: str
-    resume: str | None
-    out: str | None
-    plots: bool
-    show_matrix: str | None
-    optimum_every: int | None
-    as_json: bool
+    trace: Trace
+    nodes: Nodes = None
+    discipline: Discipline = "queue"
+    order: Order = "fcfs"
+    backfill: Backfill = "easy"
+    choice: Choice = "first-fit"
+    slack: Slack = 0.5
+    aging: Aging = "none"
+    option: Options = None
+    limit: Limits = None
+    reservation: Reservations = None
+    node_events: NodeEvents = None
+    estimates: Estimates = "keep"
+    run_times: RunTimes = "keep"
+    priorities: Priorities = "keep"
+    shrink: Shrink = 1.0
+    cancelled: Cancelled = False
+    resources: Resources = "M1"
+    needs: Needs = None
+    variants: Variants = "PSS,L-U1,L-R"
+    cores: Cores = 1
+    threads: Threads = 2
+    max_slowdown: MaxSlowdown = 1.6
+    slowdowns: Slowdowns = None
+    seed: Seed = 1
+    save: Save = None
+    save_every: SaveEvery = "1m"
+    resume: Resume = None
+    out: Out = None
+    plots: Plots = True
+    show_matrix: ShowMatrix = None
+    optimum_every: OptimumEvery = None
+    as_json: Json = False
 
     @property
     def sharing(self) -> SharingOptions:
@@ -288,13 +243,23 @@ class _Asked:
         return [parse_reservation(number, text, nodes) for number, text in enumerate(self.reservation or (), start=1)]
 
 
+@options_of(_Asked)
+def simulate(asked: _Asked) -> None:
+    """Simulate one site and print its metrics; several orders or backfillings are compared side by side.
+
+    Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
+    """
+    play = _simulate_sharing if asked.discipline.strip().lower() == SHARING else _simulate
+    play(asked)
+
+
 def _simulate_sharing(asked: _Asked) -> None:
     # Its older name has the options that go with it, and no others.
     taken = {"discipline", *inspect.signature(coschedule).parameters}
-    for name, option in inspect.signature(simulate).parameters.items():
-        if name in taken or name == "ctx" or getattr(asked, name) in (option.default, (), []):
+    for option in fields(asked):
+        if option.name in taken or getattr(asked, option.name) in (option.default, (), []):
             continue
-        typed = ("no-" if option.default is True else "") + name.replace("_", "-")
+        typed = ("no-" if option.default is True else "") + option.name.replace("_", "-")
         raise OptionError(f"--{typed}", f"does not go with --discipline {SHARING}; leave it out")
     where = (asked.trace, asked.nodes, asked.sharing, asked.backfill, asked.seed, asked.out)
     compare_sharing(*where, as_json=asked.as_json)
@@ -344,7 +309,7 @@ def _checked_entry(asked: _Asked) -> Entry:
         check_folder(asked.out)
     check_seed(asked.seed)
     if asked.reservation and not entry.keeps_reservations:
-        raise OptionError("--reservation", f"goes with --discipline planning; a {entry.name} has no reservations")
+        raise OptionError("--reservation", f"goes with --discipline planning; {entry.name} has no reservations")
     _check_optimum(asked.optimum_every, entry.name)
     return entry
 
@@ -364,7 +329,7 @@ class _Ready:
 def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
     """Read what is simulated, and say what is to be said of it."""
     from gridweave.scenarios.traces.convert import check_nodes
-    from gridweave.scenarios.workload.site_events import read_node_events
+    from gridweave.scenarios.traces.outages import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
 
     check_nodes(asked.nodes)

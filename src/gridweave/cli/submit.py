@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gridweave.cli.arguments import QuickCommand
+from gridweave.cli.arguments import QuickCommand, UsageError
 from gridweave.cli.grid_client import (
     Reach,
     at_grid,
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 _AFTER_DASHES = "gridweave.after_dashes"
 _OTHERS = ("url", "here", "profile", "as_json", "wait", "ignore_unsupported", "command")
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
-
-# Base of typer's errors about how a command was called; it has no public name that all versions know.
-_UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
 class SubmitCommand(QuickCommand):
@@ -252,7 +249,7 @@ def submit(
 
 
 def _submit(ctx: typer.Context, command: list[str], wait: bool, ignore_unsupported: bool, reach: Reach) -> None:
-    from gridweave.cli.submit_options import SubmitOptions, check_name
+    from gridweave.cli.submit_options import SubmitOptions, check
 
     ignored: list[str] | None = [] if ignore_unsupported else None
     given = SubmitOptions.of(ctx.params)
@@ -260,7 +257,7 @@ def _submit(ctx: typer.Context, command: list[str], wait: bool, ignore_unsupport
     for words in _each_script(ctx, command):
         work, said = _work(ctx, words, ignored)
         parts.append((given.over(said), work))
-        check_name(parts[-1][0].name or work.name)
+        check(*parts[-1])
     for line in ignored or ():
         say(f"warning: {line}")
 
@@ -451,7 +448,7 @@ def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
 
     try:
         inner = ctx.command.make_context("#GRIDWEAVE", [*words], resilient_parsing=False)
-    except _UsageError as error:
+    except UsageError as error:
         raise InputError(f"#GRIDWEAVE: {' '.join(error.format_message().split())}") from None
     except typer.Exit:  # --help has been printed
         raise InputError("#GRIDWEAVE: help is not an option of a job") from None

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, cast, get_args
 
 import msgspec
 
+from gridweave.cli.grid_client import job_numbers
 from gridweave.errors import InputError, OptionError, not_known
 from gridweave.ranges import ranges_of
 from gridweave.site.elements import MOST_ELEMENTS
@@ -32,6 +33,7 @@ from gridweave.site.job import (
     Where,
     forms_problem,
     needs_of_groups,
+    request_problem,
     why_impossible_needs,
 )
 from gridweave.site.launch import DEFAULT_GRACE_MS
@@ -229,11 +231,10 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def over(self, below: SubmitOptions) -> SubmitOptions:
         """Return both: what is said here wins; of what there may be several of, all counts."""
-        changes = {
-            name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) not in (None, (), False)
-        }
-        changes |= {name: getattr(below, name) + getattr(self, name) for name in _LISTS}
-        changes |= {name: getattr(self, name) for name in ("hold", "requeue") if getattr(self, name) is not None}
+        nothing = type(self)()
+        said = msgspec.structs.asdict(self)
+        changes = {name: value for name, value in said.items() if value != getattr(nothing, name)}
+        changes |= {name: getattr(below, name) + said[name] for name in _LISTS}
         return msgspec.structs.replace(below, **changes)
 
 
@@ -243,6 +244,23 @@ class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # of the program or the script
     argv: tuple[str, ...]  # the command and its arguments; with a script, its arguments
     script: str | None = None  # what the script says
+
+
+def check(options: SubmitOptions, work: NamedProgram) -> None:
+    """Refuse what is wrong with a job whichever grid it is for: it is told before a grid is looked for."""
+    name = options.name or work.name
+    if not name.isprintable() or len(name) > 100:
+        raise InputError(f"--name: {name!r:.120} is not a name; give at most 100 printable characters")
+    for text in options.after:
+        job_numbers(parse_after(text)[0])
+    if options.array is not None:
+        parse_array(options.array)
+    elif options.pack or options.pack_size is not None:
+        raise OptionError("--pack", "goes with --array; write for example: --array 1-1000 --pack")
+    # As for a grid whose machines know the folder here: of what depends on that nothing is wrong then.
+    job = _job(msgspec.structs.replace(options, folder="/"), work, (), [])
+    if problem := request_problem(job):
+        raise InputError(problem)
 
 
 def requests(
@@ -255,8 +273,20 @@ def requests(
     remarks: list[str],
 ) -> list[JobRequest]:
     """Return the jobs that are to be handed in, one or all of an array, and remark what the user should know."""
+    request = _job(options, work, after, remarks)
+    if options.array is None:
+        return [request]
+    indexes, at_once = parse_array(options.array)
+    if options.slurm:
+        request = _of_slurm_array(request, indexes)
+    places = _places(array_name, indexes, at_once, per_job)
+    return [msgspec.structs.replace(request, array=place) for place in places]
+
+
+def _job(options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], remarks: list[str]) -> JobRequest:
+    """Return a job as it is asked for, without its place in an array."""
     nodes, forms = _shape(options)
-    request = JobRequest(
+    return JobRequest(
         program=_program(options, work, nodes, remarks),
         nodes=nodes,
         limit_ms=parse_time_ms("--time", options.time or DEFAULT_TIME),
@@ -271,15 +301,6 @@ def requests(
         forms=forms,
         resources=_resources(options),
     )
-    if options.array is None:
-        if options.pack or options.pack_size is not None:
-            raise OptionError("--pack", "goes with --array; write for example: --array 1-1000 --pack")
-        return [request]
-    indexes, at_once = parse_array(options.array)
-    if options.slurm:
-        request = _of_slurm_array(request, indexes)
-    places = _places(array_name, indexes, at_once, per_job)
-    return [msgspec.structs.replace(request, array=place) for place in places]
 
 
 def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> list[ArrayPlace]:
@@ -449,7 +470,7 @@ def signal_named(option: str, text: str) -> SignalName:
     """
     known = get_args(SignalName)
     name = text.strip().upper().removeprefix("SIG")
-    if name.isdecimal():
+    if name.isascii() and name.isdecimal() and len(name) <= 3:
         name = next((one for one in known if int(Signals[f"SIG{one}"]) == int(name)), name)
     if name not in known:
         raise OptionError(option, f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
@@ -600,9 +621,3 @@ def parse_after(text: str) -> tuple[str, Literal["started", "ended", "finished",
     if not jobs or has not in HAS:
         raise OptionError("--after", f"{text!r}: write JOB or JOB:STATE, with STATE one of {', '.join(HAS)}")
     return jobs, has  # type: ignore[return-value]
-
-
-def check_name(name: str) -> None:
-    """Refuse the name of a job that nobody could type."""
-    if not name.isprintable() or len(name) > 100:
-        raise InputError(f"--name: {name!r:.120} is not a name; give at most 100 printable characters")

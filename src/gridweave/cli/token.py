@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from gridweave.cli.arguments import Json
-from gridweave.cli.grid_client import Here, Reach, at_grid, may
+from gridweave.cli.grid_client import Here, Reach, at_grid, may, plain
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import print_json, print_table, say
+from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
 from gridweave.site.times import parse_time_ms
 
@@ -38,15 +38,7 @@ Place = Annotated[
 ]
 
 
-_TYPED = {
-    "user": "USER",
-    "days": "--valid",
-    "scopes": "--scope",
-    "limits": "--sites, --accounts and the maxima",
-    "max_nodes": "--max-nodes",
-    "max_array": "--max-array",
-    "max_limit_ms": "--max-time",
-}
+_TYPED = {"user": "USER", "days": "--valid", "scopes": "--scope", "max_limit_ms": "--max-time"}
 
 
 _Scope = Annotated[
@@ -89,7 +81,7 @@ def create(
         made = store.create(user, cast("Any", _listed(scope)), days=days, limits=limits)
         _audit(store, "token-create", made.info.token_id)
     if as_json:
-        print_json({"token": made.token, **_plain(made.info)})
+        print_json({"token": made.token, **plain(made.info)})
         return
     typer.echo(made.token)
     until = "until it is revoked" if made.info.until_ms is None else f"until {_instant(made.info.until_ms)}"
@@ -108,16 +100,15 @@ def short(
 
     It has the limits of the token that you ask with, expires no later than it does, and is revoked with it.
 
-    Example: GRIDWEAVE_TOKEN=$(gridweave token short --valid 2h) gridweave submit -e GRIDWEAVE_TOKEN -- ./driver.sh
+    Example: GRIDWEAVE_TOKEN=$(gridweave token short --valid 2h) gridweave submit --env GRIDWEAVE_TOKEN -- ./driver.sh
     """
     hours = parse_time_ms("--valid", valid) / 3_600_000
 
     async def work(grid: Client) -> MadeToken:
-        return await grid.short_token(cast("Any", _listed(scope)), hours=hours)
+        with named_as_typed(scopes="--scope", hours="--valid"):
+            return await grid.short_token(cast("Any", _listed(scope)), hours=hours)
 
-    with named_as_typed(scopes="--scope", hours="--valid"):
-        made = reach.ask(work)
-    reach.show(made, lambda _: typer.echo(made.token))
+    reach.show(reach.ask(work), lambda made: typer.echo(made.token))
 
 
 @app.command("list")
@@ -126,7 +117,7 @@ def list_tokens(tokens: Place = None, here: Here = None, as_json: Json = False) 
     with _store(tokens, here, create=False) as store:
         found = store.list()
     if as_json:
-        print_json([_plain(info) for info in found])
+        print_json(plain(found))
     elif not found:
         say("there is no valid token; create one: gridweave token create USER")
     else:
@@ -174,8 +165,7 @@ def audit(
     if place is None:
         raise OptionError("FILE", "is not given, and tokens in a database have no audit log beside them; name it")
     n_files, n_lines = check_audit(place)
-    lines, files = (f"{n:,} {what}{'s' * (n != 1)}" for n, what in ((n_lines, "line"), (n_files, "file")))
-    say(f"{place}: {lines} in {files}, each follows from the one before")
+    say(f"{place}: {counted(n_lines, 'line')} in {counted(n_files, 'file')}, each follows from the one before")
 
 
 def _id(given: str) -> str:
@@ -234,12 +224,6 @@ def _place_here(name: str | None) -> str:
     if not running.tokens:
         raise OptionError("--tokens", f"is not given, and the gateway of the grid {running.name} does not use tokens")
     return str(state_folder(running.name) / TOKENS)
-
-
-def _plain(info: TokenInfo) -> dict[str, Any]:
-    import msgspec
-
-    return dict(msgspec.to_builtins(info))
 
 
 def _until(info: TokenInfo) -> str:

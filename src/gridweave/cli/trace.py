@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,7 +87,7 @@ def convert(
         _save(workload, report, out, as_json, file_format=to)
         return
     if source != "sacct":
-        raise OptionError("--from", f"{source!r} is not known; sacct, or leave it out")
+        raise OptionError("--from", f"{source!r} is not known; write sacct, or leave it out")
     _convert_accounting(file, out, nodes, to, as_json=as_json)
 
 
@@ -144,7 +145,7 @@ def outages(
 def _time_0(trace: str | None, start: str | None) -> int:
     """Return time 0 in seconds since 1970, of a trace or as a date; exactly one of both is given."""
     if (trace is None) == (start is None):
-        raise OptionError("--start", "or --trace must say when time 0 is; give one of them")
+        raise OptionError("--start", "says when time 0 is, or --trace does; give one of them")
     if trace is not None:
         workload, _ = _load(trace, None)
         if workload.start_unix_s is None:
@@ -152,10 +153,12 @@ def _time_0(trace: str | None, start: str | None) -> int:
         return workload.start_unix_s
     import datetime as dt
 
-    try:
-        return int(dt.datetime.fromisoformat(str(start)).replace(tzinfo=dt.UTC).timestamp())
-    except ValueError:
-        raise OptionError("--start", f"{start!r} is not a date; e.g. 2005-06-01T00:00") from None
+    with suppress(ValueError):
+        found = dt.datetime.fromisoformat(str(start))
+        if found.tzinfo is None:
+            return int(found.replace(tzinfo=dt.UTC).timestamp())
+    right = "write for example 2005-06-01T00:00, without a time zone"
+    raise OptionError("--start", f"{start!r} is not a date on the clock of LOG; {right}")
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gridweave.cli.arguments import Json
-from gridweave.cli.grid_client import places_text, print_forecast
+from gridweave.cli.grid_client import places_text, plain, print_forecast
 from gridweave.cli.output import check_folder, counted, delayed_progress, print_json, print_table, say
 from gridweave.cli.run import print_live_run, problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
@@ -289,7 +289,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     name = name or DEFAULT_NAME
     found = look(name)
     if as_json:
-        print_json(_status_plain(found))
+        print_json(plain(found) | {"well": found.well})
     elif found.up:
         _print_status(found)
     else:
@@ -301,13 +301,6 @@ def status(name: Name = None, as_json: Json = False) -> None:
             say(f"other grids of yours: {', '.join(others)}")
     if not found.well:
         raise typer.Exit(UnavailableError.exit_status)
-
-
-def _status_plain(found: LocalStatus) -> dict[str, Any]:
-    import msgspec
-
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    return plain | {"well": found.well}
 
 
 def _word(found: LocalStatus) -> str:

@@ -92,6 +92,8 @@ def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
     import termios
     import tty
 
+    from gridweave.cli.watch_screen import keys_of
+
     if not sys.stdin.isatty():
         yield
         return
@@ -99,8 +101,7 @@ def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
     before = termios.tcgetattr(handle)
 
     def heard() -> None:
-        text = os.read(handle, 64).decode(errors="replace")
-        for key in [text] if text.startswith("\x1b") else text:
+        for key in keys_of(os.read(handle, 64).decode(errors="replace")):
             view.press(key)
         news.set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,17 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
             )
         )
     return sorted(found, key=lambda event: (event.at_ms, event.job_id))
+
+
+def keys_of(text: str) -> list[str]:
+    r"""Return the keys that were pressed, by what a terminal has sent at one time: an arrow is several letters.
+
+    Examples
+    --------
+    >>> keys_of("sr"), keys_of("\x1b[A\x1b[Bj"), keys_of("\x1b")
+    (['s', 'r'], ['\x1b[A', '\x1b[B', 'j'], ['\x1b'])
+    """
+    return re.findall(r"\x1b\[[A-Z]|.", text, re.DOTALL)
 
 
 class WatchView(msgspec.Struct, kw_only=True):

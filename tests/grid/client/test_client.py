@@ -254,6 +254,8 @@ async def test_the_grid_tells_of_itself(gateway: Served, grid: Client) -> None:
     with pytest.raises(RefusedError, match="site north has no machine 'b c\\?'; it has m0, m1"):
         await grid.give_up("north", "b c?")
     await grid.submit_many([request(), request()])
+    with pytest.raises(RefusedError, match=r"^limit: Expected `int` <= 1000; parameters: limit, explain$"):
+        await grid.queue(limit=5000)
     queue = await grid.queue(limit=1)
     assert (queue.waiting, [job.job_id for job in queue.jobs]) == (2, [1])
     quoted = await grid.quote(nodes=3, limit="30m")

@@ -111,6 +111,7 @@ def test_a_file_that_others_can_read(file: Path) -> None:
         ("profile.a = 3", ":1: profile: must be tables; write [profile.NAME]"),
         ('url = "https://a"\n[profile.a]\nurl = "https://a"\nurk = 3', ":4: profile.a.urk: is not known"),
         ('[profile.a]\nurl = "https://a"\n[profile.b]\nurl = 3', ":4: profile.b.url: is 3"),
+        ('url = "https://a"\ntoken_file = "~no-such-user/token"', ":2: token_file: "),
     ],
 )
 def test_what_is_wrong_with_a_file(file: Path, text: str, says: str) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from client_helpers import GridInMemory, Naps, Served, patient
 from flaky_proxy import FlakyProxy
-from gridweave.errors import InputError, JobFailedError, OptionError
+from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import callable_name
-from gridweave.site.job import JobRecord
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 
 
 class Workers:
@@ -179,6 +179,22 @@ async def test_a_job_that_fails(world: GridInMemory, grid: Client) -> None:
             await anext(results)
     assert (caught.value.exit_code, caught.value.stderr_tail) == (1, "ValueError: bad\n")
     assert world.records_by_id[4].outcome == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_one_that_is_declined_leaves_no_other(
+    world: GridInMemory, grid: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one of several jobs is not taken in the others are cancelled, as when one fails."""
+    take_in = world._take_in
+
+    def some(key: str, request: JobRequest, site: str | None, origin: str) -> Accepted | Declined:
+        return Declined(key, "no more") if len(world.records_by_id) == 3 else take_in(key, request, site, origin)
+
+    monkeypatch.setattr(world, "_take_in", some)
+    with pytest.raises(RefusedError, match="job 4 of 10: no more"):
+        await grid.map("m:f", range(10), at_once=10)
+    assert [record.outcome for record in world.records_by_id.values()] == ["cancelled"] * 3
 
 
 @pytest.mark.asyncio

@@ -78,6 +78,14 @@ def test_two_processes_add_and_rotate(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
+def test_a_rotation_that_was_cut_short_breaks_no_chain(tmp_path: Path) -> None:
+    """The first line of a new file follows from the last one of the old, whichever process writes it."""
+    AuditLog(tmp_path / "a").add(AuditEntry(time="t", what="drain", target="1"))
+    (tmp_path / "a").rename(tmp_path / "a.1")  # and then the process that rotates it is killed, or another is quicker
+    AuditLog(tmp_path / "a").add(AuditEntry(time="t", what="drain", target="2"))
+    assert check_audit(tmp_path / "a") == (2, 2)
+
+
 def test_a_file_that_was_taken_out_is_noticed(tmp_path: Path) -> None:
     """The chain goes through all files: one that is missing is named, and so is a log that is not there."""
     log = AuditLog(tmp_path / "a", most_bytes=300)

@@ -118,6 +118,14 @@ async def test_a_link_logs_in_once(served: Served, browser: Browser, tokens: dic
 
 
 @pytest.mark.asyncio
+async def test_a_code_ends_with_its_token(served: Served, browser: Browser, tokens: dict[str, str]) -> None:
+    """Who had a code made, and then lost the token, is not let in by it."""
+    made = (await served.ask("POST", "/v1/login/code", token=tokens["bob"]))[1]
+    await served.ask("DELETE", f"/v1/tokens/{tokens['bob'].split('_')[1]}", token=tokens["root"])
+    assert (await browser.ask("POST", "/v1/login", {"code": made["code"]}))[0] == 401
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("wrong", [{"code": "x"}, {"token": "gw_000000000000_" + "x" * 40}])
 async def test_logins_that_fail_are_counted(tmp_path: Path, tokens: dict[str, str], wrong: dict[str, str]) -> None:
     """After some that were wrong an address has to wait, whether they were tokens or codes."""

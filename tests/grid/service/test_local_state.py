@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -185,6 +186,8 @@ def test_ports_and_secrets(tmp_path: Path) -> None:
     assert port in range(8_800, 10_000), "no port that the kernel, or Ray, gives away meanwhile"
     with socket.create_server(("127.0.0.1", port)):
         assert free_port(wanted=port) not in (0, port)
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):  # where there is IPv6
+        assert free_port("::1") in range(8_800, 10_000), "a gateway may listen there"
 
 
 def test_who_looks_up_an_actor_loads_no_core() -> None:

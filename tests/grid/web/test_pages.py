@@ -99,6 +99,14 @@ async def test_a_job_is_seen_to_wait_run_and_end(served: Served, backend: FakeBa
     await expect(page.get_by_text("What it used")).to_be_visible()
 
 
+async def test_a_job_without_a_name_is_called_by_what_it_runs(served: Served, window: Window) -> None:
+    """That is its command, or its callable."""
+    await served.submit(job(), {"request": {"program": {"call": {"function": "stats:mean"}}, "limit_ms": 1000}})
+    await window.go(f"{served.url}/#/jobs")
+    for text in ("./step", "stats:mean"):
+        await expect(window.page.get_by_role("row").filter(has_text=text)).to_be_visible()
+
+
 async def test_a_job_is_cancelled_after_a_question(served: Served, backend: FakeBackend, window: Window) -> None:
     """What follows is said before a job is cancelled; whoever leaves it there changes nothing."""
     await fill(served, backend)
@@ -201,6 +209,24 @@ async def test_the_schedule_tells_and_opens_jobs(served: Served, backend: FakeBa
     await page.mouse.down()
     await page.mouse.up()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Job")
+
+
+async def test_a_schedule_is_shown_whole_again(served: Served, backend: FakeBackend, window: Window) -> None:
+    """Keys zoom and move it, and Home shows all of it, as at the beginning."""
+    backend.now_ms = 1_800_000_000_000  # far from now, whose line moves
+    await fill(served, backend)
+    await window.go(f"{served.url}/#/schedule")
+    page, canvas = window.page, window.page.locator("canvas[data-drawn]")
+    await expect(canvas).to_be_visible()
+    picture = "document.querySelector('canvas').toDataURL()"
+    frames = f"requestAnimationFrame(() => requestAnimationFrame(() => told({picture})))"
+    whole = await page.evaluate(f"new Promise((told) => {frames})")
+    for key in ("+", "ArrowRight"):
+        before = await page.evaluate(picture)
+        await canvas.press(key)
+        await page.wait_for_function(f"(before) => {picture} !== before", arg=before)
+    await canvas.press("Home")
+    await page.wait_for_function(f"(whole) => {picture} === whole", arg=whole)
 
 
 MOVED = """

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { gridNow } from "../clock.js";
-import { coloursOfSheet, isExpected, KEPT, Painting, Schedule, View } from "../gantt.js";
+import { coloursOfSheet, isExpected, KEPT, Look, Painting, Schedule, View } from "../gantt.js";
 import { count, places, span, when } from "../text.js";
 import { html, JobLink, State, Table, Time, Trouble, useEffect, useFresh, useNow, useRef, useState } from "../ui.js";
 
@@ -48,16 +48,19 @@ function Tip({ job, x, y, now }) {
 function Gantt({ schedule, now, open }) {
   const canvas = useRef(null);
   const [tip, point] = useState(null);
-  const look = useRef({ from: 0, to: 1, moved: false });
+  const look = useRef(new Look());
   const paint = useRef(() => {});
   const painting = useRef(null);
 
+  /** Show all of it, up to now. */
+  function fit() {
+    const to = Math.max(schedule.finish, now);
+    const margin = Math.max(1000, (to - schedule.begin) * 0.02);
+    look.current.show(schedule.begin - margin, to + margin, false);
+  }
+
   useEffect(() => {
-    if (!look.current.moved) {
-      const to = Math.max(schedule.finish, now);
-      const margin = Math.max(1000, (to - schedule.begin) * 0.02);
-      Object.assign(look.current, { from: schedule.begin - margin, to: to + margin });
-    }
+    if (!look.current.moved) fit();
     let frame = 0;
     const element = canvas.current;
     const context = element.getContext("2d", { alpha: false });
@@ -92,27 +95,13 @@ function Gantt({ schedule, now, open }) {
     };
   }, [schedule, now]);
 
-  function zoom(factor, at = 0.5) {
-    const { from, to } = look.current;
-    const middle = from + at * (to - from);
-    const width = Math.min(Math.max((to - from) * factor, 100), 100 * 365 * 24 * HOUR);
-    Object.assign(look.current, { from: middle - at * width, to: middle + (1 - at) * width, moved: true });
-    paint.current();
-  }
-
-  function pan(part) {
-    const { from, to } = look.current;
-    const step = part * (to - from);
-    Object.assign(look.current, { from: from + step, to: to + step, moved: true });
-    paint.current();
-  }
-
   useEffect(() => {
     const element = canvas.current;
     const wheel = (event) => {
       event.preventDefault();
-      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / element.clientWidth);
-      else zoom(Math.exp(event.deltaY * 0.0015), event.offsetX / element.clientWidth);
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) look.current.pan(event.deltaX / element.clientWidth);
+      else look.current.zoom(Math.exp(event.deltaY * 0.0015), event.offsetX / element.clientWidth);
+      paint.current();
     };
     element.addEventListener("wheel", wheel, { passive: false });
     return () => element.removeEventListener("wheel", wheel);
@@ -122,7 +111,8 @@ function Gantt({ schedule, now, open }) {
   function moved(event) {
     const { offsetX: x, offsetY: y } = event;
     if (drag.current) {
-      pan((drag.current.x - x) / canvas.current.clientWidth);
+      look.current.pan((drag.current.x - x) / canvas.current.clientWidth);
+      paint.current();
       drag.current.far += Math.abs(drag.current.x - x);
       drag.current.x = x;
       return;
@@ -146,12 +136,10 @@ function Gantt({ schedule, now, open }) {
     if (job && job[0] && job[3] !== "reservation") open(job[0]);
   }
   function key(event) {
-    const done = { ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), "+": () => zoom(0.7), "=": () => zoom(0.7),
-      "-": () => zoom(1.4), Home: () => { look.current.moved = false; zoom(1); } }[event.key];
-    if (done) {
-      event.preventDefault();
-      done();
-    }
+    if (event.key === "Home") fit();
+    else if (!look.current.press(event.key)) return;
+    event.preventDefault();
+    paint.current();
   }
 
   return html`<div class="gantt">
