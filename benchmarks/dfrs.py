@@ -8,12 +8,9 @@ Times are of whole calls, in seconds of their own thread, the best of three; the
 from __future__ import annotations
 
 import functools
-import json
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+from measuring import timed, write_results
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
@@ -25,19 +22,7 @@ from gridweave.site.disciplines.fractional.kernels.packing import Remapping, rem
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.job import Job, Resources
 
-RESULTS = Path(__file__).parent / "results" / "dfrs.json"
 NODES = 128
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Return the shortest of three calls after a first, in seconds of this thread."""
-    call()
-    times = []
-    for _ in range(3):
-        began = time.thread_time()
-        call()
-        times.append(time.thread_time() - began)
-    return min(times)
 
 
 def mcb8_s(jobs: int) -> float:
@@ -70,8 +55,7 @@ def main() -> None:
         found[f"bound of {count:,} jobs at load {load:g}"] = timed(least)
     for name, seconds in found.items():
         print(f"{name:45} {1000 * seconds:10,.2f} ms")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=2))
+    write_results("dfrs", found)
 
 
 if __name__ == "__main__":

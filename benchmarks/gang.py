@@ -9,20 +9,16 @@ three; the first, which compiles, takes no part.
 from __future__ import annotations
 
 import functools
-import json
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import numpy as np
+from measuring import timed, write_results
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.gang.policy import GangPolicy
 
-RESULTS = Path(__file__).parent / "results" / "gang.json"
 NODES = 320
 LOAD = 0.9
 MBGS = GangPolicy(mpl=5, migration="all")
@@ -34,17 +30,6 @@ POLICIES = (
     MBGS,
     MBGS_CONSERVATIVE,
 )
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Return the shortest of three calls after a first, in seconds of this thread."""
-    call()
-    times = []
-    for _ in range(3):
-        began = time.thread_time()
-        call()
-        times.append(time.thread_time() - began)
-    return min(times)
 
 
 def drawn(jobs: int) -> Workload:
@@ -76,8 +61,7 @@ def main() -> None:
     for slice_ms in (200, 200_000):
         policy = msgspec.structs.replace(MBGS, slice_ms=slice_ms)
         measure(f"10,000 jobs at load {LOAD:g}, slices of {slice_ms:,} ms", drawn(10_000), policy)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=2))
+    write_results("gang", found)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,12 @@ do not.
 
 from __future__ import annotations
 
-import json
 import math
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import Stopwatch, waiting, write_results
 
 from gridweave.errors import TraceError
 from gridweave.grid.policy import GridPolicy
@@ -33,7 +31,6 @@ from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import find_trace
 from gridweave.scenarios.workload.transform import split
 
-RESULTS = Path(__file__).parent / "results" / "grid.json"
 TRACE = "CTC-SP2-1996-3.1-cln"
 SITE_NODES = (16, 32, 48, 64, 128)
 SITES = (10, 100, 1000)
@@ -42,35 +39,14 @@ LOAD = 0.85
 POLICIES = (GridPolicy(mode="sharing"), GridPolicy(mode="adaptive", overhead=0.3))
 
 
-class Stopwatch:
-    """Takes the place of the compiled loop, and adds up its time."""
-
-    def __init__(self) -> None:
-        self.loop = run_batch
-        self.seconds = 0.0
-
-    def __call__(self, *arguments: Any) -> int:
-        """Run the loop."""
-        began = time.thread_time()
-        done: int = self.loop(*arguments)
-        self.seconds += time.thread_time() - began
-        return done
-
-    def best_us(self, times: int, *arguments: Any) -> tuple[float, SimulationResult]:
-        """Return the shortest of several simulations, in microseconds a job, and what they come to."""
-        best_s = math.inf
-        for _ in range(times):
-            self.seconds = 0.0
-            result = simulate(*arguments, rng=np.random.default_rng(1))
-            best_s = min(best_s, self.seconds)
-        return best_s / len(result.workload) * 1e6, result
-
-
-def mean_waiting(result: SimulationResult) -> float:
-    """Return the mean number of waiting jobs, over the instants of submission and start."""
-    instants = np.concatenate([result.workload.submit_ms, result.start_ms])
-    change = np.repeat([1, -1], len(result.workload))
-    return float(np.cumsum(change[np.lexsort((-change, instants))]).mean())
+def best_us(watch: Stopwatch, times: int, *arguments: Any) -> tuple[float, SimulationResult]:
+    """Return the shortest of several simulations, in microseconds a job, and what they come to."""
+    best_s = math.inf
+    for _ in range(times):
+        watch.seconds = 0.0
+        result = simulate(*arguments, rng=np.random.default_rng(1))
+        best_s = min(best_s, watch.seconds)
+    return best_s / len(result.workload) * 1e6, result
 
 
 def m128(watch: Stopwatch) -> Iterator[tuple[str, float]]:
@@ -81,7 +57,7 @@ def m128(watch: Stopwatch) -> Iterator[tuple[str, float]]:
         return
     for policy in (*POLICIES, GridPolicy(mode="multi-site", overhead=0.3)):
         for name in EXTRACTS:
-            us, _ = watch.best_us(25, runs.extract(name), CONFIGURATIONS["m128"], policy)
+            us, _ = best_us(watch, 25, runs.extract(name), CONFIGURATIONS["m128"], policy)
             yield f"m128 {policy.label} {name} [jobs/s]", 1e6 / us
 
 
@@ -96,7 +72,7 @@ def growth(watch: Stopwatch) -> Iterator[dict[str, Any]]:
                 workload = generate(model, jobs, np.random.default_rng(1), nodes=sum(nodes), load=LOAD)
                 if policy.mode == "sharing":
                     workload = split(workload, max(SITE_NODES))
-                us, result = watch.best_us(5 if jobs < 10**6 else 2, workload, nodes, policy)
+                us, result = best_us(watch, 5 if jobs < 10**6 else 2, workload, nodes, policy)
                 first_us = first_us or us
                 yield {
                     "policy": policy.label,
@@ -105,14 +81,14 @@ def growth(watch: Stopwatch) -> Iterator[dict[str, Any]]:
                     "us a job": us,
                     "to 10 sites": us / first_us,
                     "to the logarithm of the sites": us / first_us / math.log10(sites),
-                    "mean waiting jobs": mean_waiting(result),
+                    "mean waiting jobs": waiting(result)[0],
                     "use": result.metrics().util,
                 }
 
 
 def main() -> None:
     """Run everything, print it, and write it down."""
-    watch = Stopwatch()
+    watch = Stopwatch(run_batch)
     grid_network.run_batch = watch  # type: ignore[assignment]
     # The first call compiles, and takes no part.
     small = generate(load_model("ctc-sp2"), 2, np.random.default_rng(1), nodes=512)
@@ -132,9 +108,7 @@ def main() -> None:
             f"{row['mean waiting jobs']:8.1f} {row['use']:5.2f}",
             flush=True,
         )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"speeds": speeds, "load": LOAD, "growth": rows}, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    write_results("grid", {"speeds": speeds, "load": LOAD, "growth": rows})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import pwd
 import shutil
@@ -25,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from measuring import write_results
 
 from gridweave.site import messages as site_messages
 from gridweave.site.contract import ContractCore, ContractEvent
@@ -38,7 +38,6 @@ from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import SiteDriver
 
-RESULTS = Path(__file__).parent / "results" / "journal.json"
 ASKED = 5000
 BATCH = 500
 JOBS = 20_000
@@ -233,9 +232,7 @@ def main() -> None:
     for label, figure in figures.items():
         asked = f"   asked: {ASKED:,}: {'met' if figure >= ASKED else 'NOT MET'}" if "jobs/s" in label else ""
         print(f"{label:45}{figure:>12,.1f}{asked}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    write_results("journal", figures)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import statistics
 import subprocess
@@ -23,12 +22,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psutil
+from measuring import write_results
 
 from gridweave.site.launch import Launch, PieceEnded, Rank
 from gridweave.site.machine.processes import become_subreaper
 from gridweave.site.machine.runner import Runner
 
-RESULTS = Path(__file__).parent / "results" / "launchers.json"
 PIECES, AT_ONCE, ROUNDS = 200, 100, 5
 ASKED_PERCENT = 20.0
 PATIENCE_S = 60.0
@@ -119,8 +118,7 @@ def main(rounds: int) -> None:
     for label, figure in figures.items():
         asked = f"   asked: {ASKED_PERCENT:.0f}: {'met' if figure < ASKED_PERCENT else 'NOT MET'}"
         print(f"{label:70}{figure:>10,.1f}{asked if 'slower' in label else ''}", flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_results("launchers", figures)
 
 
 if __name__ == "__main__":

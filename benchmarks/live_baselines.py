@@ -39,9 +39,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from measuring import write_results
+
 from gridweave.errors import GridweaveError, UnavailableError
 
-RESULTS = Path(__file__).parent / "results" / "live_baselines.json"
 CPUS = 2
 SLOTS = 18
 """Tasks of HyperQueue that run at one time: as many as the grid of `gridweave up` has nodes."""
@@ -57,45 +58,15 @@ _RAY = {
 }
 
 
-def subprocess_rate(jobs: int = JOBS) -> float:
-    """Return processes a second of `subprocess.run`, one after the other."""
-    return _rate_of("subprocess", jobs)
-
-
-def ray_noop_rate(jobs: int = JOBS) -> float:
-    """Return tasks a second of Ray that do nothing; UnavailableError without Ray."""
-    return _rate_of("ray-noop", jobs)
-
-
-def ray_true_rate(jobs: int = JOBS) -> float:
-    """Return tasks a second of Ray that run `true`; UnavailableError without Ray."""
-    return _rate_of("ray-true", jobs)
-
-
-def ray_jobs_rate(jobs: int = RAY_JOBS) -> float:
-    """Return jobs a second of `ray job submit`; UnavailableError without what it needs."""
-    return _rate_of("ray-jobs", jobs)
-
-
-def hyperqueue_rate(jobs: int = JOBS) -> float:
-    """Return tasks a second of HyperQueue that run `true`; UnavailableError without it."""
-    return _rate_of("hyperqueue", jobs)
-
-
-def packed_rate(jobs: int = JOBS) -> float:
-    """Return elements a second of a packed array of gridweave that run `true`; UnavailableError without Ray."""
-    return _rate_of("packed", jobs)
-
-
-BASELINES: dict[str, tuple[str, Callable[[int], float]]] = {
-    "subprocess": ("subprocess.run, one by one", subprocess_rate),
-    "ray-noop": ("Ray tasks that do nothing", ray_noop_rate),
-    "ray-true": ("Ray tasks that run `true`", ray_true_rate),
-    "ray-jobs": ("ray job submit", ray_jobs_rate),
-    "hyperqueue": ("HyperQueue", hyperqueue_rate),
-    "packed": ("gridweave, a packed array", packed_rate),
+BASELINES = {
+    "subprocess": "subprocess.run, one by one",
+    "ray-noop": "Ray tasks that do nothing",
+    "ray-true": "Ray tasks that run `true`",
+    "ray-jobs": "ray job submit",
+    "hyperqueue": "HyperQueue",
+    "packed": "gridweave, a packed array",
 }
-"""By name: what it is called, and what measures it for a number of jobs."""
+"""What each is called."""
 
 
 def jobs_of(name: str, jobs: int) -> int:
@@ -108,14 +79,17 @@ def measure(jobs: int = JOBS, repeat: int = 1, names: Sequence[str] = tuple(BASE
     found: dict[str, float | str] = {}
     for name in names:
         try:
-            found[name] = statistics.median(BASELINES[name][1](jobs_of(name, jobs)) for _ in range(repeat))
+            found[name] = statistics.median(rate_of(name, jobs_of(name, jobs)) for _ in range(repeat))
         except UnavailableError as error:
             found[name] = str(error)
     return found
 
 
-def _rate_of(name: str, jobs: int) -> float:
-    """Measure in a process of its own, which leads its own session; all that is in it ends with it."""
+def rate_of(name: str, jobs: int) -> float:
+    """Return the jobs a second of a baseline, measured in a process that ends with all that it started.
+
+    UnavailableError if what it needs is not installed.
+    """
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", name, "--jobs", str(jobs)]
     if name == "hyperqueue":
         command = [*_own_network(), *command]
@@ -325,17 +299,14 @@ def main() -> None:
     found = measure(options.jobs, options.repeat, options.only or tuple(BASELINES))
     alone = found.get("subprocess")
     for name, rate in found.items():
-        label = f"{BASELINES[name][0]}, {jobs_of(name, options.jobs):,} jobs"
+        label = f"{BASELINES[name]}, {jobs_of(name, options.jobs):,} jobs"
         if isinstance(rate, str):
             print(f"{label:45}{'-':>12}   {rate}")
             continue
         ratio = f"   {rate / alone:8.3f} of subprocess.run" if isinstance(alone, float) and name != "subprocess" else ""
         print(f"{label:45}{rate:>12,.1f}{ratio}")
     print(f"{'load of the machine before':45}{load:>12,.1f}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
-        json.dumps(found | {"jobs": options.jobs, "load before": load}, indent=2) + "\n", encoding="utf-8"
-    )
+    write_results("live_baselines", found | {"jobs": options.jobs, "load before": load})
 
 
 if __name__ == "__main__":

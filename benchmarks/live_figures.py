@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import resource
 import signal
@@ -32,6 +31,7 @@ import journal
 import live_baselines
 import numpy as np
 from gateway import FLOOD, IN_FLIGHT, flood_drained
+from measuring import write_results
 from weight import SITES, weigh
 
 from gridweave.errors import GridweaveError
@@ -40,7 +40,6 @@ from gridweave.grid.service.state import DEFAULT_NAME, LocalGridState, read_grid
 from gridweave.grid.service.status import look
 from gridweave.site.job import Program
 
-RESULTS = Path(__file__).parent / "results" / "live_figures.json"
 COMMAND = (sys.executable, "-m", "gridweave.cli")
 PATIENCE_S = 120.0
 QUESTIONS = ("sites", "jobs", "queue", "status", "show 1", "explain 1", "usage", "whoami", "submit -- true")
@@ -271,7 +270,7 @@ def hyperqueue(figures: Figures) -> None:
     """Measure HyperQueue with as many slots as the grid has nodes."""
     before = "372 to 496/s"
     for count in ELEMENTS:
-        rate = live_baselines.hyperqueue_rate(count)
+        rate = live_baselines.rate_of("hyperqueue", count)
         figures.add(f"{count:,} times true, HyperQueue, {live_baselines.SLOTS} slots", f"{rate:,.0f}/s", before)
         before = ""
 
@@ -325,8 +324,7 @@ def main(arguments: Sequence[str]) -> None:
             if name not in options.without:
                 figures.measure(name, work)
     print(f"{time.monotonic() - began_s:.0f} s in all, load {load:.1f} before and {os.getloadavg()[0]:.1f} after")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"load": load, "figures": figures.rows}, indent=2) + "\n")
+    write_results("live_figures", {"load": load, "figures": figures.rows})
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ the same model with their gaps shortened until up to 5,000 of them wait, and wha
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import waiting, write_results
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
@@ -27,7 +26,6 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
-RESULTS = Path(__file__).parent / "results" / "lomarc.json"
 FACTORS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.05)
 GROWTH_VARIANTS = ("PSS", "L-U1", "L-R")
 
@@ -47,15 +45,6 @@ def timed(workload: Workload, variant: str, formula: str) -> tuple[float, Simula
         result = simulate(workload, NODES, variant, model=model)
         best_s = min(best_s, time.thread_time() - began)
     return best_s, result
-
-
-def waiting(result: SimulationResult) -> tuple[float, int]:
-    """Return the mean, over the instants of submission and start, and the largest number of waiting jobs."""
-    schedule = result
-    instants = np.concatenate([schedule.workload.submit_ms, schedule.start_ms])
-    change = np.repeat([1, -1], len(schedule.workload))
-    lengths = np.cumsum(change[np.lexsort((-change, instants))])
-    return float(lengths.mean()), int(lengths.max())
 
 
 def speeds() -> Iterator[dict[str, Any]]:
@@ -98,9 +87,7 @@ def main() -> None:
             f"{row['s']:7.2f} s {row['us a pass']:8.1f} {row['ns a pass and waiting job']:7.1f}",
             flush=True,
         )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"workload 3": first, "growth": second}, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    write_results("lomarc", {"workload 3": first, "growth": second})
 
 
 if __name__ == "__main__":

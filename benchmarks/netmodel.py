@@ -7,16 +7,13 @@ Times are those of one core, in seconds of its own thread, the best of several r
 
 from __future__ import annotations
 
-import json
 import math
-import time
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
+from measuring import timed, write_results
 
 from gridweave.jit import kernel
 from gridweave.netmodel.communication import PATTERNS, Communication
@@ -28,7 +25,6 @@ from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.topology import Topology
 
-RESULTS = Path(__file__).parent / "results" / "netmodel.json"
 WIDTH = 336
 """The widest job of CTC."""
 
@@ -67,17 +63,6 @@ def backbone(sites: int, seed: int = 1) -> Topology:
     return topology_of_graph(graph)
 
 
-def best_s(function: Callable[[], object], times: int = 5) -> float:
-    """Return the shortest time of several calls; one before them is for the compiler."""
-    function()
-    took = []
-    for _ in range(times):
-        began = time.thread_time()
-        function()
-        took.append(time.thread_time() - began)
-    return min(took)
-
-
 def placements(rng: np.random.Generator, sites: int, n_parts: int, count: int) -> npt.NDArray[np.void]:
     """Return so many placements of a job, of so many parts each."""
     parts = np.zeros((count, n_parts), PART)
@@ -93,7 +78,7 @@ def factor_us(model: NetworkModel, pattern: str, n_parts: int) -> float:
     sites = len(model.topology.sites)
     parts = placements(np.random.default_rng(2), sites, n_parts, 2000)
     record = Communication(fraction=0.2, message_bytes=1e5, pattern=pattern).records([WIDTH])
-    return best_s(lambda: repeat_split_factor(model.arrays, record, parts)) / len(parts) * 1e6
+    return timed(lambda: repeat_split_factor(model.arrays, record, parts), 5) / len(parts) * 1e6
 
 
 def sharing_us(model: NetworkModel, jobs: int) -> tuple[float, int]:
@@ -105,7 +90,7 @@ def sharing_us(model: NetworkModel, jobs: int) -> tuple[float, int]:
     for owner, parts in enumerate(placements(rng, len(model.topology.sites), 3, jobs)):
         add_job_flows(model.arrays, flows, np.int64(owner), record, parts, 3, 1.5)
     times = 2000
-    return best_s(lambda: repeat_sharing(model.arrays, flows, filling, times)) / times * 1e6, int(flows.n_flows[0])
+    return timed(lambda: repeat_sharing(model.arrays, flows, filling, times), 5) / times * 1e6, int(flows.n_flows[0])
 
 
 def choice_us(model: NetworkModel, n_free: int, exact_up_to: int) -> tuple[float, int]:
@@ -117,7 +102,7 @@ def choice_us(model: NetworkModel, n_free: int, exact_up_to: int) -> tuple[float
     width = int(free.max()) + 6
     found = model.choose_sites(some, width, free, exact_up_to=exact_up_to)
     assert found is not None
-    return best_s(lambda: model.choose_sites(some, width, free, exact_up_to=exact_up_to), 20) * 1e6, found.tried
+    return timed(lambda: model.choose_sites(some, width, free, exact_up_to=exact_up_to), 20) * 1e6, found.tried
 
 
 def heuristic_figures(grids: int = 600) -> dict[str, float]:
@@ -154,10 +139,10 @@ def main() -> None:
     for sites in (10, 100, 1000):
         topology = backbone(sites)
         for routes in ("latency", "bandwidth"):
-            took_s = best_s(lambda topology=topology, routes=routes: find_paths(topology, routes), 2)  # type: ignore[misc]
+            took_s = timed(lambda topology=topology, routes=routes: find_paths(topology, routes), 2)  # type: ignore[misc]
             figures[f"path table, {sites} sites, by {routes} [s]"] = took_s
     topology = backbone(40)
-    figures["path table, 40 sites, k-shortest [s]"] = best_s(lambda: find_paths(topology, "k-shortest"), 2)
+    figures["path table, 40 sites, k-shortest [s]"] = timed(lambda: find_paths(topology, "k-shortest"), 2)
     model = NetworkModel(topology, find_paths(topology))
     for n_parts in (2, 3, 4, 8):
         for pattern in PATTERNS:
@@ -172,8 +157,7 @@ def main() -> None:
     figures |= heuristic_figures()
     for name, value in figures.items():
         print(f"{name:55} {value:12.3f}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_results("netmodel", figures)
 
 
 if __name__ == "__main__":

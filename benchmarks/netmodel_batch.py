@@ -9,16 +9,14 @@ Times are those of the compiled loop on one core, in seconds of its own thread, 
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import time
 from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
+from measuring import Stopwatch, write_results
 
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import PATTERNS
@@ -34,28 +32,12 @@ from gridweave.scenarios.published.streit_grid import CONFIGURATIONS
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 
-RESULTS = Path(__file__).parent / "results" / "netmodel_batch.json"
 M128 = CONFIGURATIONS["m128"]
 LOAD = 0.85
 JOBS = 100_000
 FRACTION, MESSAGE_BYTES = 0.05, 100_000
 USUAL = 0.3
 ROUNDS = 5
-
-
-class Stopwatch:
-    """Takes the place of a compiled loop, and adds up its time."""
-
-    def __init__(self, loop: Any) -> None:
-        self.loop = loop
-        self.seconds = 0.0
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the loop."""
-        began = time.thread_time()
-        done = self.loop(*arguments)
-        self.seconds += time.thread_time() - began
-        return done
 
 
 def backbone(exchange: str = "overlapped") -> NetworkModel:
@@ -164,11 +146,9 @@ def main() -> None:
         split, p = int(result.multi_site.sum()), amounts_to(result)
         rows.append((case.label, us, split, p, bench.best_us[usual.label] / us, bench.best_us[like.label] / us))
         print(f"{case.label:48} {us:9.2f} {1e6 / us:10,.0f} {split:8,} {p:6.1%} {rows[-1][4]:7.2f} {rows[-1][5]:6.2f}")
-    RESULTS.parent.mkdir(exist_ok=True)
     names = ("what", "us a job", "split jobs", "p", "speed to constant p = 30%", "speed to constant p")
     written = {"jobs": jobs, "load": LOAD, "rows": [dict(zip(names, row, strict=True)) for row in rows]}
-    RESULTS.write_text(json.dumps(written, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    write_results("netmodel_batch", written)
 
 
 if __name__ == "__main__":

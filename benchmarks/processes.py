@@ -9,7 +9,6 @@ fork and exec from the runner's process, the same through asyncio, and a shim th
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import subprocess
@@ -20,12 +19,12 @@ from pathlib import Path
 
 import msgspec
 import psutil
+from measuring import write_results
 
 from gridweave.site.launch import Launch, PieceEnded, PieceStarted, Rank
 from gridweave.site.machine.folders import LAUNCH, piece_folder
 from gridweave.site.machine.runner import Runner
 
-RESULTS = Path(__file__).parent / "results" / "processes.json"
 PIECES = 500
 ASKED = 100
 
@@ -137,7 +136,7 @@ def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
         for job_id, folder in enumerate(folders):
             folder.mkdir(parents=True)
             (folder / LAUNCH).write_bytes(msgspec.msgpack.encode(launch(job_id, "true")))
-        command = [sys.executable, "-P", "-m", "gridweave.site.machine.shim"]
+        command = [sys.executable, "-P", "-m", "gridweave.site.machine.forkserver"]
         began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         for pair in zip(folders[::2], folders[1::2], strict=True):
             for shim in [subprocess.Popen([*command, str(folder)]) for folder in pair]:
@@ -171,8 +170,7 @@ def main() -> None:
     for label, figure in figures.items():
         asked = f"   asked: {ASKED}: {'met' if figure >= ASKED else 'NOT MET'}" if label.startswith("pieces") else ""
         print(f"{label:50}{figure:>10,.1f}{asked if '100 at once' in label else ''}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_results("processes", figures)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ and the output says which. Times are the best of several runs on one core.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import write_results
 from plain_easy import plain_easy
 
 from gridweave.errors import TraceError
@@ -37,7 +37,6 @@ from gridweave.scenarios.workload.transform import shrink
 from gridweave.site.policy import SitePolicy
 
 TRACE, NODES = "CTC-SP2-1996-3.1-cln", 430
-RESULTS = Path(__file__).parent / "results" / "site.json"
 
 
 # Figure to what is asked of it: at least, or at most.
@@ -278,9 +277,7 @@ def main() -> None:
                 figures[label] = judged(label, value)
                 print(line_of(label, figures[label]), flush=True)
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"trace": trace, "own peak memory [MB]": own, **figures}, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    write_results("site", {"trace": trace, "own peak memory [MB]": own, **figures})
 
 
 if __name__ == "__main__":

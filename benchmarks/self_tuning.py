@@ -7,9 +7,8 @@ A tuning step plans for every candidate, so the speed of planning divided by the
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
-from collections.abc import Sequence
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.load import load_workload
@@ -33,20 +32,23 @@ def jobs_per_s(workload: Workload, nodes: int, policy: Policy, *, rounds: int = 
     return len(workload) / min(spans_s)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main() -> None:
     """Measure, and print a line for each policy."""
-    trace, nodes = (*arguments, "CTC-SP2-1996-3.1-cln", "430")[:2] if len(arguments) < 2 else arguments[:2]
-    workload, _ = load_workload(trace, nodes=int(nodes))
-    plain = {order: jobs_per_s(workload, int(nodes), SitePolicy(discipline="planning", order=order)) for order in THREE}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", nargs="?", default="CTC-SP2-1996-3.1-cln")
+    parser.add_argument("nodes", nargs="?", type=int, default=430)
+    asked = parser.parse_args()
+    workload, _ = load_workload(asked.trace, nodes=asked.nodes)
+    plain = {one: jobs_per_s(workload, asked.nodes, SitePolicy(discipline="planning", order=one)) for one in THREE}
     for order, speed in plain.items():
         print(f"planning {order:<20} {speed:>10,.0f} jobs/s")
     slowest = min(plain.values())
     for options in ({}, {"decider": "simple"}, {"tuning": "half"}):
         policy = DynPPolicy(**options)
-        speed = jobs_per_s(workload, int(nodes), policy)
+        speed = jobs_per_s(workload, asked.nodes, policy)
         share = speed * len(policy.policies) / slowest
         print(f"{policy.label:<29} {speed:>10,.0f} jobs/s, {share:.2f} of planning a candidate (wanted: {WANTED})")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

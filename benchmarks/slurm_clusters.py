@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import write_results
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -33,7 +33,6 @@ from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules  # n
 from gridweave.site.job import OVER  # noqa: E402
 from slurm_cluster import SlurmCluster, running_cluster  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "slurm_clusters.json"
 JOBS, NODES, OWN_JOBS, PATIENCE_S = 200, 6, 20, 1_800.0
 PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle_ms=10_000))
 LEFT = NODES - OF_GRID
@@ -128,8 +127,7 @@ def main(jobs: int) -> None:
     for low, high in zip((0, *STEPS_MS), (*STEPS_MS, np.inf), strict=True):
         count = int(((spreads_ms >= low) & (spreads_ms < high)).sum())
         print(f"  ranks on two clusters begin {low:5} to {high:5} ms apart: {count:3} {'#' * count}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1))
+    write_results("slurm_clusters", found)
 
 
 if __name__ == "__main__":

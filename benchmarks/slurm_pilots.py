@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from measuring import write_results
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -31,7 +31,6 @@ from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules  # n
 from gridweave.site.job import JobRequest, Program  # noqa: E402
 from slurm_cluster import SlurmCluster, running_cluster  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "slurm_pilots.json"
 JOBS, NODES, PATIENCE_S = 1_000, 4, 1_800.0
 PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle_ms=2_000))
 
@@ -110,8 +109,7 @@ def main(jobs: int) -> None:
         results.append(asyncio.run(in_pilots(places[0], jobs)))
         results.append(plain("sbatch", places[1], jobs, one_by_one))
         results.append(plain("sbatch --array", places[2], jobs, as_array))
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1))
+    write_results("slurm_pilots", results)
 
 
 if __name__ == "__main__":

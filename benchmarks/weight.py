@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from measuring import write_results
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +28,6 @@ from gridweave.site.machine.processes import PROC, process_stat, strays
 
 SITES = {"alpha": 8, "beta": 6, "gamma": 4}
 MOST_MB, MOST_PERCENT = 1_000.0, 3.0
-RESULTS = Path(__file__).parent / "results" / "weight.json"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,7 +42,7 @@ def what_is(pid: int) -> str:
     command = Path(f"{PROC}/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     if command.startswith("ray::"):
         return command.split()[0]
-    if "gridweave.site.service.hosted " in command:
+    if "gridweave.site.service.host " in command:
         return command.split()[-2]  # the name of the actor
     words = [word.rpartition("/")[2].removeprefix("gridweave.") for word in command.split() if not word.startswith("-")]
     return words[1] if words[0].startswith("python") and len(words) > 1 else words[0]
@@ -113,8 +112,7 @@ def main() -> None:
     Console().print(table)
     for figure, most, unit in ((memory, MOST_MB, "MB"), (percent, MOST_PERCENT, "% of a core")):
         print(f"asked: under {most:,.0f} {unit}: {'met' if figure < most else 'NOT MET'}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"load": load, "MB": memory, "percent": percent, "processes": rows}, indent=2) + "\n")
+    write_results("weight", {"load": load, "MB": memory, "percent": percent, "processes": rows})
 
 
 if __name__ == "__main__":

@@ -16,13 +16,12 @@ interpreter that was built with ``--enable-optimizations`` is a fifth faster tha
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+from measuring import write_results
 
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
@@ -31,7 +30,6 @@ from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 
-RESULTS = Path(__file__).parent / "results" / "world.json"
 NODES = [128] * 4
 ASKED = 8_000
 REPEATS = 10
@@ -75,9 +73,7 @@ def main() -> None:
         met = "met" if median >= ASKED else "met at best" if best >= ASKED else "NOT MET"
         asked = f"   asked: {ASKED:,}: {met}" if "no delay" in label else ""
         print(f"{label:45}{median:>12,.0f}{best:>12,.0f}{asked}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    write_results("world", figures)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def chosen_sites(sites: Sequence[SiteInfo], ranks: int, named: Sequence[str]) ->
     unknown = [name for name in named if name not in by_name]
     if unknown:
         raise gridweave.InputError(f"--sites: {unknown[0]!r} is not one of {', '.join(by_name)}")
-    candidates = [by_name[name] for name in named] or sorted(sites, key=lambda site: -site.free)
+    candidates = [by_name[name] for name in dict.fromkeys(named)] or sorted(sites, key=lambda site: -site.free)
     share = ranks // 2, ranks - ranks // 2
     if len(candidates) < 2 or candidates[0].free < ranks or candidates[1].free < share[1] or not share[0]:
         free = ", ".join(f"{site.name} {site.free}" for site in sites)

@@ -322,6 +322,8 @@ def test_which_sites() -> None:
         two_sites.chosen_sites(sites, 2, ["x", "a"])
     with pytest.raises(gridweave.InputError, match="1 ranks"):
         two_sites.chosen_sites(sites, 1, [])
+    with pytest.raises(gridweave.InputError, match="4 ranks need a site with 4 free nodes, and another with 2"):
+        two_sites.chosen_sites(sites, 4, ["c", "c"])
 
 
 def test_the_forecast_by_timed_links() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -65,12 +65,12 @@ def match(schedule: Schedule, workload: Workload) -> Matched:
     InputError
         If they have no job in common.
     """
-    order = np.argsort(workload.job_id, kind="stable")
-    place = np.minimum(np.searchsorted(workload.job_id, schedule.job_id, sorter=order), len(workload) - 1)
-    row = np.where(workload.job_id[order[place]] == schedule.job_id, order[place], -1)
-    known = np.flatnonzero(row >= 0)
+    known = np.flatnonzero(np.isin(schedule.job_id, workload.job_id))
     if not len(known):
         raise InputError(f"{schedule.path}: has no job of {workload.name}; give the trace that it is a schedule of")
+    order = np.argsort(workload.job_id, kind="stable")
+    row = np.full(len(schedule), -1)
+    row[known] = order[np.searchsorted(workload.job_id, schedule.job_id[known], sorter=order)]
     shift_ms = int(workload.submit_ms[row[known[0]]] - schedule.submit_ms[known[0]])
     start_ms, end_ms = (
         np.where(times == NEVER, NEVER, times + shift_ms) for times in (schedule.start_ms, schedule.end_ms)
@@ -102,10 +102,10 @@ def faults(matched: Matched, nodes: int, *, tolerance_ms: int = 0) -> list[Fault
     return [fault for fault in found if fault.count]
 
 
-def _first(kind: str, wrong: BoolArray, sentences: Iterator[str]) -> Fault:
-    """Return a fault of all rows that are wrong, with the first of the sentences, made when it is needed."""
+def _fault(kind: str, wrong: BoolArray, sentence: Callable[[int], str]) -> Fault:
+    """Return a fault of all rows that are wrong, with the sentence of the first of them."""
     count = int(np.count_nonzero(wrong))
-    return Fault(kind, count, next(sentences) if count else "")
+    return Fault(kind, count, sentence(int(np.argmax(wrong))) if count else "")
 
 
 def _of_lines(matched: Matched) -> Iterator[Fault]:
@@ -115,15 +115,16 @@ def _of_lines(matched: Matched) -> Iterator[Fault]:
     _, first_line = np.unique(ids, return_index=True)
     again = np.ones(len(ids), np.bool_)
     again[first_line] = False
-    yield _first("listed again", again, (f"job {ids[i]} is listed again" for i in np.flatnonzero(again)))
+    yield _fault("listed again", again, lambda i: f"job {ids[i]} is listed again")
     unknown = row < 0
-    yield _first("not in the trace", unknown, (f"job {ids[i]} is not in the trace" for i in np.flatnonzero(unknown)))
+    yield _fault("not in the trace", unknown, lambda i: f"job {ids[i]} is not in the trace")
     idle = matched.start_ms == NEVER
     if "cancel_ms" in workload.columns:
         idle &= np.asarray(workload.columns["cancel_ms"], np.int64) < 0
     listed = np.isin(workload.job_id, ids)
-    words = (f"job {workload.job_id[i]} {'never ran' if listed[i] else 'is not in it'}" for i in np.flatnonzero(idle))
-    yield _first("never ran", idle, words)
+    yield _fault(
+        "never ran", idle, lambda i: f"job {workload.job_id[i]} {'never ran' if listed[i] else 'is not in it'}"
+    )
     yield from _of_widths(matched, unknown)
 
 
@@ -132,18 +133,19 @@ def _of_widths(matched: Matched, unknown: BoolArray) -> Iterator[Fault]:
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids = schedule.job_id
     other = ~unknown & (workload.width[row] != schedule.width)
-    words = (
-        f"job {ids[i]} has {schedule.width[i]} nodes; the trace says {workload.width[row[i]]}"
-        for i in np.flatnonzero(other)
+    yield _fault(
+        "another width",
+        other,
+        lambda i: f"job {ids[i]} has {schedule.width[i]} nodes; the trace says {workload.width[row[i]]}",
     )
-    yield _first("another width", other, words)
     told = schedule.nodes or ()
     lengths = [None if one is None else len(one) for one in told]
     odd = np.array([have not in (None, width) for have, width in zip(lengths, schedule.width, strict=False)], np.bool_)
-    words = (
-        f"job {ids[i]} has {schedule.width[i]} nodes, and runs on {lengths[i]}" for i in np.flatnonzero(odd).tolist()
+    yield _fault(
+        "on another number of nodes",
+        odd,
+        lambda i: f"job {ids[i]} has {schedule.width[i]} nodes, and runs on {lengths[i]}",
     )
-    yield _first("on another number of nodes", odd, words)
 
 
 def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
@@ -152,11 +154,11 @@ def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
     ids, known = schedule.job_id, row >= 0
     submit_ms = workload.submit_ms[row]
     off = known & (np.abs(schedule.submit_ms - submit_ms) > tolerance_ms)
-    words = (
-        f"job {ids[i]} is submitted at {_s(schedule.submit_ms[i])}; the trace says {_s(submit_ms[i])}"
-        for i in np.flatnonzero(off)
+    yield _fault(
+        "submitted at another time",
+        off,
+        lambda i: f"job {ids[i]} is submitted at {_s(schedule.submit_ms[i])}; the trace says {_s(submit_ms[i])}",
     )
-    yield _first("submitted at another time", off, words)
     ran = known & (schedule.start_ms != NEVER)
     yield from _of_starts(matched, ran, tolerance_ms)
     yield from _of_lengths(matched, ran, tolerance_ms)
@@ -167,20 +169,22 @@ def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids, submit_ms = schedule.job_id, workload.submit_ms[row]
     early = ran & (schedule.start_ms < submit_ms - tolerance_ms)
-    words = (
-        f"job {ids[i]} starts at {_s(schedule.start_ms[i])}, {_s(submit_ms[i] - schedule.start_ms[i])} before it is "
-        "submitted"
-        for i in np.flatnonzero(early)
+    yield _fault(
+        "ran early",
+        early,
+        lambda i: (
+            f"job {ids[i]} starts at {_s(schedule.start_ms[i])}, {_s(submit_ms[i] - schedule.start_ms[i])} before it "
+            "is submitted"
+        ),
     )
-    yield _first("ran early", early, words)
     if "cancel_ms" in workload.columns:
         cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)[row]
         late = ran & (cancel_ms >= 0) & (schedule.start_ms >= cancel_ms + tolerance_ms)
-        words = (
-            f"job {ids[i]} starts at {_s(schedule.start_ms[i])}; it was cancelled at {_s(cancel_ms[i])}"
-            for i in np.flatnonzero(late)
+        yield _fault(
+            "ran though cancelled",
+            late,
+            lambda i: f"job {ids[i]} starts at {_s(schedule.start_ms[i])}; it was cancelled at {_s(cancel_ms[i])}",
         )
-        yield _first("ran though cancelled", late, words)
 
 
 def _of_lengths(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:
@@ -188,16 +192,15 @@ def _of_lengths(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator
     schedule = matched.schedule
     wanted_ms = matched.workload.run_ms[matched.row]
     more_ms = schedule.end_ms - schedule.start_ms - wanted_ms
-    for kind, wrong, word in (
-        ("ran too long", ran & (more_ms > tolerance_ms), "longer"),
-        ("ran too short", ran & (more_ms < -tolerance_ms), "shorter"),
-    ):
-        words = (
+
+    def said(word: str) -> Callable[[int], str]:
+        return lambda i: (
             f"job {schedule.job_id[i]} runs for {_s(more_ms[i] + wanted_ms[i])}, {_s(abs(more_ms[i]))} {word} than it "
             "should"
-            for i in np.flatnonzero(wrong)
         )
-        yield _first(kind, wrong, words)
+
+    yield _fault("ran too long", ran & (more_ms > tolerance_ms), said("longer"))
+    yield _fault("ran too short", ran & (more_ms < -tolerance_ms), said("shorter"))
 
 
 def _of_nodes(matched: Matched, nodes: int) -> Iterator[Fault]:
@@ -209,9 +212,10 @@ def _of_nodes(matched: Matched, nodes: int) -> Iterator[Fault]:
     at_ms, place = np.unique(when, return_inverse=True)
     used = np.cumsum(np.bincount(place, change, len(at_ms)).astype(np.int64))
     over = used > nodes
-    begins = np.flatnonzero(over & ~np.concatenate([[False], over[:-1]]))
-    words = (f"{used[i]} nodes are in use from {_s(at_ms[i])}, and there are {nodes}" for i in begins)
-    yield Fault("machine over-used", len(begins), next(words) if len(begins) else "")
+    begins = over & ~np.concatenate([[False], over[:-1]])
+    yield _fault(
+        "machine over-used", begins, lambda i: f"{used[i]} nodes are in use from {_s(at_ms[i])}, and there are {nodes}"
+    )
     doubled = list(_doubly_used(schedule))
     yield Fault("node of another job", len(doubled), doubled[0] if doubled else "")
 
@@ -233,7 +237,9 @@ def _doubly_used(schedule: Schedule) -> Iterator[str]:
                 f"job {schedule.job_id[i]} starts at {_s(start_ms)} on node {taken[0]}, which job "
                 f"{schedule.job_id[other]} has until {_s(schedule.end_ms[other])}"
             )
-        holder |= dict.fromkeys(told[i] or (), i)
+        for node in told[i] or ():
+            if node not in holder or schedule.end_ms[holder[node]] < schedule.end_ms[i]:
+                holder[node] = i
 
 
 def _s(ms: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,10 +13,10 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.optimum.time_indexed import solve, time_scale_s
+from gridweave.scenarios.optimum.time_indexed import longest_ms, solve, time_scale_s
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.site.disciplines.optimal.instance import Instance, IntArray
-from gridweave.site.disciplines.optimal.intervals import THREE, Solution
+from gridweave.site.disciplines.optimal.intervals import Solution
 
 
 class GapPoint(msgspec.Struct, frozen=True):
@@ -107,11 +108,10 @@ def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] =
     """Return an instant and its solution as a line of the table."""
     if course:
         course = [*course, GapPoint(solution.seconds, solution.worth, solution.bound)]
-    ends = (instance.planned(policy) + instance.estimate_ms for policy in THREE)
     return OptimumLine(
         at_ms=instance.now_ms,
         jobs=len(instance),
-        makespan_s=(max(int(end.max()) for end in ends) - instance.now_ms) / 1000,
+        makespan_s=longest_ms(instance) / 1000,
         run_s=float(instance.estimate_ms.sum()) / 1000,
         scale_s=time_scale_s(instance),
         policy=solution.policy,
@@ -175,28 +175,24 @@ def lines_of(
 
     ``report`` is told how many instants are done, of how many, and what is known of the one in hand.
     """
-    report = report or (lambda done, total, point: None)
+    tell = report or (lambda done, total, point: None)
     for number, when_ms in enumerate(instants_ms):
-        report(number, len(instants_ms), None)
-        instance = instance_at(result, when_ms)
-        course: list[GapPoint] = []
-        heard = _Heard(course, report, number, len(instants_ms))
-        watched: dict[str, Any] = {"progress": heard} if options.get("solver", "cp-sat") == "cp-sat" else {}
-        yield line_of(instance, solve(instance, **options, **watched), course)
+        told = functools.partial(tell, number, len(instants_ms))
+        told(None)
+        yield _solved(instance_at(result, when_ms), told, options)
 
 
-class _Heard:
-    """Keeps what a solver tells with its time, and passes it on."""
+def _solved(instance: Instance, told: Callable[[GapPoint | None], None], options: dict[str, Any]) -> OptimumLine:
+    """Return the line of an instant; what CP-SAT finds on the way is kept with its time, and told."""
+    course: list[GapPoint] = []
+    began_s = time.perf_counter()
 
-    def __init__(
-        self, course: list[GapPoint], report: Callable[[int, int, GapPoint | None], None], done: int, total: int
-    ) -> None:
-        self._course, self._report, self._done, self._total = course, report, done, total
-        self._began_s = time.perf_counter()
+    def heard(worth: float, bound: float) -> None:
+        course.append(GapPoint(time.perf_counter() - began_s, worth, bound))
+        told(course[-1])
 
-    def __call__(self, worth: float, bound: float) -> None:
-        self._course.append(GapPoint(time.perf_counter() - self._began_s, worth, bound))
-        self._report(self._done, self._total, self._course[-1])
+    watched: dict[str, Any] = {"progress": heard} if options.get("solver", "cp-sat") == "cp-sat" else {}
+    return line_of(instance, solve(instance, **options, **watched), course)
 
 
 def by_size(lines: dict[int, list[OptimumLine]]) -> list[SizeLine]:

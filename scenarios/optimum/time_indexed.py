@@ -33,13 +33,13 @@ def time_scale_s(instance: Instance, *, memory_kb: float = MEMORY_KB) -> int:
     memory_kb : float
         The memory for the program.
     """
-    makespan_s = _longest_ms(instance) / _S_MS
+    makespan_s = longest_ms(instance) / _S_MS
     run_s = float(instance.estimate_ms.sum()) / _S_MS
     scale_s = math.sqrt(makespan_s * run_s * ENTRY_KB / memory_kb)
     return max(1, math.ceil(scale_s / _MINUTE_S)) * _MINUTE_S
 
 
-def _longest_ms(instance: Instance) -> int:
+def longest_ms(instance: Instance) -> int:
     """Return the longest makespan of the three policies, from now: T of constraint 4.5."""
     plans = (instance.planned(policy) for policy in THREE)
     return max(int((plan + instance.estimate_ms).max()) for plan in plans) - instance.now_ms
@@ -119,7 +119,7 @@ def _program(instance: Instance, weights: FloatArray, scale_ms: int) -> tuple[Fl
         step_ms=instance.now_ms - (instance.now_ms - instance.step_ms) // scale_ms * scale_ms,
     )
     # The plans of the three policies on the time scale are plans of the program.
-    slots = int(-(-_longest_ms(coarse) // scale_ms))
+    slots = int(-(-longest_ms(coarse) // scale_ms))
     begin_ms = instance.now_ms + scale_ms * np.arange(slots, dtype=np.int64)
     # What is free all through an interval is what is free at its begin: what runs only ends.
     free = instance.step_free[np.searchsorted(instance.step_ms, begin_ms, side="right") - 1]

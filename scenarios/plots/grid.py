@@ -103,7 +103,7 @@ def _title(run: SimulationResult) -> str:
     return f"{run.name}: {run.label}, {where}"
 
 
-def _name_sites(axes: Axes, run: SimulationResult, heights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+def _name_sites(axes: Axes, run: SimulationResult, heights: FloatArray) -> None:
     """Write the names of the sites at the left, but for those that would cover the name above."""
     apart = abs(float(np.diff(axes.get_ylim())[0])) / _NAMED_AT_MOST
     named: list[int] = []
@@ -121,7 +121,7 @@ def _draw_mean(
     time_ms: IntArray,
     values: IntArray,
     edges_ms: IntArray,
-    place: np.ndarray[tuple[int], np.dtype[np.float64]],
+    place: FloatArray,
     colour: str,
     *,
     scale: float,

@@ -48,6 +48,7 @@ from gridweave.scenarios.published.report import Row
 from gridweave.scenarios.published.streit import POLICIES, TABLES_A, ThesisRuns, monthly_sldwa
 from gridweave.scenarios.published.streit_dynp import TuningRuns
 from gridweave.scenarios.published.streit_load import BOUNDED, USED, Drawn, Figures, LoadRuns, Way, drawn_of, factors_of
+from gridweave.scenarios.published.study import awrt_s
 from gridweave.scenarios.published.zhang import QUANTITIES, Curves, Panel, ZhangRuns, curves_of, panels_of, values_of
 from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 from gridweave.scenarios.sweep.tables import mean_interval
@@ -59,6 +60,14 @@ _NUMBER = StrMethodFormatter("{x:,.6g}")
 
 def _slug(table: str, reading: str) -> str:
     return "-".join([table, *re.findall("[a-z0-9]+", reading.lower())])
+
+
+def _name(axes: Axes, x_label: str, y_label: str, title: str = "") -> None:
+    """Name a panel and its axes, and tidy it."""
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_title(title, fontsize="medium", loc="left")
+    tidy(axes)
 
 
 def draw_zhang(table: str, title: str, runs: ZhangRuns) -> dict[str, Figure]:
@@ -85,11 +94,8 @@ def _draw_panel(axes: Axes, panel: Panel, curves: Curves) -> None:
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     axes.yaxis.set_major_formatter(_NUMBER)
-    axes.set_xlabel("Utilisation ρ")
-    axes.set_ylabel(QUANTITIES[panel.quantity][0])
-    axes.set_title(panel.title, fontsize="medium", loc="left")
     axes.legend(frameon=False, fontsize="small", loc="upper left" if panel.quantity != "loss" else "upper right")
-    tidy(axes)
+    _name(axes, "Utilisation ρ", QUANTITIES[panel.quantity][0], panel.title)
 
 
 def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
@@ -103,12 +109,9 @@ def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
                 _line(axes, curves[line].rho, curves[line].mean(panel.quantity), number, label)
             if panel.quantity != "loss":
                 axes.set_yscale("log")
-            axes.set_title(panel.title, fontsize="medium", loc="left")
             axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-            axes.set_xlabel("Utilisation ρ")
-            axes.set_ylabel(zhang_gang_curves.QUANTITIES[panel.quantity][0])
             axes.legend(frameon=False, fontsize="x-small")
-            tidy(axes)
+            _name(axes, "Utilisation ρ", zhang_gang_curves.QUANTITIES[panel.quantity][0], panel.title)
         drawn.suptitle(f"{title}: {reading}", fontsize="medium")
         figures[_slug(table, reading)] = drawn
     return figures
@@ -150,14 +153,19 @@ def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> N
 
 
 def _dress_months(axes: Axes, key: str, months: Sequence[str]) -> None:
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(_NUMBER)
-    axes.yaxis.set_minor_locator(NullLocator())
+    _log_sldwa(axes)
     axes.set_xticks(range(len(months)), months, rotation=45, ha="right", fontsize="small")
     axes.set_ylabel("SLDwA")
     axes.set_title(key, fontsize="medium", loc="left", color=GREY)
     tidy(axes)
+
+
+def _log_sldwa(axes: Axes) -> None:
+    """Make the y axis logarithmic, with ticks at 1, 2, 5, 10 and so on."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(_NUMBER)
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def draw_lomarc(table: str, title: str, runs: LomarcRuns) -> dict[str, Figure]:
@@ -197,10 +205,7 @@ def _draw_by_load(runs: DfrsRuns) -> Figure:
             curve = [dfrs.degradation_at(runs, name, load, period_s) for load in dfrs.LOADS]
             axes.plot(dfrs.LOADS, curve, label=name, linewidth=1.4, markersize=5, **_style(number))
         axes.set_yscale("log")
-        axes.set_xlabel("Load")
-        axes.set_ylabel("Mean degradation from bound")
-        axes.set_title(reading, fontsize="medium", loc="left")
-        tidy(axes)
+        _name(axes, "Load", "Mean degradation from bound", reading)
     legend_below(figure, columns=3)
     return figure
 
@@ -222,10 +227,7 @@ def _draw_underutilization(runs: DfrsRuns) -> Figure:
         axes.axhline(easy, color=BLACK, linewidth=1, linestyle=DASHED, label=EASY)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-        axes.set_xlabel("Period [s]")
-        axes.set_ylabel("Mean normalized underutilization")
-        axes.set_title(traces, fontsize="medium", loc="left")
-        tidy(axes)
+        _name(axes, "Period [s]", "Mean normalized underutilization", traces)
     legend_below(figure)
     return figure
 
@@ -238,10 +240,8 @@ def _draw_stretch(runs: DfrsRuns) -> Figure:
         curve = [dfrs.degradation_of(runs, traces, BEST, period_s) for period_s in dfrs.PERIODS_S]
         _line(axes, dfrs.PERIODS_S, curve, number, traces)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("Period [s]")
-    axes.set_ylabel(f"Mean degradation from bound, {BEST}")
     axes.legend(frameon=False, fontsize="small")
-    tidy(axes)
+    _name(axes, "Period [s]", f"Mean degradation from bound, {BEST}")
     return figure
 
 
@@ -282,10 +282,7 @@ def _dress_gain(axes: Axes, mode: str, label: str) -> None:
     if mode == "multi-site":  # beyond this the grid is overloaded, and queues grow without end
         axes.set_ylim(-25, 75)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    axes.set_xlabel(label)
-    axes.set_ylabel("AWRT against sharing")
-    axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
-    tidy(axes)
+    _name(axes, label, "AWRT against sharing", f"mode {mode}")
 
 
 def plot_overhead(runs: NetworkRuns) -> Figure:
@@ -296,22 +293,18 @@ def plot_overhead(runs: NetworkRuns) -> Figure:
     for number, (pattern, result) in enumerate(results.items()):
         ordered = np.sort(overheads_of(result))
         left.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), color=SERIES[number], where="post")
-        _line(right, [weighted_overhead(result)], [runs.awrt_s(result)], number, pattern)
+        _line(right, [weighted_overhead(result)], [awrt_s(result)], number, pattern)
     left.set_xscale("log")
-    left.set_xlabel("p = factor − 1")
-    left.set_ylabel("Part of the multi-site jobs with at most so much")
     left.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    _name(left, "p = factor − 1", "Part of the multi-site jobs with at most so much")
     highest = max(weighted_overhead(result) for result in results.values())
     upto = [p for p in OVERHEADS if p <= 1.3 * highest]
-    constant = [runs.awrt_s(runs.constant(p)) for p in upto]
+    constant = [awrt_s(runs.constant(p)) for p in upto]
     right.plot(upto, constant, color=GREY, linewidth=1.4, label="constant p", zorder=1)
     _sharing_line(right, runs)
-    right.set_xlabel("p, or its mean by area")
-    right.set_ylabel("AWRT [s]")
     right.set_ylim(bottom=0)
     right.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    for axes in (left, right):
-        tidy(axes)
+    _name(right, "p, or its mean by area", "AWRT [s]")
     legend_below(figure, right)
     return figure
 
@@ -323,14 +316,13 @@ def plot_split(runs: NetworkRuns) -> Figure:
         _draw_patterns(
             axes,
             {
-                name: [runs.awrt_s(runs.result(Case(mode, pattern, split=split))) for pattern in SENDING]
+                name: [awrt_s(runs.result(Case(mode, pattern, split=split))) for pattern in SENDING]
                 for name, split in (("fewest fragments", "fewest"), ("earliest end", "earliest-end"))
             },
         )
         _sharing_line(axes, runs)
-        axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * runs.awrt_s(runs.result(Case("sharing")))))
-        axes.set_ylabel("AWRT [s]")
-        axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * awrt_s(runs.result(Case("sharing")))))
+        _name(axes, "", "AWRT [s]", f"mode {mode}")
     legend_below(figure)
     return figure
 
@@ -340,12 +332,10 @@ def plot_contention(runs: NetworkRuns) -> Figure:
     figure = new_figure(11, 8)
     for row, mode in zip(figure.subplots(2, 2), MODES, strict=True):
         results = {one: [runs.result(contended(mode, pattern, one)) for pattern in SENDING] for one in CONTENTIONS}
-        _draw_patterns(row[0], {name: [runs.awrt_s(result) for result in each] for name, each in results.items()})
+        _draw_patterns(row[0], {name: [awrt_s(result) for result in each] for name, each in results.items()})
         _draw_patterns(row[1], {name: [weighted_overhead(result) for result in each] for name, each in results.items()})
-        row[0].set_ylabel("AWRT [s]")
-        row[1].set_ylabel("p, mean by area")
-        for axes in row:
-            axes.set_title(f"mode {mode}", fontsize="medium", loc="left")
+        for axes, label in zip(row, ("AWRT [s]", "p, mean by area"), strict=True):
+            _name(axes, "", label, f"mode {mode}")
         if mode == "multi-site":  # queues that grow without end beside others
             row[0].set_ylim(bottom=5_000)
             row[0].set_yscale("log")
@@ -368,10 +358,8 @@ def plot_cut(runs: NetworkRuns) -> Figure:
             means = [overheads[period == one].mean() if (period == one).any() else np.nan for one in places]
             axes.stairs(means, edges, color=SERIES[number], linewidth=1.6, label={"none": "whole"}.get(cut, cut))
         axes.axvspan(*((one - first_ms) / _DAY_MS for one in runs.cut_ms), color="#EEEEEE", zorder=0)
-        axes.set_ylabel("mean p")
         axes.set_yscale("log")
-        axes.set_title(pattern, fontsize="medium", loc="left")
-        tidy(axes)
+        _name(axes, "", "mean p", pattern)
     axes.set_xlabel("Start of the job [days since the first submission]")
     legend_below(figure)
     return figure
@@ -385,7 +373,7 @@ def _edges(runs: NetworkRuns, first_ms: int, last_day: float) -> npt.NDArray[np.
 
 
 def _sharing_line(axes: Axes, runs: NetworkRuns) -> None:
-    sharing_s = runs.awrt_s(runs.result(Case("sharing")))
+    sharing_s = awrt_s(runs.result(Case("sharing")))
     axes.axhline(sharing_s, color=BLACK, linewidth=1, linestyle=DASHED, label="sharing")
 
 
@@ -420,8 +408,7 @@ def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]
         names = [_place(dict(zip(section.headings, row.labels, strict=True)), name) for row in rows]
         draw_groups(axes, {series: [(one, one, one) for one in each] for series, each in bars.items()}, names)
         axes.tick_params(axis="x", labelsize="x-small")
-        axes.set_ylabel("%")
-        axes.set_title(name, fontsize="medium", loc="left")
+        _name(axes, "", "%", name)
     legend_below(figure)
     figure.suptitle(section.title, fontsize="medium")
     return {table: figure}
@@ -457,8 +444,8 @@ def _draw_use(title: str, runs: LoadRuns) -> Figure:
         found = [runs.figures(trace, factor, Way(BOUNDED)) for factor in factors]
         parts = ([one.sjf_pct for one in found], [one.fcfs_pct for one in found], [one.ljf_pct for one in found])
         axes.stackplot(factors, *parts, labels=USED, colors=SERIES[: len(USED)])
-        percent_axis(axes, "Time in force")
-        _by_factor(axes, trace, factors)
+        percent_axis(axes, "")
+        _by_factor(axes, trace, factors, "Time in force")
     legend_below(figure, panels[0])
     figure.suptitle(title, fontsize="medium")
     return figure
@@ -480,12 +467,8 @@ def _draw_lines(
             axes.plot(factors, ours, color=colour, marker=MARKERS[number], markersize=5, linewidth=1.4, label=name)
             axes.plot(factors, printed, color=colour, linestyle=DASHED, linewidth=1.2, label=f"{name}, printed")
         if not column:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
-            axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_ylabel(label)
-        _by_factor(axes, trace, factors)
+            _log_sldwa(axes)
+        _by_factor(axes, trace, factors, label)
     legend_below(figure, panels[0])
     figure.suptitle(title, fontsize="medium")
     return figure
@@ -501,13 +484,11 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, panels[:count]
 
 
-def _by_factor(axes: Axes, trace: str, factors: list[float]) -> None:
+def _by_factor(axes: Axes, trace: str, factors: list[float], label: str) -> None:
     """Name the set, and have the load grow to the right."""
     axes.set_xlim(max(factors), min(factors))
     axes.set_xticks(factors)
-    axes.set_xlabel("Shrinking factor")
-    axes.set_title(trace, fontsize="medium", loc="left")
-    tidy(axes)
+    _name(axes, "Shrinking factor", label, trace)
 
 
 DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {

@@ -39,7 +39,7 @@ class FinishedRun(msgspec.Struct, frozen=True):
 
     label: str
     sites: list[tuple[str, int]]
-    metrics: dict[str, float | None]
+    metrics: dict[str, int | float | None]
     # As the gateway's `ScheduledJob`; times are from the beginning of the workload.
     jobs: list[tuple[int, str, str, str, int, int, int, list[tuple[str, int]]]]
 
@@ -53,22 +53,39 @@ def read_run(folder: str | Path) -> FinishedRun:
         If a file is missing, or is none of a run: which, and the line.
     """
     folder = Path(folder)
-    summary = _summary(folder / "summary.json")
+    summary = _read_summary(folder / "summary.json")
     try:
         with (folder / "jobs.csv").open(encoding="utf-8", newline="") as lines:
             jobs = list(_jobs(folder / "jobs.csv", csv.DictReader(lines)))
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "is not text"
         raise InputError(f"{folder / 'jobs.csv'}: {problem}; name a folder that --out has written") from None
-    sites = [(site["name"], site["nodes"]) for site in summary.get("sites", ())]
-    sites = sites or [(str(summary.get("site", "site")), int(summary["nodes"]))]
-    workload = summary.get("workload", {}).get("name", "")
-    told = [folder.resolve().name, str(summary["label"]), *([workload] if workload else [])]
-    label = ", ".join(told)
-    return FinishedRun(label, sites, summary["metrics"], jobs)
+    sites = [(site.name, site.nodes) for site in summary.sites] or [(summary.site, summary.nodes)]
+    told = (folder.resolve().name, summary.label, summary.workload.name)
+    return FinishedRun(", ".join(text for text in told if text), sites, summary.metrics, jobs)
 
 
-def _summary(path: Path) -> dict[str, Any]:
+class _Site(msgspec.Struct):
+    name: str
+    nodes: int
+
+
+class _Workload(msgspec.Struct):
+    name: str = ""
+
+
+class _Summary(msgspec.Struct):
+    """What a report reads of ``summary.json``; ``sites`` are there where sites have names."""
+
+    label: str
+    metrics: dict[str, int | float | None]
+    nodes: int
+    site: str = "site"
+    sites: list[_Site] = []
+    workload: _Workload = msgspec.field(default_factory=_Workload)
+
+
+def _read_summary(path: Path) -> _Summary:
     try:
         summary = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
@@ -78,7 +95,10 @@ def _summary(path: Path) -> dict[str, Any]:
     missing = [name for name in ("label", "metrics", "nodes") if name not in summary]
     if missing:
         raise InputError(f"{path}: has no {', '.join(missing)}; it is not the summary of one run")
-    return summary
+    try:
+        return msgspec.convert(summary, _Summary)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}; it is not the summary of one run") from None
 
 
 def _jobs(path: Path, rows: csv.DictReader[str]) -> Iterator[tuple[Any, ...]]:

@@ -165,7 +165,12 @@ def _draw_jobs(
         span_ms = int(result.start_ms[row]), int(result.end_ms[row])
         boxes.add(int(result.workload.job_id[row]), span_ms, intervals, fill)
     boxes.draw(0.5)
-    axes.set_ylim(0, result.nodes)
+    _node_axis(axes, result.nodes)
+
+
+def _node_axis(axes: Axes, nodes: int) -> None:
+    """Make the y axis one of the nodes of a machine."""
+    axes.set_ylim(0, nodes)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("Node")
     tidy(axes)
@@ -240,10 +245,7 @@ def plot_slices(result: SimulationResult, *, start_ms: int | None = None, end_ms
     for one in slices_between(result.workload, result.nodes, policy, start_ms, end_ms):
         boxes.add(one.job_id, (one.start_ms, one.end_ms), one.nodes, FILLS[one.job_id % len(FILLS)])
     boxes.draw(0.3)
-    axes.set_ylim(0, result.nodes)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("Node")
-    tidy(axes)
+    _node_axis(axes, result.nodes)
     axes.set_title("Each job in the slices in which it works", fontsize="small")
     figure.suptitle(title(result))
     return figure

@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
 from gridweave.errors import UnavailableError
-from gridweave.scenarios.plots.parts import BLACK, MARKERS, SERIES, new_figure, tidy
+from gridweave.scenarios.plots.parts import BLACK, MARKERS, SERIES, FloatArray, new_figure, tidy
 from gridweave.scenarios.sweep.plan import Axis, SweepPlan
 from gridweave.scenarios.sweep.tables import Naming, naming_of
 
 if TYPE_CHECKING:
     import pandas
 
-FloatArray = npt.NDArray[np.float64]
 Places = tuple[int, ...]
 """One place on each of some axes."""
 

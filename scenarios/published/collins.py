@@ -20,18 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.published.report import Findings, Row, Section, Value, Verdict, our_values
+from gridweave.scenarios.published.report import OURS, Findings, Row, Section, Verdict, our_values
 from gridweave.scenarios.published.study import Study, judge, seeds_of
 from gridweave.scenarios.scenario.run import Progress
-from gridweave.scenarios.workload.table import MS_PER_S, Workload
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import Mapped, machine_arrays, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import EVERYBODY, Level
 from gridweave.site.kernels.state import NEVER_MS
-
-IntArray = npt.NDArray[np.int64]
 
 CLUSTER_SIZES = (8,) * 17 + (6,)
 """142 machines in 18 clusters (section 5.2)."""
@@ -372,19 +370,15 @@ def report(table: str, runs: CollinsRuns) -> Findings:
 
 
 def _section(title: str, headings: tuple[str, ...], columns: Iterable[str], rows: Iterable[Row]) -> Section:
-    return Section(title, headings, tuple(columns), tuple(rows), layout="ours")
-
-
-def _values(numbers: Iterable[float], decimals: int = 0) -> tuple[Value, ...]:
-    return our_values(*numbers, decimals=decimals)
+    return Section(title, headings, tuple(columns), tuple(rows), OURS)
 
 
 def _overhead(runs: CollinsRuns) -> list[Section]:
     figure_3 = (
-        Row((f"{n_jobs}",), _values((sjs_overheads()[n_jobs, n_machines] for n_machines in SIZES), decimals=2))
+        Row((f"{n_jobs}",), our_values(*(sjs_overheads()[n_jobs, n_machines] for n_machines in SIZES), decimals=2))
         for n_jobs in SIZES
     )
-    rows = (Row((f"{share}%",), _values(taken, decimals=2)) for share, taken in overheads().items())
+    rows = (Row((f"{share}%",), our_values(*taken, decimals=2)) for share, taken in overheads().items())
     columns = (f"{n_machines} machines" for n_machines in SIZES)
     return [
         _section("SJS in ms (Figure 3)", ("jobs",), columns, figure_3),
@@ -393,7 +387,7 @@ def _overhead(runs: CollinsRuns) -> list[Section]:
 
 
 def _performance(runs: CollinsRuns) -> list[Section]:
-    rows = (Row((f"{n_jobs}",), _values(sums)) for n_jobs, sums in savings().items())
+    rows = (Row((f"{n_jobs}",), our_values(*sums)) for n_jobs, sums in savings().items())
     return [_section("Sum of job times (Figure 5)", ("jobs",), ("SJS s", "PJS s", "saved %"), rows)]
 
 
@@ -404,8 +398,10 @@ def _priority(runs: CollinsRuns) -> list[Section]:
         for n_jobs in PRIORITY_JOBS:
             sjs, pjs = (runs.priority_total(n_jobs, name, way) for way in ("sjs", "pjs"))
             pairs = [value for pair in zip(sjs, pjs, strict=True) for value in pair]
-            by_level.append(Row((name, f"{n_jobs}"), _values(pairs)))
-    totals = (Row((name,), _values(mean_total(runs, name, way) for way in ("sjs", "pjs"))) for name in DISTRIBUTIONS)
+            by_level.append(Row((name, f"{n_jobs}"), our_values(*pairs)))
+    totals = (
+        Row((name,), our_values(*(mean_total(runs, name, way) for way in ("sjs", "pjs")))) for name in DISTRIBUTIONS
+    )
     return [
         _section("Sum of job times by level (Figure 6)", ("priorities", "jobs"), columns, by_level),
         _section("Mean sum of all job times (Figure 7)", ("priorities",), ("SJS s", "PJS s"), totals),
@@ -421,9 +417,12 @@ def _preemption(runs: CollinsRuns) -> list[Section]:
             if name != "no priority":
                 metrics |= {level: f"{what}_level_{number}_{unit}" for number, level in enumerate(LEVELS, start=1)}
             for level, metric in metrics.items():
-                rows[what].append(Row((name, level), _values(runs.mean(name, rate, metric) * factor for rate in RATES)))
+                rows[what].append(
+                    Row((name, level), our_values(*(runs.mean(name, rate, metric) * factor for rate in RATES)))
+                )
     evicted = (
-        Row((name, "all"), _values(runs.mean(name, rate, "evictions") for rate in RATES)) for name in DISTRIBUTIONS
+        Row((name, "all"), our_values(*(runs.mean(name, rate, "evictions") for rate in RATES)))
+        for name in DISTRIBUTIONS
     )
     headings = ("priorities", "level")
     return [

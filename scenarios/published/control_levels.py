@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, against, our_values
-from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.study import Study, check_all_ran
+from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, lower, our_values
+from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns, with_homes
+from gridweave.scenarios.published.study import Study, awrt_s, check_all_ran
 from gridweave.scenarios.results.schedule import SimulationResult
-from gridweave.scenarios.workload.homes import assign_homes, home_of
-from gridweave.scenarios.workload.table import BoolArray
+from gridweave.scenarios.workload.homes import home_of
+from gridweave.scenarios.workload.table import MS_PER_S, BoolArray
 from gridweave.scenarios.workload.transform import split
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.owner import OwnerPolicy
@@ -81,16 +81,10 @@ class _Runs:
 
     def __init__(self, runs: GridRuns) -> None:
         self._nodes = CONFIGURATIONS[MACHINES]
-        names = [str(site) for site in range(len(self._nodes))]
-        # Round robin takes no number from the generator (Streit, section 7.2).
-        jobs = assign_homes(runs.extract(EXTRACT), "round-robin", names, np.random.default_rng(HALF_SEED))
-        self._workloads = {width: split(jobs, width) for width in (self._nodes[0], self._nodes[0] // 2)}
+        self.site_nodes = self._nodes[0]
+        jobs = with_homes(runs.extract(EXTRACT), len(self._nodes))
+        self._workloads = {width: split(jobs, width) for width in (self.site_nodes, self.site_nodes // 2)}
         self._results = Study(self._simulate)
-
-    @property
-    def site_nodes(self) -> int:
-        """Nodes of each site."""
-        return self._nodes[0]
 
     def to_grid(self, max_width: int) -> BoolArray:
         """Return which jobs are handed to the grid where half of them are, drawn one by one."""
@@ -100,7 +94,7 @@ class _Runs:
         """Return a schedule of the jobs of at most a site."""
         return self._results[_Setting(mode, control, half)]
 
-    def owners_result(self, mode: str, control: str, owner: OwnerPolicy = EVERYTHING) -> SimulationResult:
+    def owners_result(self, mode: str, control: str, owner: OwnerPolicy) -> SimulationResult:
         """Return a schedule of the jobs of at most half a site, half of them handed to the grid."""
         return self._results[_Setting(mode, control, True, self.site_nodes // 2, owner)]
 
@@ -138,17 +132,11 @@ def _all_to_grid(study: _Runs) -> Section:
     rows = []
     for mode, control in LEVELS:
         result = study.result(mode, control)
-        metrics = result.metrics()
-        messages = 0.0 if mode == "local" else messages_of(result) / len(result.workload)
-        figures = (metrics.awrt_width_ms / 1000, metrics.awt_ms / 1000, float(result.multi_site.sum()))
+        assert result.world is not None, "a run in the world"
+        messages = 0.0 if mode == "local" else result.world.messages / len(result.workload)
+        figures = (awrt_s(result), result.metrics().awt_ms / MS_PER_S, float(result.multi_site.sum()))
         rows.append(Row(_label(mode, control), (*our_values(*figures), *our_values(messages, decimals=1))))
     return Section("All jobs are handed to the grid", ("control", "mode"), _TABLE_COLUMNS, tuple(rows), OURS)
-
-
-def messages_of(result: SimulationResult) -> int:
-    """Return how many messages a run in the world took."""
-    assert result.world is not None, "a run in the world"
-    return result.world.messages
 
 
 def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
@@ -159,8 +147,8 @@ def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
     for rows in (np.ones(len(jobs), np.bool_), ~to_grid, to_grid):
         response_ms = (result.end_ms - jobs.submit_ms)[rows]
         figures += [
-            float(np.average(response_ms, weights=jobs.width[rows])) / 1000,
-            float((result.start_ms - jobs.submit_ms)[rows].mean()) / 1000,
+            float(np.average(response_ms, weights=jobs.width[rows])) / MS_PER_S,
+            float((result.start_ms - jobs.submit_ms)[rows].mean()) / MS_PER_S,
         ]
     return tuple(figures)
 
@@ -200,12 +188,9 @@ def _compared(study: _Runs, claim: str, better: str, worse: str | None, modes: t
     verdicts = {}
     for half in (False, True):
         for mode in modes:
-            ours_s, others_s = (
-                study.result(*level, half=half).metrics().awrt_width_ms / 1000
-                for level in ((mode, better), ("local", "full") if worse is None else (mode, worse))
-            )
+            levels = (mode, better), ("local", "full") if worse is None else (mode, worse)
             reading = f"{mode}, {'half of the jobs' if half else 'all jobs'}"
-            verdicts[reading] = Verdict(ours_s < others_s, against(ours_s, others_s))
+            verdicts[reading] = lower(*(awrt_s(study.result(*level, half=half)) for level in levels))
     return Conclusion(_SOURCE, claim, verdicts)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model
-from gridweave.scenarios.published.report import OURS, Findings, Row, Section, Value, Verdict, our_values
-from gridweave.scenarios.published.study import KeptResults, Study, judge, kept_file, printed, seeds_of
+from gridweave.scenarios.published.report import OURS, Findings, Row, Section, Value, Verdict, all_hold, our_values
+from gridweave.scenarios.published.study import MS_PER_WEEK, KeptResults, Study, judge, kept_file, printed, seeds_of
 from gridweave.scenarios.results.bound import stretch_bound
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.traces.load import load_workload
@@ -36,7 +36,6 @@ LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 HEAVY = 0.7
 """Traces of this load and above are the heavy ones (section 5.2)."""
 
-MS_PER_WEEK = 7 * 24 * 3600 * MS_PER_S
 MIN_JOBS_OF_WEEK = 20
 
 NODE_GB = 4.0
@@ -150,11 +149,8 @@ class DfrsRuns:
         return DfrsPoint(
             degradation=metrics["need_max_stretch"] / self.bound(one.traces, one.number, one.load),
             underutilization=metrics["need_underutilization_normalized"],
-            preemptions_per_h=metrics.get("preemptions_per_h", 0.0),
-            migrations_per_h=metrics.get("migrations_per_h", 0.0),
-            preemptions_per_job=metrics.get("preemptions_per_job", 0.0),
-            migrations_per_job=metrics.get("migrations_per_job", 0.0),
             gb_per_s=metrics.get("moved_nodes_per_h", 0.0) * NODE_GB / 3600,
+            **{name: metrics.get(name, 0.0) for name in DfrsPoint._fields[2:-1]},  # of EASY there are none
         )
 
 
@@ -195,19 +191,23 @@ def _weeks(path: Path) -> tuple[Workload, ...]:
 
 def _beats_easy(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check "improves over batch scheduling by orders of magnitude in terms of job stretch"."""
-    ratios = {
-        load: degradation_at(runs, EASY, load, period_s) / degradation_at(runs, BEST, load, period_s) for load in LOADS
-    }
+    ratios = _over_best(runs, EASY, period_s)
     texts = ", ".join(f"{ratio:,.0f} at {load:g}" for load, ratio in ratios.items())
     text = f"EASY's degradation over the best algorithm's: {texts}; at least 10 times"
     return Verdict(min(ratios.values()) >= 10, text)
 
 
+def _over_best(runs: DfrsRuns, name: str, period_s: int) -> dict[float, float]:
+    """Return an algorithm's degradation over that of the best, by load."""
+    return {
+        load: degradation_at(runs, name, load, period_s) / degradation_at(runs, BEST, load, period_s) for load in LOADS
+    }
+
+
 def _is_best(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check "the best DFRS algorithm regardless of the load level is GreedyPM*/per/OPT=MIN/MINVT=600"."""
     best = {load: min(SHOWN, key=lambda name: degradation_at(runs, name, load, period_s)) for load in LOADS}
-    texts = ", ".join(f"{name} at {load:g}" for load, name in best.items())
-    return Verdict(all(name == BEST for name in best.values()), texts)
+    return all_hold(((name == BEST, f"{name} at {load:g}") for load, name in best.items()), between=", ")
 
 
 def _greedy_is_poor(runs: DfrsRuns, period_s: int) -> Verdict:
@@ -220,10 +220,7 @@ def _greedy_is_poor(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _low_load(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that GreedyPM*/OPT=MIN does well under low load and poorly above 0.3."""
-    ratios = {
-        load: degradation_at(runs, "GreedyPM*/OPT=MIN", load, period_s) / degradation_at(runs, BEST, load, period_s)
-        for load in LOADS
-    }
+    ratios = _over_best(runs, "GreedyPM*/OPT=MIN", period_s)
     texts = ", ".join(f"{ratio:.1f} at {load:g}" for load, ratio in ratios.items())
     holds = all((ratio <= 1.5) if load < 0.3 else (ratio > 1) for load, ratio in ratios.items() if load != 0.3)
     return Verdict(holds, f"its degradation over that of the best: {texts}; below 0.3 up to 1.5, above more than 1")
@@ -295,9 +292,11 @@ def _under(quantities: dict[str, float]) -> Callable[[DfrsRuns, int], Verdict]:
     """Check that quantities of the heavy traces stay below published numbers."""
 
     def check(runs: DfrsRuns, period_s: int) -> Verdict:
-        mean = runs.mean(_heavy(runs, period_s))
-        texts = [f"{name.replace('_', ' ')} {getattr(mean, name):.2f} ({most:g})" for name, most in quantities.items()]
-        return Verdict(all(getattr(mean, name) < most for name, most in quantities.items()), "; ".join(texts))
+        mean = runs.mean(_heavy(runs, period_s))._asdict()
+        return all_hold(
+            (mean[name] < most, f"{name.replace('_', ' ')} {mean[name]:.2f} ({most:g})")
+            for name, most in quantities.items()
+        )
 
     return check
 
@@ -311,24 +310,23 @@ def _bandwidth(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _easy_is_lower_at_first(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that with a period of 600 s EASY has the lower underutilization, on all sets."""
-    pairs = {
-        name: (underutilization_of(runs, name, EASY, 600), underutilization_of(runs, name, BEST, 600))
-        for name in sets_of(runs)
-    }
-    texts = ", ".join(f"{name} {easy:.1%} against {own:.1%}" for name, (easy, own) in pairs.items())
-    return Verdict(all(easy < own for easy, own in pairs.values()), texts)
+    found = []
+    for name in sets_of(runs):
+        easy, own = (underutilization_of(runs, name, one, 600) for one in (EASY, BEST))
+        found.append((easy < own, f"{name} {easy:.1%} against {own:.1%}"))
+    return all_hold(found, between=", ")
 
 
 def _longer_periods_help(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that on synthetic traces the algorithm has less than EASY for periods above 900 s."""
-    holds, texts = True, []
+    found = []
     for name in ("unscaled", "scaled"):
         easy = underutilization_of(runs, name, EASY, 600)
         curve = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
-        holds = holds and all(own < easy for period, own in curve.items() if period > 900)
         shown = ", ".join(f"{own:.0%} at {period:,}" for period, own in curve.items())
-        texts.append(f"{name}: EASY {easy:.0%}, {shown}")
-    return Verdict(holds, "; ".join(texts))
+        below = all(own < easy for period, own in curve.items() if period > 900)
+        found.append((below, f"{name}: EASY {easy:.0%}, {shown}"))
+    return all_hold(found)
 
 
 def _falls_steadily(runs: DfrsRuns, period_s: int) -> Verdict:
@@ -340,29 +338,26 @@ def _falls_steadily(runs: DfrsRuns, period_s: int) -> Verdict:
 
 def _stretch_stays(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that 20 times the period costs less than 3 times the degradation, and still beats EASY by far."""
-    holds, texts = True, []
+    found = []
     for name in sets_of(runs):
-        first, last, easy = (
-            degradation_of(runs, name, BEST, 600),
-            degradation_of(runs, name, BEST, 12_000),
-            degradation_of(runs, name, EASY, 600),
-        )
-        holds = holds and last < 3 * first and easy >= 100 * last
-        texts.append(f"{name} {first:.1f}, {last:.1f} at 12,000 s, EASY {easy:,.0f}")
-    return Verdict(holds, "; ".join(texts) + "; EASY at least 100 times")
+        first, last = (degradation_of(runs, name, BEST, period) for period in (600, 12_000))
+        easy = degradation_of(runs, name, EASY, 600)
+        text = f"{name} {first:.1f}, {last:.1f} at 12,000 s, EASY {easy:,.0f}"
+        found.append((last < 3 * first and easy >= 100 * last, text))
+    return all_hold(found, "; EASY at least 100 times")
 
 
 def _good_compromise(runs: DfrsRuns, period_s: int) -> Verdict:
     """Check that between 5 and 20 times the penalty both stretch and underutilization are near their best."""
-    holds, texts = True, []
+    found = []
     for name in sets_of(runs):
         idle = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
         far = {period: degradation_of(runs, name, BEST, period) for period in PERIODS_S}
         inside = [period for period in PERIODS_S if 5 <= period / PENALTY_S <= 20]
-        holds = holds and all(far[one] <= 3 * min(far.values()) for one in inside)
-        holds = holds and all(idle[one] < idle[600] for one in inside)
-        texts.append(f"{name} " + ", ".join(f"{one:,} s: {far[one]:.1f} and {idle[one]:.0%}" for one in inside))
-    return Verdict(holds, "; ".join(texts) + "; within 3 times the least, less idle than with 600 s")
+        holds = all(far[one] <= 3 * min(far.values()) and idle[one] < idle[600] for one in inside)
+        shown = ", ".join(f"{one:,} s: {far[one]:.1f} and {idle[one]:.0%}" for one in inside)
+        found.append((holds, f"{name} {shown}"))
+    return all_hold(found, "; within 3 times the least, less idle than with 600 s")
 
 
 def sets_of(runs: DfrsRuns) -> tuple[str, ...]:
@@ -411,12 +406,8 @@ def report(table: str, runs: DfrsRuns) -> Findings:
         readings = {"all periods": 600}
     else:
         readings = READINGS
-    bound_checks = [_for_period(check, runs) for check in CHECKS[table]]
+    bound_checks = [partial(check, runs) for check in CHECKS[table]]
     return Findings(sections=tuple(sections), conclusions=judge(table, bound_checks, readings), notes=tuple(notes))
-
-
-def _for_period(check: Callable[[DfrsRuns, int], Verdict], runs: DfrsRuns) -> Callable[[int], Verdict]:
-    return lambda period_s: check(runs, period_s)
 
 
 def _figure_1(runs: DfrsRuns) -> list[Section]:

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
-from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, our_values
-from gridweave.scenarios.published.study import Study, check_all_ran
+from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, gained, our_values
+from gridweave.scenarios.published.study import Study, awrt_s, check_all_ran, slowdowns
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.read import read_scenario, sites_of
 from gridweave.scenarios.scenario.run import Progress, run_scenario
-from gridweave.scenarios.workload.table import MS_PER_S
 
 GRIDS = ("two-sites", "control-levels", "national-grid")
 LEVELS = (("local", "none"), ("sharing", "limited"), ("adaptive", "limited"))
@@ -33,9 +30,6 @@ SITE = {"algorithm": "GreedyPM*/per/OPT=MIN/MINVT=600", "period_s": 3000.0, "pen
 NEEDS = "lublin"
 JOBS = 2_000
 """Of each grid, at the load that it has in the catalogue: more take long."""
-
-SHORTEST_MS = 10 * MS_PER_S
-"""Shorter jobs count as so long in slowdowns (DFRS, section 2.2)."""
 
 _SOURCE = "DFRS, section 6"
 
@@ -80,19 +74,6 @@ class FractionalGridRuns:
         return result
 
 
-def awrt_s(result: SimulationResult) -> float:
-    """Return the AWRT by width, in seconds."""
-    return result.metrics().awrt_width_ms / MS_PER_S
-
-
-def slowdowns(result: SimulationResult) -> tuple[float, float]:
-    """Return mean and maximum of response by run time alone, both at least 10 s."""
-    jobs = result.workload
-    response_ms = np.maximum(result.end_ms - jobs.submit_ms, SHORTEST_MS)
-    each = response_ms / np.maximum(np.minimum(jobs.run_ms, jobs.estimate_ms), SHORTEST_MS)
-    return float(each.mean()), float(each.max())
-
-
 def report(table: str, runs: FractionalGridRuns) -> Findings:
     """Return what fractions at the sites do to the gain of a grid."""
     rows = []
@@ -134,9 +115,7 @@ def _conclusions(runs: FractionalGridRuns) -> Iterator[Conclusion]:
         ),
         ("Adaptive multi-site lowers AWRT beside them", (*LEVELS[2], MIXED), (*shared, MIXED)),
     ):
-        verdicts = {}
-        for grid in runs.grids:
-            ours_s, other_s = (awrt_s(runs.result(grid, *setting)) for setting in (better, worse))
-            gain = f"{100 * (1 - ours_s / other_s):.1f}%"
-            verdicts[grid] = Verdict(ours_s < other_s, f"{ours_s:,.0f} s against {other_s:,.0f} s, a gain of {gain}")
+        verdicts = {
+            grid: gained(*(awrt_s(runs.result(grid, *setting)) for setting in (better, worse))) for grid in runs.grids
+        }
         yield Conclusion(_SOURCE, claim, verdicts)

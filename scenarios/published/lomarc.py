@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.common import Scaling
@@ -30,11 +29,13 @@ from gridweave.scenarios.published.report import (
     Section,
     Value,
     Verdict,
+    all_hold,
     our_values,
 )
-from gridweave.scenarios.published.study import Study, judge, printed, seeds_of
+from gridweave.scenarios.published.study import MS_PER_WEEK, Study, judge, printed, seeds_of
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.tables import mean_interval
+from gridweave.scenarios.traces.text import FloatArray
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
 from gridweave.site.disciplines.sharing.entry import SharedUse
@@ -42,8 +43,6 @@ from gridweave.site.disciplines.sharing.policy import VARIANTS
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 NODES, JOBS, DEFAULT_SEEDS = 128, 8_000, 5
-
-MS_PER_WEEK = 7 * 24 * 3600 * MS_PER_S
 
 ALPHAS = {row["workload"]: float(row["alpha"]) for row in printed("lomarc-4")}
 """Workload to the shape of its gaps (Table 4)."""
@@ -217,7 +216,6 @@ def _same(run: tuple[Bar, int]) -> tuple[Bar, int]:
     return bar._replace(reading=next(name for name, one in READINGS.items() if one.load == load), mix="M1"), seed
 
 
-FloatArray = npt.NDArray[np.float64]
 Points = Mapping[Bar, tuple[Point, ...]]
 
 LOMARC_VARIANTS = ("L-U1", "L-U2", "L-R", "L-FM", "L-N")
@@ -249,9 +247,9 @@ class View:
         """Return a quantity for each seed."""
         return [getattr(one, quantity) for one in self._points[Bar(self._reading, workload, mix, variant)]]
 
-    def mean(self, quantity: str, variant: str, workload: str, mix: str = "M1") -> float:
-        """Return the mean of a quantity over the seeds."""
-        return float(np.mean(self.values(quantity, variant, workload, mix)))
+    def mean(self, quantity: str, variant: str, workload: str) -> float:
+        """Return the mean of a quantity over the seeds, with mix M1."""
+        return float(np.mean(self.values(quantity, variant, workload)))
 
     def candidates(self, variant: str, workload: str) -> FloatArray:
         """Return the means of what is counted of a search, in the order of Table 5."""
@@ -304,28 +302,27 @@ def _beat_all(quantity: str) -> Callable[[View], Verdict]:
     """Check "all LOMARC variants perform clearly better than all other approaches"."""
 
     def check(view: View) -> Verdict:
-        losses, texts = [], []
+        found = []
         for workload in WORKLOADS:
             best = min(OTHERS, key=lambda name: view.mean(quantity, name, workload))
             worst = max(LOMARC_VARIANTS, key=lambda name: view.mean(quantity, name, workload))
             ratio = view.mean(quantity, worst, workload) / view.mean(quantity, best, workload)
-            losses.append(ratio)
-            texts.append(f"{workload} the worst, {worst}, has {ratio:.2f} of {best}, the best other")
-        return Verdict(max(losses) < 1, "; ".join(texts))
+            found.append((ratio < 1, f"{workload} the worst, {worst}, has {ratio:.2f} of {best}, the best other"))
+        return all_hold(found)
 
     return check
 
 
 def _always_is_worse(view: View) -> Verdict:
     """Check "AC is significantly worse than space sharing PSS", by a paired test on logarithms."""
-    holds, texts = True, []
+    found = []
     for quantity, words in _QUANTITIES.items():
         for workload in WORKLOADS:
             mean, low, _ = view.log_ratio(quantity, "AC", workload)
-            holds = holds and (mean if np.isnan(low) else low) > 0
             least = "" if np.isnan(low) else f" (at least {np.expm1(low):+.0%})"
-            texts.append(f"{workload} {words} {np.expm1(mean):+.0%}{least}")
-    return Verdict(holds, ", ".join(texts) + "; geometric means with the low end of their 95% interval, above 0")
+            text = f"{workload} {words} {np.expm1(mean):+.0%}{least}"
+            found.append(((mean if np.isnan(low) else low) > 0, text))
+    return all_hold(found, "; geometric means with the low end of their 95% interval, above 0", between=", ")
 
 
 def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
@@ -335,9 +332,11 @@ def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
     }
 
     def check(view: View) -> Verdict:
-        holds = all(abs(view.cut(quantity, variant, one) - value) <= NEAR_POINTS for one, value in published.items())
-        texts = [f"{one} {_spread(view.cuts(quantity, variant, one))} ({value:g}%)" for one, value in published.items()]
-        return Verdict(holds, ", ".join(texts) + f"; published in brackets, met within {NEAR_POINTS:g} points")
+        found = []
+        for one, value in published.items():
+            cuts = view.cuts(quantity, variant, one)
+            found.append((abs(float(np.mean(cuts)) - value) <= NEAR_POINTS, f"{one} {_spread(cuts)} ({value:g}%)"))
+        return all_hold(found, f"; published in brackets, met within {NEAR_POINTS:g} points", between=", ")
 
     return check
 
@@ -353,12 +352,11 @@ def _at_least_half(view: View) -> Verdict:
 
 def _grows(view: View) -> Verdict:
     """Check "with the workload becoming heavier, our approaches show more obvious improvement"."""
-    holds, texts = True, []
+    found = []
     for quantity, words in _QUANTITIES.items():
         cuts = [view.cut(quantity, "L-R", one) for one in WORKLOADS]
-        holds = holds and cuts[0] < cuts[-1]
-        texts.append(f"{words} {cuts[0]:.0f}, {cuts[1]:.0f}, {cuts[2]:.0f}%")
-    return Verdict(holds, "; ".join(texts) + "; W3 against W1")
+        found.append((cuts[0] < cuts[-1], f"{words} {cuts[0]:.0f}, {cuts[1]:.0f}, {cuts[2]:.0f}%"))
+    return all_hold(found, "; W3 against W1")
 
 
 def _near_each_other(view: View) -> Verdict:
@@ -381,12 +379,12 @@ def _u1_beats_u2(view: View) -> Verdict:
 
 def _response_is_best(view: View) -> Verdict:
     """Check "L-R is better than L-U1" in relative bounded response times, and the best of all."""
-    holds, texts = True, []
+    found = []
     for one in WORKLOADS:
         best = min(LOMARC_VARIANTS, key=lambda name: view.mean("relative", name, one))
-        holds = holds and best == "L-R"
-        texts.append(f"{one} best {best}, L-R below L-U1 by {_spread(view.cuts('relative', 'L-R', one, base='L-U1'))}")
-    return Verdict(holds, "; ".join(texts))
+        cuts = view.cuts("relative", "L-R", one, base="L-U1")
+        found.append((best == "L-R", f"{one} best {best}, L-R below L-U1 by {_spread(cuts)}"))
+    return all_hold(found)
 
 
 def _first_match_is_worse(view: View) -> Verdict:
@@ -399,40 +397,35 @@ def _first_match_is_worse(view: View) -> Verdict:
 
 def _adjacent_is_between(view: View) -> Verdict:
     """Check "AM is still doing significantly better than PSS but significantly worse than L-R and than L-FM"."""
-    holds, texts = True, []
+    found = []
     for one in WORKLOADS:
-        own = view.mean("response_s", "AM", one)
-        below, above = (
-            view.mean("response_s", "PSS", one),
-            max(view.mean("response_s", name, one) for name in ("L-R", "L-FM")),
-        )
-        holds = holds and above < own < below
-        texts.append(f"{one} {view.cut('response_s', 'AM', one):+.0f}%")
-    return Verdict(holds, f"cut against PSS {', '.join(texts)}; response times, strictly between")
+        own, most, *least = (view.mean("response_s", name, one) for name in ("AM", "PSS", "L-R", "L-FM"))
+        found.append((max(least) < own < most, f"{one} {view.cut('response_s', 'AM', one):+.0f}%"))
+    return all_hold(found, "; response times, strictly between", before="cut against PSS ", between=", ")
 
 
 def _utilisation_is_alike(view: View) -> Verdict:
     """Check "utilization is almost the same for all approaches and improves if the workload becomes heavier"."""
-    holds, texts, before = True, [], 0.0
+    found, before = [], 0.0
     for one in WORKLOADS:
         values = {name: view.mean("util", name, one) for name in (*OTHERS, *LOMARC_VARIANTS)}
         low, high = min(values, key=lambda name: values[name]), max(values, key=lambda name: values[name])
-        holds = holds and values[high] - values[low] <= SAME_UTIL and values[low] > before
+        holds = values[high] - values[low] <= SAME_UTIL and values[low] > before
+        found.append((holds, f"{one} {values[low]:.0%} ({low}) to {values[high]:.0%} ({high})"))
         before = values[low]
-        texts.append(f"{one} {values[low]:.0%} ({low}) to {values[high]:.0%} ({high})")
-    return Verdict(holds, "; ".join(texts) + f"; almost the same: within {SAME_UTIL:.0%}")
+    return all_hold(found, f"; almost the same: within {SAME_UTIL:.0%}")
 
 
 def _gains(variants: Sequence[str], published: Sequence[float]) -> Callable[[View], Verdict]:
     """Check published gains of utilisation efficiency over PSS."""
 
     def check(view: View) -> Verdict:
-        holds, texts = True, []
+        found = []
         for one, value in zip(WORKLOADS, published, strict=True):
             gains = [-view.cut("efficiency", name, one) for name in variants]
-            holds = holds and all(abs(gain - value) <= NEAR_POINTS for gain in gains)
-            texts.append(f"{one} {', '.join(f'{gain:.0f}' for gain in gains)}% ({value:g}%)")
-        return Verdict(holds, "; ".join(texts) + f"; published in brackets, met within {NEAR_POINTS:g} points")
+            text = f"{one} {', '.join(f'{gain:.0f}' for gain in gains)}% ({value:g}%)"
+            found.append((all(abs(gain - value) <= NEAR_POINTS for gain in gains), text))
+        return all_hold(found, f"; published in brackets, met within {NEAR_POINTS:g} points")
 
     return check
 
@@ -453,7 +446,7 @@ def _mixes_are_alike(view: View) -> Verdict:
     """Check "for M2 and M3, the relative improvements of L-U1, L-U2, and L-R vs. PSS are similar to M1"."""
     worst, texts = 0.0, []
     for name in HYPERTHREADED:
-        cuts = [view.cut("response_s", name, "W1", mix) for mix in ("M1", "M2", "M3")]
+        cuts = [view.cut("response_s", name, "W1", mix) for mix in MIXES]
         worst = max(worst, *(abs(cut - cuts[0]) for cut in cuts))
         texts.append(f"{name} {', '.join(f'{cut:.0f}' for cut in cuts)}%")
     return Verdict(
@@ -464,14 +457,12 @@ def _mixes_are_alike(view: View) -> Verdict:
 
 def _standard_by_mix(view: View) -> Verdict:
     """Check "for M2, L-N now improves upon PSS by 34% and 38% and for M3 it is closer to PSS than under M1"."""
-    holds, texts = True, []
+    found = []
     for quantity, words in _QUANTITIES.items():
-        by_mix = [view.cut(quantity, "L-N", "W1", mix) for mix in ("M1", "M2", "M3")]
-        holds = holds and by_mix[2] < by_mix[0] < by_mix[1]
-        texts.append(
-            f"{words} {by_mix[0]:.0f}, {by_mix[1]:.0f} ({-CHANGES[quantity, 'L-N', 'W1', 'M2']:g}), {by_mix[2]:.0f}%"
-        )
-    return Verdict(holds, f"cut with M1, M2, M3: {'; '.join(texts)}; judged by the order")
+        first, second, third = (view.cut(quantity, "L-N", "W1", mix) for mix in MIXES)
+        published = -CHANGES[quantity, "L-N", "W1", "M2"]
+        found.append((third < first < second, f"{words} {first:.0f}, {second:.0f} ({published:g}), {third:.0f}%"))
+    return all_hold(found, "; judged by the order", before="cut with M1, M2, M3: ")
 
 
 def _few_candidates(view: View) -> Verdict:
@@ -544,7 +535,7 @@ def bars_of(entry: str) -> list[Bar]:
     if entry == "lomarc-5":
         bars = [(workload, "M1", variant) for variant in HYPERTHREADED for workload in WORKLOADS]
     elif entry == "lomarc-9":
-        bars = [("W1", mix, variant) for mix in ("M1", "M2", "M3") for variant in VARIANTS]
+        bars = [("W1", mix, variant) for mix in MIXES for variant in VARIANTS]
     else:
         bars = [(workload, "M1", variant) for workload in WORKLOADS for variant in VARIANTS]
     return [Bar(reading, *bar) for reading in READINGS for bar in bars]

@@ -1,10 +1,8 @@
 """What the links between sites cost: how the gain of multi-site depends on what jobs send, and what p amounts to.
 
 Streit's thesis (section 6.5.3) stretches a split job by one constant p, and says that communication patterns, network
-speeds, and how a job is split would have to be regarded. Nothing is published to compare with; every
-number here is ours.
-
-The runs behind what the links between sites cost: an extract of CTC on four sites, with several kinds of jobs.
+speeds, and how a job is split would have to be regarded. Nothing is published to compare with; every number here is
+ours, of an extract of CTC on four sites, with several kinds of jobs.
 """
 
 from __future__ import annotations
@@ -36,10 +34,11 @@ from gridweave.scenarios.published.report import (
     Verdict,
     against,
     change_pct,
+    lower,
     our_values,
 )
 from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.study import Study
+from gridweave.scenarios.published.study import Study, awrt_s
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.columns import with_communication
 
@@ -167,13 +166,9 @@ class NetworkRuns:
             self.topology, [CableChange(begin_ms, "cut", cables, CUTS[cut]), CableChange(end_ms, "cut", cables, 1.0)]
         )
 
-    def awrt_s(self, result: SimulationResult) -> float:
-        """Return the average response time weighted by width, in seconds: no weight depends on the schedule."""
-        return result.metrics().awrt_width_ms / 1000
-
     def change_pct(self, case: Case) -> float:
         """Return by how much AWRT differs from that of sharing, in per cent."""
-        return change_pct(self.awrt_s(self.result(case)), self.awrt_s(self.result(Case("sharing"))))
+        return change_pct(awrt_s(self.result(case)), awrt_s(self.result(Case("sharing"))))
 
 
 def overheads_of(result: SimulationResult) -> npt.NDArray[np.float64]:
@@ -255,7 +250,7 @@ def _amounts(runs: NetworkRuns) -> Section:
     for pattern in SENDING:
         result = runs.result(Case("multi-site", pattern))
         mean = weighted_overhead(result)
-        model_s, constant_s = runs.awrt_s(result), runs.awrt_s(runs.constant(mean))
+        model_s, constant_s = awrt_s(result), awrt_s(runs.constant(mean))
         low, median, high = np.quantile(overheads_of(result), _QUANTILES)
         values = our_values(float(result.multi_site.sum()))
         values += our_values(*map(float, (low, median, high, mean)), decimals=3)
@@ -276,7 +271,7 @@ def _splits(runs: NetworkRuns) -> Section:
     for mode in MODES:
         for pattern in SENDING:
             fewest, earliest = (runs.result(Case(mode, pattern, split=split)) for split in ("fewest", "earliest-end"))
-            seconds = [runs.awrt_s(fewest), runs.awrt_s(earliest)]
+            seconds = [awrt_s(fewest), awrt_s(earliest)]
             values = our_values(*seconds) + our_values(change_pct(seconds[1], seconds[0]), decimals=1)
             values += our_values(*map(weighted_overhead, (fewest, earliest)), decimals=3)
             values += our_values(*(float(one.multi_site.sum()) for one in (fewest, earliest)))
@@ -295,7 +290,7 @@ def _contention(runs: NetworkRuns) -> Section:
     for mode in MODES:
         for pattern in SENDING:
             results = [runs.result(contended(mode, pattern, contention)) for contention in CONTENTIONS]
-            values = our_values(*map(runs.awrt_s, results))
+            values = our_values(*map(awrt_s, results))
             rows.append(Row((pattern, mode), values + our_values(*map(weighted_overhead, results), decimals=3)))
     return Section(
         f"Contention, with messages of {_size(CONTENDED_BYTES)}",
@@ -321,7 +316,7 @@ def _cuts(runs: NetworkRuns) -> Section:
     for pattern in SENDING:
         for cut in CUTS:
             result = runs.result(cut_case(pattern, cut))
-            values = our_values(runs.awrt_s(result), float(result.multi_site.sum()))
+            values = our_values(awrt_s(result), float(result.multi_site.sum()))
             rows.append(Row((pattern, cut), values + our_values(*by_period(runs, result), decimals=3)))
     return Section(
         f"The link {runs.busiest_link} is cut in the middle of the run, or slowed to 1%",
@@ -346,7 +341,7 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
     verdicts = {}
     for pattern in SENDING:
         result = runs.result(Case("multi-site", pattern))
-        model_s, constant_s = runs.awrt_s(result), runs.awrt_s(runs.constant(weighted_overhead(result)))
+        model_s, constant_s = awrt_s(result), awrt_s(runs.constant(weighted_overhead(result)))
         holds = abs(change_pct(model_s, constant_s)) <= CLOSE_PCT
         verdicts[pattern] = Verdict(holds, against(model_s, constant_s))
     claim = f"The mean p as a constant gives the same AWRT, within {CLOSE_PCT:g}%"
@@ -363,8 +358,5 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
 
 def _judged(runs: NetworkRuns, claim: str, cases: Mapping[str, tuple[Case, Case]]) -> Conclusion:
     """Whether the first of two runs has the lower response time, for each pattern."""
-    verdicts = {}
-    for pattern, (one, other) in cases.items():
-        ours_s, others_s = runs.awrt_s(runs.result(one)), runs.awrt_s(runs.result(other))
-        verdicts[pattern] = Verdict(ours_s < others_s, against(ours_s, others_s))
+    verdicts = {pattern: lower(*(awrt_s(runs.result(case)) for case in pair)) for pattern, pair in cases.items()}
     return Conclusion(SOURCE, claim, verdicts)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gridweave.scenarios.published.zhang_gang_curves import GangRuns
 
 _CTC = THESIS_TRACES["CTC"].name
-_ALL_FOUR = tuple(trace.name for trace in THESIS_TRACES.values())
 
 
 class Bench:
@@ -150,8 +149,9 @@ class PublishedTable(msgspec.Struct, frozen=True):
     @property
     def traces(self) -> tuple[str, ...]:
         """Names of the traces that it needs; what needs one that is not at hand is left out."""
-        of_runs: dict[str, tuple[str, ...]] = dict.fromkeys(("thesis", "tuning", "load"), _ALL_FOUR)
-        return (of_runs | dict.fromkeys(("lomarc", "dfrs", "collins", "fractional_grid"), ())).get(self.runs, (_CTC,))
+        if self.runs in ("thesis", "tuning", "load"):
+            return tuple(trace.name for trace in THESIS_TRACES.values())
+        return () if self.runs in ("lomarc", "dfrs", "collins", "fractional_grid") else (_CTC,)
 
     def at_hand(self) -> dict[str, bool]:
         """Return for each of its traces whether it is at hand."""
@@ -161,14 +161,19 @@ class PublishedTable(msgspec.Struct, frozen=True):
 TABLES = {row["id"]: msgspec.convert(row, PublishedTable, strict=False) for row in printed("tables")}
 """Id to published table or figure."""
 
+
+def _of_module(module: str) -> tuple[str, ...]:
+    return tuple(table for table, entry in TABLES.items() if entry.module == module)
+
+
 GROUPS: dict[str, tuple[str, ...]] = {
     "streit": tuple(table for table, entry in TABLES.items() if table.startswith("streit-") and entry.runs != "load"),
-    "streit-load": tuple(table for table, entry in TABLES.items() if entry.runs == "load"),
-    "zhang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang"),
-    "gang": tuple(table for table, entry in TABLES.items() if entry.module == "zhang_gang"),
-    "lomarc": tuple(table for table in TABLES if table.startswith("lomarc-")),
-    "dfrs": tuple(table for table in TABLES if table.startswith("dfrs-")),
-    "collins": tuple(table for table in TABLES if table.startswith("collins-")),
+    "streit-load": _of_module("streit_load"),
+    "zhang": _of_module("zhang"),
+    "gang": _of_module("zhang_gang"),
+    "lomarc": _of_module("lomarc"),
+    "dfrs": _of_module("dfrs"),
+    "collins": _of_module("collins"),
     "beyond": (
         "self-tuning",
         "reserved-starts",

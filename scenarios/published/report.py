@@ -32,6 +32,12 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     decimals: int = 0
     tolerance_pct: float | None = None
 
+    @classmethod
+    def of(cls, printed: str, ours: float | None, tolerance_pct: float | None = None) -> Value:
+        """Return a number as it is printed, beside ours."""
+        decimals = len(printed.partition(".")[2])
+        return cls(published=float(printed), ours=ours, decimals=decimals, tolerance_pct=tolerance_pct)
+
     @property
     def difference_pct(self) -> float | None:
         """Ours less the published number, in per cent of the published one; None where that means nothing."""
@@ -135,8 +141,7 @@ class Report(Findings, frozen=True, kw_only=True):
     @classmethod
     def of(cls, name: str, title: str, source: str, findings: Findings) -> Report:
         """Return findings under the name that the command line has for them."""
-        fields = {field: getattr(findings, field) for field in Findings.__struct_fields__}
-        return cls(id=name, title=title, source=source, **fields)
+        return cls(id=name, title=title, source=source, **msgspec.structs.asdict(findings))
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain values, for JSON; a number that is not defined is None."""
@@ -183,6 +188,23 @@ def change_pct(ours: float, other: float) -> float:
 def against(ours_s: float, other_s: float) -> str:
     """Return two times in words, with the difference in per cent."""
     return f"{ours_s:,.0f} s against {other_s:,.0f} s ({change_pct(ours_s, other_s):+.1f}%)"
+
+
+def lower(ours_s: float, other_s: float) -> Verdict:
+    """Return whether a time of ours is below another."""
+    return Verdict(ours_s < other_s, against(ours_s, other_s))
+
+
+def gained(ours_s: float, other_s: float) -> Verdict:
+    """Return whether a time of ours is below another, and by how much."""
+    gain_pct = 100 * (1 - ours_s / other_s)
+    return Verdict(ours_s < other_s, f"{ours_s:,.0f} s against {other_s:,.0f} s, a gain of {gain_pct:.1f}%")
+
+
+def all_hold(parts: Iterable[tuple[bool, str]], after: str = "", *, before: str = "", between: str = "; ") -> Verdict:
+    """Return whether all parts of a claim hold, with the figures of each, and what is said before and after them."""
+    held, texts = zip(*parts, strict=True)
+    return Verdict(all(held), before + between.join(texts) + after)
 
 
 def text_table(section: Section) -> tuple[list[str], list[list[str]]]:

@@ -60,19 +60,6 @@ _S_PER_H = 3600
 _FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s")
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """A number as it is printed, with so many digits behind the point."""
-
-    value: float
-    decimals: int
-
-    @classmethod
-    def of(cls, text: str) -> Printed:
-        """Read a number."""
-        return cls(float(text), len(text.partition(".")[2]))
-
-
 class Month(msgspec.Struct, frozen=True):
     """A line of Tables A.1 to A.4: averages of the jobs submitted, and SLDwA under each of `POLICIES`.
 
@@ -97,20 +84,12 @@ class Month(msgspec.Struct, frozen=True):
         return tuple(getattr(self, policy) for policy in POLICIES)
 
 
-def _by_trace(table: str) -> dict[str, dict[str, Printed]]:
-    return {row.pop("trace"): {name: Printed.of(text) for name, text in row.items()} for row in printed(table)}
-
-
 _MONTHS = msgspec.convert(printed("streit-A"), list[Month], strict=False)
 
-TABLE_3_4 = _by_trace("streit-3.4")
-"""Basic properties of the traces: trace, then quantity, to the printed number."""
-
-TABLE_3_6 = _by_trace("streit-3.6")
-"""Performance "scheduled by FCFS + EASY backfill": trace, then quantity, to the printed number."""
-
-TABLE_5_1 = _by_trace("streit-5.1")
-"""Overall SLDwA of the three basic policies: trace, then policy, to the printed number."""
+TABLE_3_4, TABLE_3_6, TABLE_5_1 = (
+    {row.pop("trace"): row for row in printed(table)} for table in ("streit-3.4", "streit-3.6", "streit-5.1")
+)
+"""Trace to its line: quantity (of Table 5.1 policy) to the number as it is printed."""
 
 TABLES_A = {trace: [line for line in _MONTHS if line.trace == trace] for trace in TRACES}
 """Monthly analysis, Tables A.1 to A.4: trace to its months."""
@@ -313,7 +292,7 @@ def table_5_1(runs: ThesisRuns) -> Findings:
             published = TABLE_5_1[key][policy]
             sldwa = [runs.result(key, "planning", policy.lower(), one).metrics().sldwa for one in conversions]
             tolerance = THESIS_TRACES[key].tolerance_pct
-            rows.append(Row((key, policy), tuple(_value(published, one, tolerance) for one in sldwa)))
+            rows.append(Row((key, policy), tuple(Value.of(published, one, tolerance) for one in sldwa)))
     section = Section("SLDwA under planning", ("trace", "policy"), conversions, tuple(rows))
     return Findings(
         sections=(section,) if rows else (),
@@ -365,14 +344,10 @@ def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
     return {month: tuple(one[month].sldwa for one in of_policy) for month in of_policy[0]}
 
 
-def _value(published: Printed, ours: float | None, tolerance_pct: float | None = None) -> Value:
-    return Value(published=published.value, ours=ours, decimals=published.decimals, tolerance_pct=tolerance_pct)
-
-
-def _section(key: str, published: Mapping[str, Printed], readings: Mapping[str, Mapping[str, float]]) -> Section:
+def _section(key: str, published: Mapping[str, str], readings: Mapping[str, Mapping[str, float]]) -> Section:
     """Return a table of one trace with quantities down and our readings across."""
     rows = tuple(
-        Row((name,), tuple(_value(number, ours.get(name)) for ours in readings.values()))
+        Row((name,), tuple(Value.of(number, ours.get(name)) for ours in readings.values()))
         for name, number in published.items()
     )
     return Section(key, ("",), tuple(readings), rows)
@@ -382,10 +357,10 @@ def _conversion_notes(runs: ThesisRuns) -> tuple[str, ...]:
     """Say for each trace how many jobs the thesis has, and how many we have."""
     notes = []
     for key, jobs in runs.present().items():
-        total, scheduled = (TABLE_3_6[key][name].value for name in ("total jobs", "scheduled jobs"))
+        total, scheduled = (int(TABLE_3_6[key][name]) for name in ("total jobs", "scheduled jobs"))
         notes.append(
-            f"{key}: {jobs.trace.name} has {len(jobs.submitted['submit_ms']):,} of the {total:,.0f} jobs of the "
-            f"thesis, {len(jobs.scheduled):,} of the {scheduled:,.0f} that it schedules"
+            f"{key}: {jobs.trace.name} has {len(jobs.submitted['submit_ms']):,} of the {total:,} jobs of the "
+            f"thesis, {len(jobs.scheduled):,} of the {scheduled:,} that it schedules"
         )
     return tuple(notes)
 
@@ -432,7 +407,7 @@ def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tupl
     mean_pct = {}
     for name in _KINDS:
         apart = [
-            abs(_value(TABLE_3_6[key][quantity], own[key][name][quantity]).difference_pct or 0.0)
+            abs(Value.of(TABLE_3_6[key][quantity], own[key][name][quantity]).difference_pct or 0.0)
             for key in own
             for quantity in judged
         ]
@@ -455,11 +430,8 @@ def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tupl
 
 def _best_policies(runs: ThesisRuns) -> tuple[Conclusion, ...]:
     """Compare which policies are best and worst."""
-    theirs: dict[str, list[float]] = {}
-    own: dict[str, list[float]] = {}
-    for key in runs.present():
-        theirs[key] = [TABLE_5_1[key][policy].value for policy in POLICIES]
-        own[key] = [runs.result(key, "planning", policy.lower()).metrics().sldwa for policy in POLICIES]
+    theirs = {key: [float(TABLE_5_1[key][policy]) for policy in POLICIES] for key in runs.present()}
+    own = {key: [runs.result(key, *kind).metrics().sldwa for kind in _ORDERS] for key in runs.present()}
     conclusions = []
     for place, claim in ((0, "the best"), (-1, "the worst")):
         found, named = (

@@ -21,6 +21,7 @@ from gridweave.scenarios.published.study import Study, judge, printed
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.estimates import perfect
+from gridweave.scenarios.workload.homes import assign_homes
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.workload.transform import cut, split
 
@@ -99,6 +100,11 @@ class GridRuns:
         jobs = self.extract(one.extract, one.max_width)
         workload = perfect(jobs) if one.estimates == "perfect" else jobs
         return simulate(workload, CONFIGURATIONS[one.machines], one.policy)
+
+
+def with_homes(jobs: Workload, sites: int) -> Workload:
+    """Return jobs whose homes are dealt out round robin, which takes no number from the generator (section 7.2)."""
+    return assign_homes(jobs, "round-robin", [str(site) for site in range(sites)], np.random.default_rng(1))
 
 
 def _columns(table: str) -> dict[str, tuple[float, ...]]:

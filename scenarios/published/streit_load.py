@@ -13,8 +13,7 @@ four sets; what the text says of jobs with long and with short estimates can be 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,14 @@ import numpy as np
 from gridweave.scenarios.generators.histogram import HistogramModel, generate_histogram, learn_histogram
 from gridweave.scenarios.published.report import EACH, OURS, Findings, Row, Section, Value, Verdict, our_values
 from gridweave.scenarios.published.streit import TRACES, ThesisRuns
-from gridweave.scenarios.published.streit_dynp import SLACKNESS, Made, PrintedNumber, Rows, both_readings, policy_of
+from gridweave.scenarios.published.streit_dynp import (
+    SLACKNESS,
+    Made,
+    PrintedNumber,
+    both_readings,
+    by_line,
+    policy_of,
+)
 from gridweave.scenarios.published.study import KeptResults, Study, judge, kept_file, printed, seeds_of
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.run import Progress
@@ -44,6 +50,9 @@ LONG, SHORT = "CTC", "LANL"
 
 BOUNDED = "bounds"
 _NUMBERS = "numbers"
+_SLDWA, _UTIL = "SLDwA [%]", "utilisation [points]"
+"""What Table 5.12 is of."""
+
 _LEAST_TO_TRIM = 3
 _SMALL_SLACKNESS = 2
 _HALF_PCT = 50
@@ -80,15 +89,13 @@ class Way(NamedTuple):
 
 
 class LoadSetting(NamedTuple):
-    """A simulation: whose jobs, the shrinking factor, seed and size of the workload, and the fields of its `Way`."""
+    """A simulation: whose jobs, the shrinking factor, seed and size of the workload, and how the site schedules."""
 
     trace: str
     factor: float
     seed: int
     jobs: int
-    name: str
-    reading: str
-    slackness_pct: float
+    way: Way
 
 
 class Figures(NamedTuple):
@@ -159,7 +166,7 @@ class LoadRuns:
         return Figures(trimmed_mean(sldwa), trimmed_mean(util_pct), *(float(np.mean(part)) for part in parts_pct))
 
     def _setting(self, trace: str, factor: float, seed: int, way: Way) -> LoadSetting:
-        return LoadSetting(trace, factor, seed, self._jobs, *way)
+        return LoadSetting(trace, factor, seed, self._jobs, way)
 
     def _learn(self, trace: str) -> HistogramModel:
         jobs = self.runs.at_hand(trace)
@@ -169,11 +176,10 @@ class LoadRuns:
         from gridweave.scenarios.batch.simulate import simulate
 
         model = self._models[setting.trace]
-        way = Way(setting.name, setting.reading, setting.slackness_pct)
         workload = generate_histogram(model, setting.jobs, np.random.default_rng(setting.seed))
-        result = simulate(shrink(workload, setting.factor), model.nodes, way.policy)
+        result = simulate(shrink(workload, setting.factor), model.nodes, setting.way.policy)
         metrics = result.metrics()
-        return Figures(metrics.sldwa, 100 * metrics.util, *_in_force(result, way))
+        return Figures(metrics.sldwa, 100 * metrics.util, *_in_force(result, setting.way))
 
 
 def _in_force(result: SimulationResult, way: Way) -> list[float]:
@@ -243,8 +249,7 @@ def table_5_11(study: LoadRuns) -> Made:
             synthetic = study.figures(trace, 1.0, Way(order)).sldwa
             found[trace, order] = synthetic
             for jobs, column, ours in (("original", order, original), ("synthetic", f"{order} synthetic", synthetic)):
-                value = Value(published=float(line[column]), ours=ours, decimals=4)
-                rows.append(Row((trace, jobs, order), (value,)))
+                rows.append(Row((trace, jobs, order), (Value.of(line[column], ours),)))
     return [Section("SLDwA", ("based on", "jobs", "policy"), ("ours",), tuple(rows))], {_NUMBERS: found}
 
 
@@ -262,8 +267,8 @@ def tables_a_13(study: LoadRuns) -> Made:
         for order in THREE:
             found[trace, factor, order, "sldwa"] = ours[order].sldwa
             found[trace, factor, order, "util"] = ours[order].util_pct
-        sldwa.append(Row((trace, factor), tuple(_value(line[order], ours[order].sldwa) for order in THREE)))
-        util.append(Row((trace, factor), tuple(_value(line[f"{order} util"], ours[order].util_pct) for order in THREE)))
+        sldwa.append(Row((trace, factor), tuple(Value.of(line[one], ours[one].sldwa) for one in THREE)))
+        util.append(Row((trace, factor), tuple(Value.of(line[f"{one} util"], ours[one].util_pct) for one in THREE)))
     headings = ("based on", "factor")
     return [
         Section("SLDwA", headings, THREE, tuple(sldwa), EACH),
@@ -275,37 +280,32 @@ def tables_a_13(study: LoadRuns) -> Made:
 def _averages(lines: list[dict[str, str]], found: _Numbers) -> Section:
     """Return the lines "average" of Tables A.13 and A.14: how SJF and LJF differ from FCFS."""
     rows = []
-    for trace, factors in factors_of(lines).items():
-        theirs: _Numbers = {
-            (trace, line["factor"], order, what): float(line[column])
-            for line in lines
-            if line["set"] == trace
-            for order in THREE
-            for what, column in (("sldwa", order), ("util", f"{order} util"))
-        }
+    for trace in factors_of(lines):
+        of_trace = [line for line in lines if line["set"] == trace]
+        theirs = {one: [(float(line[one]), float(line[f"{one} util"])) for line in of_trace] for one in THREE}
         for order in THREE[1:]:
-            pairs = [
-                Value(published=one, ours=two, decimals=2)
-                for one, two in zip(
-                    _gain(theirs, trace, factors, order), _gain(found, trace, factors, order), strict=True
-                )
-            ]
-            rows.append(Row((trace, order), tuple(pairs)))
+            pairs = zip(_gain(theirs[order], theirs["fcfs"]), _over_fcfs(found, trace, order), strict=True)
+            values = tuple(Value(published=one, ours=two, decimals=2) for one, two in pairs)
+            rows.append(Row((trace, order), values))
     title = "Difference to FCFS, averaged over the factors; below 0 is worse"
-    return Section(title, ("based on", "policy"), ("SLDwA [%]", "utilisation [points]"), tuple(rows), EACH)
+    return Section(title, ("based on", "policy"), (_SLDWA, _UTIL), tuple(rows), EACH)
 
 
-def _gain(
-    numbers: _Numbers, trace: str, factors: Sequence[float], order: str, base: str = "fcfs"
-) -> tuple[float, float]:
-    """Return by how much an order is better than another, averaged: SLDwA in per cent, utilisation in points."""
+def _gain(own: Iterable[tuple[float, float]], base: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Return by how much SLDwA and utilisation are better than others: the means, in per cent and in points."""
+    gains = [(100 * (1 - one[0] / other[0]), one[1] - other[1]) for one, other in zip(own, base, strict=True)]
+    sldwa_pct, points = zip(*gains, strict=True)
+    return float(np.mean(sldwa_pct)), float(np.mean(points))
 
-    def of(one: str, what: str) -> list[float]:
-        return [numbers[trace, str(factor), one, what] for factor in factors]
 
-    sldwa = [100 * (1 - own / other) for own, other in zip(of(order, "sldwa"), of(base, "sldwa"), strict=True)]
-    util = [own - other for own, other in zip(of(order, "util"), of(base, "util"), strict=True)]
-    return float(np.mean(sldwa)), float(np.mean(util))
+def _over_fcfs(ours: _Numbers, trace: str, order: str) -> tuple[float, float]:
+    """Return what an order gains over FCFS, averaged over the factors of a set."""
+    factors = [str(factor) for factor in _factors_in(ours, trace)]
+    own, base = (
+        [(ours[trace, factor, one, "sldwa"], ours[trace, factor, one, "util"]) for factor in factors]
+        for one in (order, "fcfs")
+    )
+    return _gain(own, base)
 
 
 def table_5_12(study: LoadRuns) -> Made:
@@ -313,21 +313,15 @@ def table_5_12(study: LoadRuns) -> Made:
     lines = study.at_hand("streit-A.15")
     for trace, factors in factors_of(lines).items():
         study.prepare(trace, factors, [Way("sjf"), *(Way(one, way) for one in DECIDERS for way in READINGS)])
-    sldwa: Rows = []
-    util: Rows = []
-    for line in lines:
-        trace, factor = line["set"], line["factor"]
-        for decider in DECIDERS:
-            ours = {way: study.figures(trace, float(factor), Way(decider, way)) for way in READINGS}
-            labels = (trace, factor, decider)
-            sldwa.append((labels, line[decider], {way: one.sldwa for way, one in ours.items()}))
-            util.append((labels, line[f"{decider} util"], {way: one.util_pct for way, one in ours.items()}))
-    averages, found = both_readings(
-        "Table 5.12: gain over SJF, averaged over the factors",
-        ("based on", "decider", "of"),
-        list(_gains(study, lines)),
-    )
-    headings = ("based on", "factor", "decider")
+
+    def figures(line: dict[str, str], decider: str, reading: str) -> Figures:
+        return study.figures(line["set"], float(line["factor"]), Way(decider, reading))
+
+    names, headings = ("set", "factor"), ("based on", "factor", "decider")
+    sldwa = by_line(lines, names, DECIDERS, lambda *one: figures(*one).sldwa)
+    util = by_line(lines, names, DECIDERS, lambda *one: figures(*one).util_pct, suffix=" util")
+    title = "Table 5.12: gain over SJF, averaged over the factors"
+    averages, found = both_readings(title, ("based on", "decider", "of"), list(_gains(study, lines)))
     details = (
         both_readings(name, headings, rows)[0][0] for name, rows in (("SLDwA", sldwa), ("Utilisation [%]", util))
     )
@@ -341,47 +335,33 @@ def _gains(study: LoadRuns, lines: list[dict[str, str]]) -> Iterator[PrintedNumb
         factors = factors_of(lines)[trace]
         for decider in DECIDERS:
             gains = {way: _over_sjf(study, trace, factors, Way(decider, way)) for way in READINGS}
-            yield (trace, decider, "SLDwA [%]"), line[decider], {way: gain[0] for way, gain in gains.items()}
-            yield (
-                (trace, decider, "utilisation [points]"),
-                line[f"{decider} util"],
-                {way: gain[1] for way, gain in gains.items()},
-            )
+            for place, (what, column) in enumerate(((_SLDWA, decider), (_UTIL, f"{decider} util"))):
+                yield (trace, decider, what), line[column], {way: gain[place] for way, gain in gains.items()}
 
 
 def _over_sjf(study: LoadRuns, trace: str, factors: Sequence[float], way: Way) -> tuple[float, float]:
     """Return what a way gains over SJF, averaged over the factors: SLDwA in per cent, utilisation in points."""
-    numbers: _Numbers = {}
-    for factor in factors:
-        for name, one in (("sjf", Way("sjf")), ("dynp", way)):
-            figures = study.figures(trace, factor, one)
-            numbers[trace, str(factor), name, "sldwa"] = figures.sldwa
-            numbers[trace, str(factor), name, "util"] = figures.util_pct
-    return _gain(numbers, trace, factors, "dynp", "sjf")
+    own, base = ([study.figures(trace, factor, one)[:2] for factor in factors] for one in (way, Way("sjf")))
+    return _gain(own, base)
 
 
 def table_5_13(study: LoadRuns) -> Made:
     """Recompute Tables 5.13 and A.17 to A.20: slackness by shrinking factor."""
     lines = study.at_hand("streit-A.17")
-    of = {(decider, way, slack): Way(decider, way, slack)
-          for decider in DECIDERS for way in READINGS for slack in SLACKNESS}  # fmt: skip
-    for trace, factors in factors_of(lines).items():
-        study.prepare(trace, factors, [Way("sjf"), *of.values()])
-    details: Rows = []
-    for line in lines:
-        for slack in SLACKNESS:
-            labels = (line["set"], line["decider"], line["factor"], str(slack))
-            own = {
-                way: study.figures(line["set"], float(line["factor"]), of[line["decider"], way, slack]).sldwa
-                for way in READINGS
-            }
-            details.append((labels, line[str(slack)], dict(own)))
-    means: Rows = []
-    for line in study.at_hand("streit-5.13"):
-        factors = factors_of(lines)[line["set"]]
-        for slack in SLACKNESS:
-            own = {way: _over_sjf(study, line["set"], factors, of[line["decider"], way, slack])[0] for way in READINGS}
-            means.append(((line["set"], line["decider"], str(slack)), line[str(slack)], dict(own)))
+    factors_by_set, slacks = factors_of(lines), tuple(map(str, SLACKNESS))
+    ways = [Way(one, reading, slack) for one in DECIDERS for reading in READINGS for slack in SLACKNESS]
+    for trace, factors in factors_by_set.items():
+        study.prepare(trace, factors, [Way("sjf"), *ways])
+
+    def sldwa(line: dict[str, str], slack: str, reading: str) -> float:
+        return study.figures(line["set"], float(line["factor"]), Way(line["decider"], reading, float(slack))).sldwa
+
+    def gain(line: dict[str, str], slack: str, reading: str) -> float:
+        way = Way(line["decider"], reading, float(slack))
+        return _over_sjf(study, line["set"], factors_by_set[line["set"]], way)[0]
+
+    means = by_line(study.at_hand("streit-5.13"), ("set", "decider"), slacks, gain)
+    details = by_line(lines, ("set", "decider", "factor"), slacks, sldwa)
     sections, found = both_readings(
         "Table 5.13: gain in SLDwA over SJF, in %", ("based on", "decider", "slackness"), means
     )
@@ -396,10 +376,6 @@ def factors_of(lines: Iterable[dict[str, str]]) -> dict[str, list[float]]:
         if float(line["factor"]) not in known:
             known.append(float(line["factor"]))
     return factors
-
-
-def _value(text: str, ours: float) -> Value:
-    return Value(published=float(text), ours=ours, decimals=len(text.partition(".")[2]))
 
 
 class Drawn(NamedTuple):
@@ -439,7 +415,7 @@ def _ljf_fills(ours: _Numbers) -> Verdict:
 
 
 def _sjf_against_fcfs(ours: _Numbers) -> Verdict:
-    gains = {trace: _gain(ours, trace, _factors_in(ours, trace), "sjf")[0] for trace in TRACES}
+    gains = {trace: _over_fcfs(ours, trace, "sjf")[0] for trace in TRACES}
     figures = ", ".join(f"{gain:+.1f}% on {trace}" for trace, gain in gains.items())
     return Verdict(gains["KTH"] > 0 > max(gains[one] for one in TRACES if one != "KTH"), figures)
 
@@ -454,24 +430,19 @@ def _factors_in(ours: _Numbers, trace: str) -> list[float]:
     return list(dict.fromkeys(float(key[1]) for key in ours if key[0] == trace))
 
 
-def _slowdown_under_load(ours: _Numbers) -> Verdict:
-    wanted = {"CTC": 9.0, "SDSC": 6.0}
-    gains = {(one, decider): ours[one, decider, "SLDwA [%]"] for one in wanted for decider in DECIDERS}
-    figures = ", ".join(f"{gain:+.1f}% on {one} ({decider})" for (one, decider), gain in gains.items())
-    met = all(gain >= wanted[key[0]] - 1 for key, gain in gains.items())
-    return Verdict(met, f"{figures}; 8% and 5% are asked for")
+def _under_load(what: str, least: Mapping[str, float], form: str, asked: str) -> Callable[[_Numbers], Verdict]:
+    """Check that what is gained over SJF comes near to what the text says."""
 
+    def check(ours: _Numbers) -> Verdict:
+        gains = {(one, decider): ours[one, decider, what] for one in least for decider in DECIDERS}
+        figures = ", ".join(f"{form.format(gain)} on {one} ({decider})" for (one, decider), gain in gains.items())
+        return Verdict(all(gain >= least[key[0]] for key, gain in gains.items()), f"{figures}; {asked} are asked for")
 
-def _utilisation_under_load(ours: _Numbers) -> Verdict:
-    wanted = {"CTC": 1.2, "SDSC": 0.9}
-    gains = {(one, decider): ours[one, decider, "utilisation [points]"] for one in wanted for decider in DECIDERS}
-    figures = ", ".join(f"{gain:+.2f} on {one} ({decider})" for (one, decider), gain in gains.items())
-    met = all(gain >= wanted[key[0]] - 0.2 for key, gain in gains.items())
-    return Verdict(met, f"{figures}; 1.0 and 0.7 points are asked for")
+    return check
 
 
 def _fuller_everywhere(ours: _Numbers) -> Verdict:
-    gains = [value for key, value in ours.items() if key[2] == "utilisation [points]"]
+    gains = [value for key, value in ours.items() if key[2] == _UTIL]
     return Verdict(min(gains) >= 0, f"from {min(gains):+.2f} to {max(gains):+.2f} points")
 
 
@@ -482,24 +453,16 @@ def _small_slackness(ours: _Numbers) -> Verdict:
     return Verdict(max(best.values()) <= _SMALL_SLACKNESS, figures)
 
 
-def _long_estimates(ours: _Numbers) -> Verdict:
-    parts = [ours[LONG, str(factor), "ljf"] for factor in _factors_in(ours, LONG)]
-    rises = all(after >= before for before, after in itertools.pairwise(parts))
-    return Verdict(
-        rises and min(parts) > _HALF_PCT, f"LJF {_listed(parts)} of the time on {LONG}, from the lowest load"
-    )
+def _ljf_use(trace: str, sign: int) -> Callable[[_Numbers], Verdict]:
+    """Check that LJF is in force for more (sign 1) or less (-1) than half of the time, the more so the more load."""
 
+    def check(ours: _Numbers) -> Verdict:
+        parts_pct = np.array([ours[trace, str(factor), "ljf"] for factor in _factors_in(ours, trace)])
+        holds = (sign * np.diff(parts_pct) >= 0).all() and (sign * (parts_pct - _HALF_PCT) > 0).all()
+        figures = ", ".join(f"{part:.0f}%" for part in parts_pct)
+        return Verdict(bool(holds), f"LJF {figures} of the time on {trace}, from the lowest load")
 
-def _short_estimates(ours: _Numbers) -> Verdict:
-    parts = [ours[SHORT, str(factor), "ljf"] for factor in _factors_in(ours, SHORT)]
-    falls = all(after <= before for before, after in itertools.pairwise(parts))
-    return Verdict(
-        falls and max(parts) < _HALF_PCT, f"LJF {_listed(parts)} of the time on {SHORT}, from the lowest load"
-    )
-
-
-def _listed(parts_pct: Iterable[float]) -> str:
-    return ", ".join(f"{part:.0f}%" for part in parts_pct)
+    return check
 
 
 TABLES: dict[str, Callable[[LoadRuns], Made]] = {
@@ -512,10 +475,14 @@ TABLES: dict[str, Callable[[LoadRuns], Made]] = {
 """Id to the function that makes the table."""
 
 CHECKS: dict[str, tuple[Callable[[_Numbers], Verdict], ...]] = {
-    "streit-4.2": (_long_estimates, _short_estimates),
+    "streit-4.2": (_ljf_use(LONG, 1), _ljf_use(SHORT, -1)),
     "streit-5.11": (_best_at_one,),
     "streit-A.13": (_ljf_fills, _sjf_wastes, _sjf_against_fcfs),
-    "streit-5.12": (_slowdown_under_load, _utilisation_under_load, _fuller_everywhere),
+    "streit-5.12": (
+        _under_load(_SLDWA, {"CTC": 8.0, "SDSC": 5.0}, "{:+.1f}%", "8% and 5%"),
+        _under_load(_UTIL, {"CTC": 1.0, "SDSC": 0.7}, "{:+.2f}", "1.0 and 0.7 points"),
+        _fuller_everywhere,
+    ),
     "streit-5.13": (_small_slackness,),
 }
 """Id to what is concluded from it, in the order of ``data/claims.csv``."""

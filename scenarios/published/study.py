@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import numpy as np
 import platformdirs
 
 from gridweave.errors import InputError, OptionError, TraceError
@@ -18,9 +20,12 @@ from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.runner import in_threads
 from gridweave.scenarios.traces.load import find_trace
+from gridweave.scenarios.workload.table import MS_PER_S
 
 SettingT = TypeVar("SettingT", bound=Hashable)
 ResultT = TypeVar("ResultT")
+
+MS_PER_WEEK = 7 * 24 * 3600 * MS_PER_S
 
 _DATA = Path(__file__).parent / "data"
 
@@ -31,6 +36,19 @@ def check_all_ran(result: SimulationResult) -> None:
         raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
 
 
+def awrt_s(result: SimulationResult) -> float:
+    """Return the average response time weighted by width, in seconds: no weight depends on the schedule."""
+    return result.metrics().awrt_width_ms / MS_PER_S
+
+
+def slowdowns(result: SimulationResult) -> tuple[float, float]:
+    """Return mean and maximum of response by run time alone, both at least 10 s (Zhang, section 2.3; DFRS, 2.2)."""
+    jobs, least_ms = result.workload, 10 * MS_PER_S
+    response_ms = np.maximum(result.end_ms - jobs.submit_ms, least_ms)
+    each = response_ms / np.maximum(np.minimum(jobs.run_ms, jobs.estimate_ms), least_ms)
+    return float(each.mean()), float(each.max())
+
+
 class KeptResults:
     """Results in a file, a line for each, so that a study which was interrupted goes on from them.
 
@@ -39,32 +57,36 @@ class KeptResults:
     path : pathlib.Path
         The file; it is made with the first result.
     setting, result : type
-        Named tuples of plain values.
+        Named tuples of plain values, or of such tuples.
     """
 
     def __init__(self, path: Path, setting: type[Any], result: type[Any]) -> None:
-        self._path, self._setting, self._result = path, setting, result
+        self._path = path
+        self._lines = msgspec.json.Decoder(tuple[setting, result])  # type: ignore[valid-type]
 
     def load(self) -> dict[Any, Any]:
         """Return the results that are kept; a line that was not written to its end is passed over."""
         found = {}
-        if self._path.is_file():
+        with contextlib.suppress(OSError):
             for line in self._path.read_bytes().splitlines():
                 with contextlib.suppress(msgspec.DecodeError):
-                    setting, result = msgspec.json.decode(line)
-                    found[self._setting(*setting)] = self._result(*result)
+                    setting, result = self._lines.decode(line)
+                    found[setting] = result
         return found
 
     def add(self, setting: Any, result: Any) -> None:
-        """Keep a result."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
-            file.write(b"\n" + msgspec.json.encode((setting, result)))  # behind a line that was cut off, too
+        """Keep a result; where nothing can be written, go without."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(b"\n" + msgspec.json.encode((setting, result)))  # behind a line that was cut off, too
 
 
 def kept_file(name: str) -> Path:
-    """Return where the results of a study are kept, for this state of gridweave."""
-    return platformdirs.user_cache_path("gridweave") / "reproduce" / code_stamp() / f"{name}.jsonl"
+    """Return where the results of a study are kept, for this state of gridweave and of its studies."""
+    studies = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    state = f"{code_stamp()}-{hashlib.sha256(studies).hexdigest()[:16]}"  # the stamp is of what simulates alone
+    return platformdirs.user_cache_path("gridweave") / "reproduce" / state / f"{name}.jsonl"
 
 
 class Study(Generic[SettingT, ResultT]):

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, our_values
+from gridweave.scenarios.published.report import OURS, Conclusion, Findings, Row, Section, Verdict, gained, our_values
 from gridweave.scenarios.published.streit import ThesisRuns
-from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns
-from gridweave.scenarios.published.study import Study, check_all_ran
+from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, GridRuns, with_homes
+from gridweave.scenarios.published.study import Study, awrt_s, check_all_ran, slowdowns
 from gridweave.scenarios.results.schedule import SimulationResult
-from gridweave.scenarios.workload.homes import assign_homes, home_of
+from gridweave.scenarios.workload.homes import home_of
 from gridweave.scenarios.workload.table import MS_PER_S
 from gridweave.scenarios.workload.transform import split
 from gridweave.scenarios.world.simulate import simulate_world
@@ -27,33 +25,25 @@ from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.policy import SitePolicy
 
-SHORTEST_MS = 10 * MS_PER_S
-"""Shorter jobs count as so long in slowdowns, as in the paper (section 2.3)."""
-
 SWITCH_MS = 4_000
 """What resuming a job costs where it costs something: 2% of a slice, one of the paper's."""
 
 BF = "BF"
 
 
-def gang(mpl: int, *, backfill: str = "easy", switch_ms: int = 0, migration: str = "none") -> GangPolicy:
-    """Return a policy with the paper's slices of 200 s."""
-    return GangPolicy(mpl=mpl, backfill=backfill, switch_ms=switch_ms, migration=migration)
-
-
 LINES: dict[str, GangPolicy] = {
-    BF: gang(1),
-    "GS-5": gang(5, backfill="none"),
-    "BGS-2": gang(2),
-    "BGS-5": gang(5),
-    "BGS-5, switches 2%": gang(5, switch_ms=SWITCH_MS),
-    "MGS-5": gang(5, backfill="none", migration="all"),
-    "MBGS-5": gang(5, migration="all"),
+    BF: GangPolicy(mpl=1),
+    "GS-5": GangPolicy(mpl=5, backfill="none"),
+    "BGS-2": GangPolicy(mpl=2),
+    "BGS-5": GangPolicy(mpl=5),
+    "BGS-5, switches 2%": GangPolicy(mpl=5, switch_ms=SWITCH_MS),
+    "MGS-5": GangPolicy(mpl=5, backfill="none", migration="all"),
+    "MBGS-5": GangPolicy(mpl=5, migration="all"),
 }
-"""The strategies, as the paper names them; BF is backfilling alone, which is BGS with one row."""
+"""The strategies, as the paper names them, with its slices of 200 s; BF is backfilling alone: BGS with one row."""
 
 EXTRACT, MACHINES, OVERHEAD = "10_20k_org", "m128", 0.3
-GRID_LINES: dict[str, Policy] = {BF: SitePolicy(), "BGS-5": gang(5), "MBGS-5": gang(5, migration="all")}
+GRID_LINES: dict[str, Policy] = {BF: SitePolicy(), "BGS-5": LINES["BGS-5"], "MBGS-5": LINES["MBGS-5"]}
 LEVELS = (("local", "full"), ("sharing", "limited"), ("sharing", "full"), ("adaptive", "full"))
 """(mode, control) of the grids; under mode ``local`` there is none."""
 
@@ -75,15 +65,14 @@ def _on_traces(runs: ThesisRuns) -> Findings:
     def figures_of(one: tuple[str, str]) -> dict[str, float]:
         key, line = one
         result = simulate(present[key].scheduled, present[key].trace.nodes, LINES[line])
-        awrt_s = result.metrics().awrt_width_ms / MS_PER_S
-        return dict(result.own_metrics) | {"awrt_s": awrt_s}
+        return dict(result.own_metrics) | {"awrt_s": awrt_s(result)}
 
     found = Study(figures_of, title="time sharing").results((key, line) for key in present for line in LINES)
     rows = []
     for (key, line), figures in found.items():
         times = (figures["slowdown_10s"], figures["awrt_s"], figures["wait_ms"] / MS_PER_S)
         losses = (100 * figures["utilisation"], 100 * figures["loss_of_capacity"])
-        rows.append(Row((key, line), (*our_values(*times, decimals=1), *our_values(*losses, decimals=1))))
+        rows.append(Row((key, line), our_values(*times, *losses, decimals=1)))
     columns = ("slowdown", "AWRT [s]", "wait [s]", "utilisation [%]", "loss of capacity [%]")
     section = Section("The paper's strategies on real traces", ("trace", ""), columns, tuple(rows), OURS)
     return Findings(
@@ -124,21 +113,8 @@ class _Grids:
 
     def __init__(self, runs: GridRuns) -> None:
         self._nodes = CONFIGURATIONS[MACHINES]
-        names = [str(site) for site in range(len(self._nodes))]
-        # Round robin takes no number from the generator (Streit, section 7.2).
-        jobs = assign_homes(runs.extract(EXTRACT), "round-robin", names, np.random.default_rng(1))
-        self._workload = split(jobs, self._nodes[0])
+        self._workload = split(with_homes(runs.extract(EXTRACT), len(self._nodes)), self._nodes[0])
         self._results = Study(self._simulate)
-
-    def awrt_s(self, mode: str, control: str, line: str) -> float:
-        """Return the AWRT by width of a grid."""
-        return self.result(mode, control, line).metrics().awrt_width_ms / MS_PER_S
-
-    def slowdown(self, mode: str, control: str, line: str) -> float:
-        """Return the mean of response by dedicated run time, both at least 10 s."""
-        result, jobs = self.result(mode, control, line), self._workload
-        response_ms = np.maximum(result.end_ms - jobs.submit_ms, SHORTEST_MS)
-        return float((response_ms / np.maximum(np.minimum(jobs.run_ms, jobs.estimate_ms), SHORTEST_MS)).mean())
 
     def result(self, mode: str, control: str, line: str) -> SimulationResult:
         """Return a schedule of all jobs."""
@@ -161,11 +137,11 @@ def _at_sites(grids: _Grids) -> Findings:
     rows = []
     for mode, control in LEVELS:
         for line in GRID_LINES:
-            times = our_values(grids.awrt_s(mode, control, line))
-            slowdown = our_values(grids.slowdown(mode, control, line), decimals=1)
-            split_jobs = our_values(float(grids.result(mode, control, line).multi_site.sum()))
+            result = grids.result(mode, control, line)
+            slowdown = our_values(slowdowns(result)[0], decimals=1)
+            split_jobs = our_values(float(result.multi_site.sum()))
             label = ("no grid", "local") if mode == "local" else (control, mode)
-            rows.append(Row((*label, line), (*times, *slowdown, *split_jobs)))
+            rows.append(Row((*label, line), (*our_values(awrt_s(result)), *slowdown, *split_jobs)))
     columns = ("AWRT [s]", "slowdown", "multi-site jobs")
     return Findings(
         sections=(Section("Sites that share time", ("control", "mode", "sites"), columns, tuple(rows), OURS),),
@@ -184,15 +160,13 @@ def _grid_conclusions(grids: _Grids) -> Iterator[Conclusion]:
         ("Job sharing lowers AWRT though the sites share time", ("sharing", "limited"), ("local", "full")),
         ("Adaptive multi-site lowers AWRT below that of job sharing", ("adaptive", "full"), ("sharing", "full")),
     ):
-        verdicts = {}
-        for line in GRID_LINES:
-            ours_s, other_s = (grids.awrt_s(*level, line) for level in (after, before))
-            gain = f"{100 * (1 - ours_s / other_s):.1f}%"
-            verdicts[line] = Verdict(ours_s < other_s, f"{ours_s:,.0f} s against {other_s:,.0f} s, a gain of {gain}")
+        verdicts = {
+            line: gained(*(awrt_s(grids.result(*level, line)) for level in (after, before))) for line in GRID_LINES
+        }
         yield Conclusion("Streit, chapter 7", claim, verdicts)
     verdicts = {}
     for mode, control in LEVELS:
-        ours, other = (grids.slowdown(mode, control, line) for line in ("BGS-5", BF))
+        ours, other = (slowdowns(grids.result(mode, control, line))[0] for line in ("BGS-5", BF))
         figures = f"slowdown {ours:.1f} against {other:.1f}"
         verdicts[f"{mode}, {control} control"] = Verdict(ours < other, figures)
     yield Conclusion(_SOURCE, "Sites that share time have a lower slowdown than with backfilling alone", verdicts)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.scenarios.generators.hyper_erlang import (
@@ -32,21 +31,20 @@ from gridweave.scenarios.generators.hyper_erlang import (
     learn_hyper_erlang,
     rescale,
 )
-from gridweave.scenarios.published.report import OURS, Findings, Record, Row, Section, Verdict, our_values
+from gridweave.scenarios.published.report import OURS, Findings, Record, Row, Section, Verdict, all_hold, our_values
 from gridweave.scenarios.published.streit import THESIS_TRACES
 from gridweave.scenarios.published.study import Study, judge, seeds_of
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.traces.swf import read_swf
+from gridweave.scenarios.traces.text import FloatArray
 from gridweave.scenarios.workload.columns import NARROW_UP_TO
 from gridweave.scenarios.workload.estimates import with_estimates
-from gridweave.scenarios.workload.table import MS_PER_S, Workload
+from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gridweave.scenarios.results.schedule import SimulationResult
-
-FloatArray = npt.NDArray[np.float64]
 
 TRACE, TRACE_NODES = THESIS_TRACES["CTC"].name, THESIS_TRACES["CTC"].nodes
 NODES, MAX_WIDTH, JOBS, BASELINE_LOAD = 320, 256, 10_000, 0.55
@@ -117,7 +115,7 @@ class _Point(NamedTuple):
     class_wait_s: FloatArray
 
 
-def estimator_class(workload: Workload, estimates: str) -> npt.NDArray[np.int64]:
+def estimator_class(workload: Workload, estimates: str) -> IntArray:
     """Return which of ten classes of estimators each job is in, by the model of its estimates (Zhang, section 4).
 
     Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including, 1 + (i + 1) X /
@@ -257,7 +255,8 @@ GRID = (0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90)
 """Utilisations at which curves are read: from the baseline to the highest that the text names, about as far apart as
 the nine workloads."""
 
-LOW, HIGH = 0.75, 0.80
+LOW = 0.75
+LOW_GRID, HIGH_GRID = tuple(rho for rho in GRID if rho <= LOW), tuple(rho for rho in GRID if rho > LOW)
 """Section 3 speaks of "lower utilization (up to 75%)", and of "higher utilizations": the rest of the grid."""
 
 COMPARABLE_RATIO = 1.5
@@ -286,7 +285,7 @@ def waits_at(curves: Curves, settings: Sequence[Setting], utilisation: float) ->
 def _comparable_at_low_utilisation(curves: Curves) -> Verdict:
     """Check "at lower utilization (up to 75%) all policies are comparable" (section 3, Figure 5(a))."""
     worst = (1.0, "")
-    for rho in (rho for rho in GRID if rho <= LOW):
+    for rho in LOW_GRID:
         waits = waits_at(curves, POLICIES, rho)
         if len(waits) < len(POLICIES):
             return _not_reached(waits, rho)
@@ -302,7 +301,7 @@ def _comparable_at_low_utilisation(curves: Curves) -> Verdict:
 def _sjf_best_at_low_utilisation(curves: Curves) -> Verdict:
     """Check "with SJF displaying slightly better performance" (section 3, Figure 5(a))."""
     ratios = []
-    for rho in (rho for rho in GRID if rho <= LOW):
+    for rho in LOW_GRID:
         waits = waits_at(curves, POLICIES, rho)
         if len(waits) < len(POLICIES):
             return _not_reached(waits, rho)
@@ -319,13 +318,13 @@ def _not_reached(waits: Mapping[str, float], rho: float) -> Verdict:
 
 def _fcfs_best_at_high_utilisation(curves: Curves) -> Verdict:
     """Check "at higher utilizations FCFS performs better than the other policies" (section 3, Figure 5(a))."""
-    holds, texts = True, []
-    for rho in (rho for rho in GRID if rho >= HIGH):
+    found = []
+    for rho in HIGH_GRID:
         waits = waits_at(curves, POLICIES, rho)
-        holds = holds and "FCFS" in waits and waits["FCFS"] == min(waits.values())
-        parts = [f"{name} {waits[name]:,.0f} s" if name in waits else f"{name} –" for name in NAMES.values()]
-        texts.append(f"{rho:.0%}: {', '.join(parts)}")
-    return Verdict(holds, f"mean waits at {'; '.join(texts)} (–: not reached)")
+        texts = [f"{name} {waits[name]:,.0f} s" if name in waits else f"{name} –" for name in NAMES.values()]
+        best = min(waits.values(), default=math.nan)
+        found.append((waits.get("FCFS") == best, f"{rho:.0%}: {', '.join(texts)}"))
+    return all_hold(found, " (–: not reached)", before="mean waits at ")
 
 
 def _sjf_wfit_saturate(curves: Curves) -> Verdict:
@@ -374,15 +373,12 @@ def _impact(settings: Sequence[Setting]) -> Check:
     """Return the check that over-estimation changes neither slowdown nor wait much."""
 
     def check(curves: Curves) -> Verdict:
-        texts, holds = [], True
+        found = []
         for quantity, name in (("slowdown", "average slowdown"), ("wait_s", "average wait")):
             changes = changes_pct(curves, settings, quantity, SUSTAINED)
-            holds = holds and _largest(changes) <= MINIMAL_PCT
-            texts.append(f"{name} {_range(changes)}")
-        return Verdict(
-            holds,
-            f"against perfect estimates, up to {SUSTAINED:.0%}: {'; '.join(texts)}; minimal is {MINIMAL_PCT:.0f}%",
-        )
+            found.append((_largest(changes) <= MINIMAL_PCT, f"{name} {_range(changes)}"))
+        before = f"against perfect estimates, up to {SUSTAINED:.0%}: "
+        return all_hold(found, f"; minimal is {MINIMAL_PCT:.0f}%", before=before)
 
     return check
 

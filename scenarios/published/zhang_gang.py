@@ -11,11 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gridweave.scenarios.published.report import EACH, OURS, Findings, Record, Row, Section, Value, Verdict, our_values
+from gridweave.scenarios.published.report import (
+    EACH,
+    OURS,
+    Findings,
+    Record,
+    Row,
+    Section,
+    Value,
+    Verdict,
+    all_hold,
+    our_values,
+)
 from gridweave.scenarios.published.study import judge, printed
-from gridweave.scenarios.published.zhang import LARGE_SHARE, NODES, RUN_FACTORS
+from gridweave.scenarios.published.zhang import GRID, LARGE_SHARE, NODES, RUN_FACTORS
 from gridweave.scenarios.published.zhang_gang_curves import (
-    GRID,
     LEVELS,
     LINES,
     MOVE_COSTS_S,
@@ -57,10 +67,6 @@ MOST = 0.5
 """"Most of": more than half."""
 
 
-def _name(table: str, line: Line) -> str:
-    return next(name for name, one in LINES[table].items() if one == line)
-
-
 def _compared(
     better: GangCurve, worse: GangCurve, quantity: str, low: float, high: float
 ) -> tuple[int, int, list[float]]:
@@ -85,14 +91,12 @@ def below(
     chosen = list(pairs)
 
     def check(curves: GangCurves) -> Verdict:
-        parts, holds = [], True
+        parts = []
         for better, worse in chosen:
-            found = _compared(curves[lines[better]], curves[lines[worse]], quantity, low, high)
-            held, judged, ratios = found
-            holds = holds and held == judged > 0
+            held, judged, ratios = _compared(curves[lines[better]], curves[lines[worse]], quantity, low, high)
             span = f", {min(ratios):.2f} to {max(ratios):.2f} times" if ratios else ""
-            parts.append(f"{better} against {worse} at {held} of {judged}{span}")
-        return Verdict(holds, "; ".join(parts))
+            parts.append((held == judged > 0, f"{better} against {worse} at {held} of {judged}{span}"))
+        return all_hold(parts)
 
     return check
 
@@ -160,8 +164,7 @@ def both(*checks: Check) -> Check:
     """Return the check that all of several hold."""
 
     def check(curves: GangCurves) -> Verdict:
-        verdicts = [one(curves) for one in checks]
-        return Verdict(all(one.holds for one in verdicts), "; ".join(one.figures for one in verdicts))
+        return all_hold((verdict.holds, verdict.figures) for verdict in (one(curves) for one in checks))
 
     return check
 
@@ -273,9 +276,8 @@ def _fill_has_most(curves: GangCurves) -> Verdict:
     return Verdict(mean > MOST, f"of the reduction of the slowdown FillMatrix-2 has {mean:.0%} on average")
 
 
-def _highest_change(lines: Mapping[str, Line], before: str, after: str, published: tuple[float, float]) -> Check:
-    """Return the check that migration raises the highest utilisation as published."""
-    return both(saturates(before, lines, published[0]), saturates(after, lines, published[1]))
+_MIGRATIONS = (("BGS", "MBGS"), ("GS", "MGS"))
+"""What is compared in Table 1: without migration, and with it."""
 
 
 def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
@@ -287,22 +289,21 @@ def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
 
 
 def _gains_throughout(curves: GangCurves) -> Verdict:
-    gains = {f"{after}": gains_pct(curves, before, after) for before, after in (("BGS", "MBGS"), ("GS", "MGS"))}
+    gains = {after: gains_pct(curves, before, after) for before, after in _MIGRATIONS}
     words = "; ".join(f"{name} {min(one):.0f}% to {max(one):.0f}% lower" for name, one in gains.items())
     return Verdict(all(gain > 0 for one in gains.values() for gain in one), words)
 
 
 def _gains_peak_between(curves: GangCurves) -> Verdict:
-    lines, parts, holds = LINES["zhang-table1"], [], True
-    for before, after in (("BGS", "MBGS"), ("GS", "MGS")):
+    lines, parts = LINES["zhang-table1"], []
+    for before, after in _MIGRATIONS:
         gains, rho = np.array(gains_pct(curves, before, after)), curves[lines[before]].rho
         inside = (rho >= 0.70) & (rho <= 0.90)
         if inside.all() or not inside.any():
             return Verdict(False, f"{before} is not both between 70 and 90% and outside")
-        more = float(gains[inside].mean()), float(gains[~inside].mean())
-        holds = holds and more[0] > more[1]
-        parts.append(f"{after} {more[0]:.0f}% between 70 and 90%, {more[1]:.0f}% outside")
-    return Verdict(holds, "; ".join(parts))
+        most, rest = float(gains[inside].mean()), float(gains[~inside].mean())
+        parts.append((most > rest, f"{after} {most:.0f}% between 70 and 90%, {rest:.0f}% outside"))
+    return all_hold(parts)
 
 
 def _gains_of_backfilling_less(curves: GangCurves) -> Verdict:
@@ -422,8 +423,8 @@ CHECKS: Mapping[str, Sequence[Check]] = {
         _gains_throughout,
         _gains_peak_between,
         _gains_of_backfilling_less,
-        _highest_change(_L1, "GS", "MGS", (85, 94)),
-        _highest_change(_L1, "BGS", "MBGS", (95, 97)),
+        both(saturates("GS", _L1, 85), saturates("MGS", _L1, 94)),
+        both(saturates("BGS", _L1, 95), saturates("MBGS", _L1, 97)),
     ),
 }
 """Figure to the checks of its claims, in the order of ``data/claims.csv``."""
@@ -531,11 +532,10 @@ def _table_1(reading: str, curves: GangCurves) -> Section:
         for name, line in LINES["zhang-table1"].items():
             key = name.lower()
             rho, slowdown = (curves[line].mean(what)[place] for what in ("rho", "slowdown"))
-            values += [Value(published=float(row[f"{key}_rho"]), ours=float(rho), decimals=2)]
-            values += [Value(published=float(row[f"{key}_slowdown"]), ours=float(slowdown), decimals=1)]
-        for before, after in (("BGS", "MBGS"), ("GS", "MGS")):
+            values += [Value.of(row[f"{key}_rho"], float(rho)), Value.of(row[f"{key}_slowdown"], float(slowdown))]
+        for before, after in _MIGRATIONS:
             gain = gains_pct(curves, before, after)[place]
-            values.append(Value(published=float(row[f"{after.lower()}_better_pct"]), ours=gain, decimals=1))
+            values.append(Value.of(row[f"{after.lower()}_better_pct"], gain))
         rows.append(Row((row["workload"],), tuple(values)))
     columns = [f"{name} {what}" for name in LINES["zhang-table1"] for what in ("ρ", "s")] + [
         "MBGS better [%]",
@@ -550,8 +550,7 @@ def _acceptable(curves: Mapping[str, GangCurves]) -> Section:
     for reading, found in curves.items():
         for row in printed("zhang-slowdown-20"):
             ours = found[seven()[row["line"]]].reached("slowdown", ACCEPTABLE)
-            value = Value(published=float(row["utilisation"]), ours=ours, decimals=2)
-            rows.append(Row((reading, row["line"]), (value,)))
+            rows.append(Row((reading, row["line"]), (Value.of(row["utilisation"], ours),)))
     title = f"Highest utilisation with an average slowdown of at most {ACCEPTABLE:.0f}, no cost of switches"
     return Section(title, ("reading", ""), ("utilisation",), tuple(rows), EACH)
 
@@ -573,9 +572,9 @@ def _report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
             for reading, found in curves.items():
                 for backfill in ("none", "easy") if reading == next(iter(READINGS)) else ("easy",):
                     for cost in MOVE_COSTS_S:
-                        numbers = [found[lines[backfill, cost, tasks]].mean(quantity)[place] for tasks in TASKS]
+                        own = [float(found[lines[backfill, cost, one]].mean(quantity)[place]) for one in TASKS]
                         name = "MGS" if backfill == "none" else "MBGS"
-                        rows.append(Row((reading, name, f"{cost} s"), our_values(*numbers, decimals=decimals)))
+                        rows.append(Row((reading, name, f"{cost} s"), our_values(*own, decimals=decimals)))
             columns = tuple("all" if tasks is None else f"Q = {tasks}" for tasks in TASKS)
             title = f"{quantity} at workload {number}, by the tasks that may be moved"
             sections.append(Section(title, ("reading", "", "cost"), columns, tuple(rows), OURS))

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.scenarios.generators.hyper_erlang import HyperErlangModel, generate_hyper_erlang
 from gridweave.scenarios.published.study import Study, seeds_of
 from gridweave.scenarios.published.zhang import BASELINE_LOAD, JOBS, LARGE_SHARE, NODES, RUN_FACTORS, with_large_share
 from gridweave.scenarios.scenario.run import Progress
+from gridweave.scenarios.traces.text import FloatArray
 from gridweave.scenarios.workload.columns import NARROW_UP_TO
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.table import MS_PER_S, Workload
@@ -30,8 +30,6 @@ from gridweave.site.disciplines.gang.policy import GangPolicy
 
 if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
-
-FloatArray = npt.NDArray[np.float64]
 
 READINGS = {"EASY": "easy", "conservative": "conservative"}
 """Name to the backfilling in each row."""
@@ -41,9 +39,6 @@ SWITCHES = (0.0, 0.01, 0.02, 0.05)
 """What a switch costs, as a part of a slice (Figures 15 to 20)."""
 
 LEVELS = (2, 3, 5)
-GRID = (0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90)
-"""Utilisations at which curves are read, as for Figures 5 to 8."""
-
 TASKS = (0, 8, 16, 32, 64, 128, None)
 """Tasks that may be moved in one decision (Figure 24); None for all."""
 

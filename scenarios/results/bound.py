@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.errors import InputError, check_known
 from gridweave.scenarios.results.kernels.flow import WorkFlow, is_feasible
+from gridweave.scenarios.traces.text import FloatArray
 from gridweave.scenarios.workload.needs import cpu_needs, needs_of
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray, Workload
 from gridweave.site.kernels.parts import UNIT, parts_of_node
@@ -181,9 +181,6 @@ def _lp_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
     found = solve(-work / work.mean(), A_ub=matrix, b_ub=limits, bounds=np.column_stack([np.zeros(len(job)), most]))
     wanted = float((jobs.weight * jobs.run_ms / UNIT).sum() / work.mean())
     return bool(found.status == 0 and -found.fun >= wanted * (1 - 1e-7))
-
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: IntArray) -> Mapping[str, float]:

@@ -84,7 +84,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} is a {type(value).__name__}")
 
 
-def plain_numbers(figures: Mapping[str, float]) -> dict[str, float | None]:
+def plain_numbers(figures: Mapping[str, float]) -> dict[str, int | float | None]:
     """Return figures as JSON takes them: None for what is not defined."""
     return {name: None if math.isnan(value) else value for name, value in figures.items()}
 

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError
+from gridweave.scenarios.results.files import plain_numbers
 from gridweave.scenarios.results.steps import Steps, queue_length_seen, step_parts
+from gridweave.scenarios.traces.text import FloatArray
 from gridweave.scenarios.workload.columns import JobClasses
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
-
-FloatArray = npt.NDArray[np.float64]
 
 MS_PER_H = 3600 * MS_PER_S
 
@@ -133,8 +133,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         dict
             Plain values, as JSON takes them.
         """
-        values = msgspec.structs.asdict(self)
-        return {name: None if math.isnan(value) else value for name, value in values.items()}
+        return plain_numbers(msgspec.structs.asdict(self))
 
 
 class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):

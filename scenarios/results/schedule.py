@@ -6,7 +6,7 @@ import csv
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,12 +18,7 @@ import numpy.typing as npt
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.scenarios.results.files import Writer, plain_numbers, save_figure, write_all, write_jobs_csv, write_json
-from gridweave.scenarios.results.metrics import (
-    MeasuredSchedule,
-    Metrics,
-    SharedMetrics,
-    compute_shared,
-)
+from gridweave.scenarios.results.metrics import MeasuredSchedule, Metrics, SharedMetrics, compute_shared
 from gridweave.scenarios.results.uses import HasTexts, NetworkUse, SharesNodes, SiteUse, Switches, WorldUse
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.site_events import ReservationAnswer
@@ -55,8 +50,6 @@ PLOT_KINDS = ("utilisation", "waits", "schedule")
 CLASS_KINDS = ("width", "length", "month")
 NEVER = -1
 """Start and end of a job that was never started."""
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Placement(NamedTuple):
@@ -265,11 +258,11 @@ class SimulationResult(MadeAnew):
             ``jobs``, ``share_of_jobs``, ``share_of_squashed_area`` (None if no job ran), and ``jobs_by_fragments``.
         """
         fragments, jobs = np.unique(self.n_fragments[self.n_fragments > 0], return_counts=True)
-        ran, several = int(jobs.sum()), int(self.multi_site.sum())
+        ran, several, area = int(jobs.sum()), int(self.multi_site.sum()), self.multi_site_area()
         return {
             "jobs": several,
             "share_of_jobs": several / ran if ran else None,
-            "share_of_squashed_area": _plain(self.multi_site_area()),
+            "share_of_squashed_area": None if math.isnan(area) else area,
             "jobs_by_fragments": dict(zip(map(str, fragments.tolist()), jobs.tolist(), strict=True)),
         }
 
@@ -411,7 +404,7 @@ class SimulationResult(MadeAnew):
 
     def site_uses(self) -> list[SiteUse]:
         """Return what became of each site, in their order; the sites have names."""
-        ran = self.start_ms != NEVER
+        ran = self.ran
         span_ms = float(self.end_ms[ran].max() - self.workload.submit_ms[ran].min()) if ran.any() else math.nan
         length_ms = (self.end_ms - self.start_ms).astype(np.float64)
         job_of, site_of, sites = self.job_of_fragments(), self.fragments["site"], len(self.site_names)
@@ -576,9 +569,7 @@ class SimulationResult(MadeAnew):
             "remarks": list(self.remarks),
             "world": None if world is None else {"messages": world.messages, "restarts": world.restarts},
             "network": msgspec.to_builtins(self.network),
-            "sites": [
-                {name: _plain(getattr(use, name)) for name in SiteUse.__dataclass_fields__} for use in self.site_uses()
-            ],
+            "sites": [asdict(use) | plain_numbers({"util": use.util}) for use in self.site_uses()],
             "multi_site": self.multi_site_summary(),
         }
 
@@ -641,7 +632,3 @@ def _write_switches(switches: Switches, path: Path) -> None:
 
 def _write_text(text: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
-
-
-def _plain(value: float | str) -> float | str | None:
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -120,10 +120,7 @@ def _results_across(
         table.add_column(Text(result.label), justify="right", overflow="fold")
     for section in _SECTIONS:
         for row in section:
-            table.add_row(
-                Text(row.name) + Text(f" [{row.unit}]" if row.unit else "", "dim"),
-                *_cells(row, metrics, compare=compare),
-            )
+            table.add_row(_named(row.name, row.unit), *_cells(row, metrics, compare=compare))
         if section is not _SECTIONS[-1]:
             table.add_row()
     own = [{name: (value, unit) for name, value, unit in own_rows(result)} for result in results]
@@ -132,16 +129,17 @@ def _results_across(
         table.add_row()
     for name in names:
         unit = next(rows[name][1] for rows in own if name in rows)
-        table.add_row(
-            Text(name) + Text(f" [{unit}]" if unit else "", "dim"),
-            *(Text(rows[name][0] if name in rows else "–") for rows in own),
-        )
+        table.add_row(_named(name, unit), *(Text(rows[name][0] if name in rows else "–") for rows in own))
+
+
+def _named(name: str, unit: str, *, between: str = " ") -> Text:
+    return Text(name) + Text(f"{between}[{unit}]" if unit else "", "dim")
 
 
 def _results_down(table: Table, labels: Sequence[str], metrics: Sequence[Metrics], *, compare: bool) -> None:
     table.add_column("", overflow="fold")
     for name, row in _MAIN_ROWS.items():
-        table.add_column(Text(name) + Text(f"\n[{row.unit}]" if row.unit else "", "dim"), justify="right")
+        table.add_column(_named(name, row.unit, between="\n"), justify="right")
     columns = [_cells(row, metrics, compare=compare) for row in _MAIN_ROWS.values()]
     for label, *cells in zip(labels, *columns, strict=True):
         table.add_row(Text(label), *cells)

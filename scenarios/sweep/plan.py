@@ -91,7 +91,8 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
             problems.append(f"--vary {name}: seeds are not varied this way; write --seeds 10, or --seeds 1,2,3")
         if any(axis.key == key for axis in axes):
             problems.append(f"--vary {name}: is varied already; give all of its values at once")
-        twice = next((text for place, text in enumerate(texts) if text in texts[:place]), None)
+        alike = [_text_of_number(value, text) for value, text in zip(values, texts, strict=True)]
+        twice = next((text for place, text in enumerate(texts) if alike[place] in alike[:place]), None)
         if twice is not None:
             problems.append(f"--vary {name}: has the value {twice} twice")
         if len(problems) == found:
@@ -230,6 +231,11 @@ def _text_of(name: str, value: object, problems: list[str]) -> str:
     except TypeError as error:
         problems.append(f"--vary {name}: {error}, which no scenario file can hold")
         return ""
+
+
+def _text_of_number(value: object, text: str) -> str:
+    """Return the text of a value, and for a whole number the same whether it is written 1 or 1.0."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,11 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ({"summary": "{"}, "summary.json: Input data was truncated; name a folder that --out has written"),
         ({"summary": "{}"}, "summary.json: has no label, metrics, nodes; it is not the summary of one run"),
+        (
+            {"summary": SUMMARY.replace('"nodes": 8', '"nodes": "many"')},
+            "summary.json: Expected `int`, got `str` - at `$.nodes`; it is not the summary of one run",
+        ),
+        ({"summary": SUMMARY.replace('"name": "north", ', "")}, "`$.sites[0]`; it is not the summary of one run"),
         ({"jobs": "a,b\n1,2\n"}, "jobs.csv: has no column job_id, submit_ms"),
         ({"jobs": JOBS + "3,x,0,1,1,1,1,north,1,0\n"}, "jobs.csv: line 4: cannot be read; whole numbers"),
         ({"jobs": JOBS + "3,0,0,1,1,1,1,north:a,1,0\n"}, "jobs.csv: line 4: cannot be read; whole numbers"),

@@ -111,6 +111,15 @@ def test_two_spans_of_over_use_are_two() -> None:
     assert (fault.count, fault.first) == (2, "6 nodes are in use from 5 ms, and there are 3".replace("5 ms", "0.005 s"))
 
 
+def test_who_has_a_node_longest_is_compared() -> None:
+    """A job that comes and goes while another has its node does not hide that from the one after it."""
+    jobs = Workload(job_id=range(3), submit_ms=[0] * 3, width=[1] * 3, estimate_ms=[100] * 3, run_ms=[100, 10, 10])
+    start_ms = np.array([0, 10, 50])
+    columns = (jobs.job_id, jobs.submit_ms, jobs.width, start_ms, start_ms + jobs.run_ms)
+    [fault] = faults(match(Schedule("x", "test", *columns, [frozenset({0})] * 3), jobs), 3)
+    assert (fault.kind, fault.count) == ("node of another job", 2)
+
+
 def test_cancelled_jobs_need_not_run() -> None:
     """A job that its user cancels may be absent, and is not to start from that instant on."""
     jobs = JOBS.replace(columns={"cancel_ms": [-1, 40_000, -1]})
@@ -123,3 +132,5 @@ def test_a_schedule_of_another_trace_is_refused() -> None:
     """With no job in common there is nothing to check."""
     with pytest.raises(InputError, match="x: has no job of workload; give the trace that it is a schedule of"):
         match(replace(right(), job_id=np.array([1, 2, 3])), JOBS)
+    with pytest.raises(InputError, match="x: has no job of workload"):
+        match(right(), JOBS.take(np.zeros(0, np.int64)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pytest
 
 from gridweave.errors import OptionError, TraceError
-from gridweave.scenarios.published import streit
+from gridweave.scenarios.published import streit, study
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench, compute, draw, resolve
 from gridweave.scenarios.published.streit import (
     FILLED,
@@ -48,6 +49,19 @@ SMALL_KTH = """\
 """
 
 
+class KeptSetting(NamedTuple):
+    """A setting of a study."""
+
+    trace: str
+    seed: int
+
+
+class KeptPoint(NamedTuple):
+    """What one simulation of a study comes to."""
+
+    wait_s: float
+
+
 @pytest.fixture
 def small_kth(no_traces: Path) -> Path:
     """Put a small trace under the name of KTH's at hand."""
@@ -68,7 +82,7 @@ def runs() -> ThesisRuns:
 @pytest.mark.parametrize("key", TRACES)
 def test_monthly_jobs_sum_to_the_total(key: str) -> None:
     """The jobs of all months of Tables A.1 to A.4 are the total jobs of Table 3.6."""
-    assert sum(line.jobs for line in TABLES_A[key]) == TABLE_3_6[key]["total jobs"].value
+    assert sum(line.jobs for line in TABLES_A[key]) == float(TABLE_3_6[key]["total jobs"])
 
 
 @pytest.mark.parametrize("key", TRACES)
@@ -81,7 +95,7 @@ def test_monthly_averages_give_the_overall_average(key: str) -> None:
         ("run time avg [s]", [line.run_s for line in TABLES_A[key]], 0.5 + 0.5),
         ("estimate avg [s]", [line.estimate_s for line in TABLES_A[key]], 0.5 + 0.5),
     ):
-        assert np.average(values, weights=jobs) == pytest.approx(table[name].value, abs=rounding)
+        assert np.average(values, weights=jobs) == pytest.approx(float(table[name]), abs=rounding)
 
 
 @pytest.mark.parametrize("key", TRACES)
@@ -90,8 +104,8 @@ def test_over_estimation_is_the_ratio_of_the_averages(key: str) -> None:
     for line in TABLES_A[key]:
         assert line.estimate_s / line.run_s == pytest.approx(line.over_estimation, abs=0.0051)
     table = TABLE_3_4[key]
-    ratio = table["estimate avg [s]"].value / table["run time avg [s]"].value
-    assert ratio == pytest.approx(table["avg over-estimation factor"].value, abs=0.0011)
+    ratio = float(table["estimate avg [s]"]) / float(table["run time avg [s]"])
+    assert ratio == pytest.approx(float(table["avg over-estimation factor"]), abs=0.0011)
 
 
 @pytest.mark.parametrize("key", TRACES)
@@ -112,9 +126,9 @@ def test_months_follow_each_other(key: str) -> None:
 @pytest.mark.parametrize("key", TRACES)
 def test_tables_agree_where_they_show_the_same(key: str) -> None:
     """Table 3.6 repeats the FCFS column of Table 5.1 (SDSC: 6.8261 and 6.8260); ART less wait is the job length."""
-    assert TABLE_3_6[key]["SLDwA"].value == pytest.approx(TABLE_5_1[key]["FCFS"].value, abs=0.00011)
-    assert TABLE_3_6[key]["scheduled jobs"].value <= TABLE_3_6[key]["total jobs"].value
-    assert TABLE_3_6[key]["virtual end [s]"].value <= TABLE_3_6[key]["makespan [s]"].value
+    assert float(TABLE_3_6[key]["SLDwA"]) == pytest.approx(float(TABLE_5_1[key]["FCFS"]), abs=0.00011)
+    assert float(TABLE_3_6[key]["scheduled jobs"]) <= float(TABLE_3_6[key]["total jobs"])
+    assert float(TABLE_3_6[key]["virtual end [s]"]) <= float(TABLE_3_6[key]["makespan [s]"])
 
 
 def test_last_line_of_the_sdsc_table_is_the_mean_of_its_months() -> None:
@@ -177,6 +191,38 @@ def test_a_bench_needs_a_seed() -> None:
     """No seed means no workload."""
     with pytest.raises(OptionError, match="seeds"):
         Bench(seeds=0)
+
+
+# --- what is kept of long studies ------------------------------------------------------------------------------------
+
+
+def test_a_study_that_has_changed_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are kept apart for each state of the studies: they decide what is simulated, and what it comes to."""
+    monkeypatch.setattr(study, "__file__", str(tmp_path / "study.py"))
+    (tmp_path / "dfrs.py").write_text("NODE_GB = 4.0\n")
+    before = study.kept_file("dfrs")
+    assert study.kept_file("dfrs") == before
+    (tmp_path / "dfrs.py").write_text("NODE_GB = 8.0\n")
+    assert study.kept_file("dfrs") != before
+
+
+def test_kept_lines_of_another_shape_are_passed_over(tmp_path: Path) -> None:
+    """Whatever stands in the file, only whole results of this study are taken from it."""
+    kept = study.KeptResults(tmp_path / "x.jsonl", KeptSetting, KeptPoint)
+    kept.add(KeptSetting("KTH", 1), KeptPoint(1.5))
+    for line in (b'[["KTH",2],[1.5,2.5]]', b'[["KTH",3],[null]]', b'{"seed":4}', b'[["KTH",5],[1'):
+        with (tmp_path / "x.jsonl").open("ab") as file:
+            file.write(b"\n" + line)
+    kept.add(KeptSetting("KTH", 6), KeptPoint(2.5))
+    assert kept.load() == {KeptSetting("KTH", 1): KeptPoint(1.5), KeptSetting("KTH", 6): KeptPoint(2.5)}
+
+
+def test_a_study_goes_on_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    """Without a folder to write to, each result is made anew."""
+    (tmp_path / "cache").write_text("a file, where there should be a folder")
+    kept = study.KeptResults(tmp_path / "cache" / "x.jsonl", KeptSetting, KeptPoint)
+    study.Study(lambda one: KeptPoint(1.0), kept=kept).results([KeptSetting("KTH", 1)])
+    assert kept.load() == {}
 
 
 # --- the jobs of the thesis ------------------------------------------------------------------------------------------
@@ -305,7 +351,7 @@ def test_published_sldwa_is_reproduced(
     assert THESIS_TRACES[key].tolerance_pct == tolerance_pct
     for policy in POLICIES:
         ours = runs.result(key, "planning", policy.lower(), conversion).metrics().sldwa
-        assert ours == pytest.approx(TABLE_5_1[key][policy].value, rel=tolerance_pct / 100), policy
+        assert ours == pytest.approx(float(TABLE_5_1[key][policy]), rel=tolerance_pct / 100), policy
 
 
 @pytest.mark.trace
@@ -377,7 +423,7 @@ def test_table_3_6_is_planned(runs: ThesisRuns, trace_path: TracePath) -> None:
         trace_path(THESIS_TRACES[key].name)
         published = TABLE_3_6[key]
         planned, easy = (runs.result(key, kind, "fcfs").metrics() for kind in ("planning", "queue"))
-        assert planned.sldwa == pytest.approx(published["SLDwA"].value, rel=0.02)
-        assert planned.awt_ms / 1000 == pytest.approx(published["AWT [s]"].value, rel=0.02)
-        assert abs(easy.awt_ms / 1000 / published["AWT [s]"].value - 1) > 0.1
+        assert planned.sldwa == pytest.approx(float(published["SLDwA"]), rel=0.02)
+        assert planned.awt_ms / 1000 == pytest.approx(float(published["AWT [s]"]), rel=0.02)
+        assert abs(easy.awt_ms / 1000 / float(published["AWT [s]"]) - 1) > 0.1
     assert not math.isnan(planned.queue_length_seen)

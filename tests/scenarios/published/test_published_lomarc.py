@@ -16,7 +16,6 @@ from gridweave.scenarios.published.lomarc import (
     COLUMNS,
     DEFAULT_READING,
     LOADS,
-    MS_PER_WEEK,
     NODES,
     OFFERED,
     READINGS,
@@ -32,7 +31,7 @@ from gridweave.scenarios.published.lomarc import (
     report,
 )
 from gridweave.scenarios.published.registry import GROUPS, TABLES, Bench
-from gridweave.scenarios.published.study import judge
+from gridweave.scenarios.published.study import MS_PER_WEEK, judge
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 

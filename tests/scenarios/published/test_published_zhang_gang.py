@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from gridweave.scenarios.generators.common import Moments
 from gridweave.scenarios.generators.hyper_erlang import HyperErlang, HyperErlangModel, SizeClass
 from gridweave.scenarios.plots.published import draw_gang
 from gridweave.scenarios.published.registry import GROUPS, TABLES
+from gridweave.scenarios.published.report import Report
 from gridweave.scenarios.published.zhang import NODES
 from gridweave.scenarios.published.zhang_gang import below, crosses, report, saturates
 from gridweave.scenarios.published.zhang_gang_curves import BF, LINES, GangCurve, GangRuns, gang, gs
@@ -31,8 +34,9 @@ def runs() -> GangRuns:
 
 @pytest.mark.parametrize("table", GROUPS["gang"])
 def test_every_figure_is_made_and_every_claim_judged(table: str, runs: GangRuns) -> None:
-    """Each table has rows of numbers, and each claim a verdict for each reading."""
+    """Each table has rows of numbers, each claim a verdict for each reading, and all of it goes to JSON."""
     findings = report(table, runs)
+    json.dumps(Report.of(table, TABLES[table].title, TABLES[table].source, findings).to_dict())
     assert all(row.values for section in findings.sections for row in section.rows)
     assert findings.conclusions
     assert all(set(one.verdicts) == {"EASY", "conservative"} for one in findings.conclusions)

@@ -53,7 +53,7 @@ def test_typed_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed", ["p", "=1", "p=", "p=1,,2", "p=[1", "p=1,1", "scenario.seed=1,2", "workload.trace='a"]
+    "typed", ["p", "=1", "p=", "p=1,,2", "p=[1", "p=1,1", "p=1,1.0", "scenario.seed=1,2", "workload.trace='a"]
 )
 def test_what_cannot_be_varied(typed: str) -> None:
     """What is no list of different values of a key is refused in one line that names the option."""
