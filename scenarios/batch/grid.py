@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from gridweave.site.policy import SitePolicy
 
 _LAST_MS = 2**62
 
+_Number = TypeVar("_Number", np.int64, np.float64)
+
 
 def play_grid(
     workload: Workload,
@@ -34,11 +37,7 @@ def play_grid(
     net: GridNet | None = None,
 ) -> SimulationResult:
     """Simulate a grid under full control; see `gridweave.scenarios.batch.simulate.simulate`."""
-    sites = np.array(nodes, np.int64)
-    if sites.ndim != 1 or not len(sites) or sites.min() < 1 or sites.sum() > MAX_WIDTH:
-        raise OptionError(
-            "nodes", f"is {list(nodes)}; one number per site, each at least 1, {MAX_WIDTH} at most in all"
-        )
+    sites = checked_sites(nodes)
     if policy.tuning is not None:
         raise OptionError("tuning", "of the queue is played in the simulated world; run a scenario")
     sensitivities = checked_sensitivity(sensitivity, len(workload))
@@ -137,9 +136,21 @@ def grid_result(
     )
 
 
+def checked_sites(nodes: Any) -> IntArray:
+    """Return the nodes of each site of a grid."""
+    try:
+        counts = [operator.index(count) for count in nodes]
+    except TypeError:  # one number, or none, or parts of nodes
+        counts = []
+    if not counts or min(counts) < 1 or sum(counts) > MAX_WIDTH:
+        shown = list(nodes) if isinstance(nodes, Iterable) else nodes
+        raise OptionError("nodes", f"is {shown}; one number per site, each at least 1, {MAX_WIDTH} at most in all")
+    return np.array(counts, np.int64)
+
+
 def checked_home(home: npt.ArrayLike | None, jobs: int, sites: int) -> IntArray:
     """Return the site of the user of each job: round robin in the order of submission, if it is left open."""
-    homes = np.arange(jobs) % sites if home is None else np.asarray(home, np.int64)
+    homes = np.arange(jobs) % sites if home is None else _array_of(home, np.int64)
     if homes.shape != (jobs,) or (jobs and not 0 <= homes.min() <= homes.max() < sites):
         raise OptionError("home", f"names one of the sites 0 to {sites - 1} for each of the {jobs} jobs")
     return homes
@@ -149,13 +160,18 @@ def checked_sensitivity(sensitivity: npt.ArrayLike | None, jobs: int) -> npt.NDA
     """Return the sensitivity of each job to overhead."""
     if sensitivity is None:
         return np.ones(jobs)
-    try:
-        checked = np.asarray(sensitivity, np.float64)
-    except (TypeError, ValueError):
-        checked = np.empty(0)
+    checked = _array_of(sensitivity, np.float64)
     if checked.shape != (jobs,) or not (np.isfinite(checked) & (checked >= 0)).all():
         raise OptionError("sensitivity", f"is one number for each of the {jobs} jobs, from 0 up; 1 is as all others")
     return checked
+
+
+def _array_of(values: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
+    """Return values as an array; one without shape if they are no numbers."""
+    try:
+        return np.asarray(values, kind)
+    except (TypeError, ValueError, OverflowError):
+        return np.zeros((), kind)
 
 
 def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None:
@@ -202,6 +218,13 @@ def _play_local(
     placement = at_home(workload, homes, start_ms != NEVER)
     cancelled = cancelled_in(workload, start_ms, refused)
     return grid_result(workload, sites, policy, start_ms, end_ms, placement, refused, cancelled=cancelled)
+
+
+def placement_of(parts: Sequence[Sequence[tuple[int, int]]]) -> Placement:
+    """Return the placement of jobs, each of which ran on these sites with so many nodes; on none, if it did not run."""
+    counts = np.array([len(each) for each in parts], np.int64)
+    fragments = np.array([part for each in parts for part in each], FRAGMENT)
+    return Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts)
 
 
 def at_home(workload: Workload, home: IntArray, ran: BoolArray) -> Placement:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,14 +18,7 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.control.links import GridNetwork, new_links, with_paths
-from gridweave.grid.kernels.links import (
-    BLOCKING,
-    JOB_DATA,
-    MAX_OVERHEAD,
-    NO_DATA,
-    PREFETCH,
-    GridLinks,
-)
+from gridweave.grid.kernels.links import BLOCKING, JOB_DATA, MAX_OVERHEAD, NO_DATA, PREFETCH, GridLinks
 from gridweave.grid.kernels.links_placement import find_possible, find_splittable
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
@@ -38,14 +31,7 @@ from gridweave.netmodel.kernels.state import COMMUNICATION, more_flows, new_fill
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO
 from gridweave.scenarios.batch.kernels.contention import Contention
-from gridweave.scenarios.batch.kernels.loop import (
-    DONE,
-    LINKS_CHANGE,
-    NO_ROOM_FOR_MOVES,
-    OnGrid,
-    leave_queue,
-    run_batch,
-)
+from gridweave.scenarios.batch.kernels.loop import DONE, LINKS_CHANGE, NO_ROOM_FOR_MOVES, OnGrid, leave_queue, run_batch
 from gridweave.scenarios.batch.kernels.moves import more_moves, new_moves
 from gridweave.scenarios.batch.one_site import cancellations
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
@@ -151,8 +137,8 @@ def communication_of(workload: Workload) -> npt.NDArray[np.void]:
         return records
     pattern = np.asarray(columns["pattern"], np.int64)
     n_bytes = np.asarray(columns["message_bytes"], np.int64)
-    _refuse(workload, "pattern", (pattern < 0) | (pattern >= len(PATTERNS)), f"is not one of {', '.join(PATTERNS)}")
-    _refuse(workload, "message_bytes", (n_bytes < 0) | (n_bytes > MAX_BYTES), f"is not within 0 to {MAX_BYTES}")
+    workload.refuse("pattern", (pattern < 0) | (pattern >= len(PATTERNS)), f"is not one of {', '.join(PATTERNS)}")
+    workload.refuse("message_bytes", (n_bytes < 0) | (n_bytes > MAX_BYTES), f"is not within 0 to {MAX_BYTES}")
     for code, name in enumerate(PATTERNS):
         rows = np.flatnonzero(pattern == code)
         if len(rows):
@@ -175,17 +161,10 @@ def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
             continue
         n_bytes = np.asarray(workload.columns[f"{what}_bytes"], np.int64)
         site = np.asarray(workload.columns[f"{what}_site"], np.int64)
-        _refuse(workload, f"{what}_bytes", (n_bytes < 0) | (n_bytes > MAX_BYTES), f"is not within 0 to {MAX_BYTES}")
-        _refuse(workload, f"{what}_site", (site < 0) | (site >= sites), f"is not one of the sites 0 to {sites - 1}")
+        workload.refuse(f"{what}_bytes", (n_bytes < 0) | (n_bytes > MAX_BYTES), f"is not within 0 to {MAX_BYTES}")
+        workload.refuse(f"{what}_site", (site < 0) | (site >= sites), f"is not one of the sites 0 to {sites - 1}")
         records[f"{what}_bytes"], records[f"{what}_site"] = n_bytes, site
     return records
-
-
-def _refuse(workload: Workload, name: str, wrong: npt.NDArray[np.bool_], problem: str) -> None:
-    """Refuse a workload in which a column makes no sense, by the first such job."""
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InputError(f"{workload.name}: job {workload.job_id[row]}: {name} {workload.columns[name][row]} {problem}")
 
 
 def network_of(net: GridNet) -> GridNetwork:
@@ -450,10 +429,9 @@ COLUMNS = ("factor", "slowdown", "transfer_ms")
 
 
 def network_use(result: SimulationResult, net: GridNet) -> NetworkUse:
-    """Return what a network did to the jobs of a run; InputError if that was a simulation without a network."""
-    columns = network_columns(result)
+    """Return what a network did to the jobs of a run with it."""
     topology, several = net.model.topology, result.multi_site
-    factor, slowdown, transfer_ms = (columns[name] for name in COLUMNS)
+    factor, slowdown, transfer_ms = (result.columns[name] for name in COLUMNS)
     width = result.workload.width.astype(np.float64)
     took = width * (result.end_ms - result.start_ms)
     return NetworkUse(
@@ -471,23 +449,6 @@ def network_use(result: SimulationResult, net: GridNet) -> NetworkUse:
         transfer_ms=int(transfer_ms.sum()),
         transfer_share=_mean(transfer_ms / np.maximum(result.end_ms - result.start_ms, 1), took),
     )
-
-
-def network_columns(result: SimulationResult) -> dict[str, npt.NDArray[Any]]:
-    """Return what a network did to each job, under the names `COLUMNS`.
-
-    Returns
-    -------
-    dict from str to numpy.ndarray, shape (n,)
-
-    Raises
-    ------
-    InputError
-        If there was no network.
-    """
-    if not all(name in result.columns for name in COLUMNS):
-        raise InputError("the grid was simulated without a network")
-    return {name: result.columns[name] for name in COLUMNS}
 
 
 def policy_label(policy: GridPolicy, net: GridNet | None) -> str:

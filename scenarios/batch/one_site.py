@@ -44,13 +44,13 @@ def play_site(
     workload: Workload,
     nodes: Any,
     policy: Policy,
-    reservations: Sequence[Request] = (),
-    node_events: Sequence[NodeEvent] = (),
+    reservations: Sequence[Request],
+    node_events: Sequence[NodeEvent],
     *,
-    driver: str = "batch",
-    check: bool = False,
-    progress: Progress | None = None,
-    saving: Saving | None = None,
+    driver: str,
+    check: bool,
+    progress: Progress | None,
+    saving: Saving | None,
     **inputs: Any,
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
@@ -107,12 +107,12 @@ def _result_of(
         shared=may_share_nodes(policy),
         shares_time=entry.shares_time,
         columns=told.columns,
-        own_metrics=own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
+        own_metrics=_own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
         own=told.own,
     )
 
 
-def own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+def _own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
     """Return the metrics that a discipline has of its own, by name, if any job ran; and how many jobs were lost."""
     restarts = {name: value for name, value in told.totals.items() if name == "restarts"}
     ran = told.start_ms != NEVER
@@ -176,8 +176,8 @@ def check_driver(
     driver: str,
     policy: Policy,
     reservations: Sequence[Request],
-    node_events: Sequence[NodeEvent] = (),
-    saving: Saving | None = None,
+    node_events: Sequence[NodeEvent],
+    saving: Saving | None,
 ) -> None:
     """Check that a driver is known, and that it and the policy know reservations and the like, if there are any."""
     check_known("driver", driver, DRIVERS)
@@ -199,21 +199,14 @@ def check_driver(
 
 
 def _check_workload(workload: Workload, policy: Policy) -> None:
-    _check_weights(workload)
+    if "weight" in workload.columns:  # as a site would at submission, whichever driver there is
+        weight = np.asarray(workload.columns["weight"], np.float64)
+        workload.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not above 0 and finite")
     _check_times(workload)
     entry = entry_of(policy)
     check_needs(workload, entry.needs)
     if entry.uses_resources:
         check_resources(workload)
-
-
-def _check_weights(workload: Workload) -> None:
-    """Refuse what a site would refuse at submission, whichever driver there is."""
-    weight = np.asarray(workload.columns.get("weight", ()), np.float64)
-    wrong = ~(weight > 0)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InputError(f"{workload.name}: job {workload.job_id[row]}: weight {weight[row]} is not above 0")
 
 
 def _check_times(workload: Workload) -> None:
@@ -302,20 +295,9 @@ class SiteRun:
         """Play on until this many jobs have been submitted, or up to an instant; if all are, until nothing is left."""
         rules: Any = self.site.rules
         site, paced = (None, rules) if self.site.is_paced else (rules, None)
-        numbers = np.int64(until), np.int64(stop_ms)
-        run_batch(
-            self.site.state,
-            self._work,
-            site,
-            paced,
-            None,
-            None,
-            self._cancels,
-            self._outages,
-            self.site.evictions,
-            self._run,
-            *numbers,
-        )
+        own = self.site.state, self._work, site, paced, None, None
+        trouble = self._cancels, self._outages, self.site.evictions
+        run_batch(*own, *trouble, self._run, np.int64(until), np.int64(stop_ms))
 
     def next_instant_ms(self) -> int:
         """Return the next instant at which anything happens, a decision that is due among it; `NEVER_MS` for none."""

@@ -6,12 +6,14 @@ import hashlib
 import threading
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
 
 from gridweave.errors import InputError
 from gridweave.scenarios.traces.text import new_file, one_line
@@ -104,11 +106,12 @@ class Saving:
 
     def _restore(self, identity: str, parts: object) -> None:
         try:
-            with np.load(self.path, allow_pickle=False) as kept:
-                found = {name: kept[name] for name in kept.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            # Not numpy.load, which reads a file of one array as well.
+            with self.path.open("rb") as raw, NpzFile(raw, allow_pickle=False) as kept:
+                found = {name: np.asarray(kept[name]) for name in kept.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise InputError(f"{self.path}: cannot be read as a saved simulation: {one_line(error)}") from None
-        about = found.pop("about", np.array(["", ""])).tolist()
+        about = [*np.ravel(found.pop("about", ())).tolist(), "", ""]
         wanted = dict(_arrays(parts))
         alike = found.keys() == wanted.keys() and all(
             (found[name].shape, found[name].dtype) == (array.shape, array.dtype) for name, array in wanted.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,7 @@ from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
-from gridweave.site.kernels.work import (
-    RATE_ONE,
-    Ends,
-    begin_work,
-    change_rate,
-    no_ends,
-    no_work,
-    stop_work,
-)
+from gridweave.site.kernels.work import RATE_ONE, Ends, begin_work, change_rate, no_ends, no_work, stop_work
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
@@ -50,6 +42,8 @@ from gridweave.site.messages import (
     StartJob,
 )
 
+_Struct = TypeVar("_Struct")
+
 
 def job_messages(workload: Workload) -> list[Job]:
     """Return what a user says of each job when it is submitted.
@@ -61,27 +55,12 @@ def job_messages(workload: Workload) -> list[Job]:
         those of `gridweave.scenarios.workload.needs.with_needs`.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
-    count = len(workload)
-    users = columns.get("user", [None] * count)
-    classes = columns.get("job_class", [None] * count)
-    priorities = columns.get("priority", [0.0] * count)
-    weights = columns.get("weight", [1.0] * count)
-    ids, widths, estimates = workload.job_id.tolist(), workload.width.tolist(), workload.estimate_ms.tolist()
-    return [
-        Job(
-            job_id=job_id,
-            width=width,
-            estimate_ms=estimate_ms,
-            user=user,
-            job_class=job_class,
-            priority=float(priority),
-            weight=weight,
-            resources=resources,
-        )
-        for job_id, width, estimate_ms, user, job_class, priority, weight, resources in zip(
-            ids, widths, estimates, users, classes, priorities, weights, _resources(workload, columns), strict=True
-        )
-    ]
+    fields = {name: getattr(workload, name).tolist() for name in ("job_id", "width", "estimate_ms")}
+    fields |= {name: columns[name] for name in ("user", "job_class", "weight") if name in columns}
+    if "priority" in columns:
+        fields["priority"] = [float(priority) for priority in columns["priority"]]
+    resources = _resources(workload, columns)
+    return _structs(Job, fields if resources is None else {**fields, "resources": resources})
 
 
 def sends_of(workload: Workload) -> list[Sends]:
@@ -89,49 +68,36 @@ def sends_of(workload: Workload) -> list[Sends]:
 
     It is in the columns of `communication_of` and `data_of`; where one is missing, there is no such message or file.
     """
-    count = len(workload)
-    talks = [QUIET] * count
-    if {"pattern", "communication_fraction", "message_bytes"} <= set(workload.columns):
+    columns = {name: values.tolist() for name, values in workload.columns.items()}
+    talks, moved = [QUIET] * len(workload), [JobData()] * len(workload)
+    if {"pattern", "communication_fraction", "message_bytes"} <= columns.keys():
         names = list(PATTERNS)
-        talks = [
-            Communication(fraction=fraction, message_bytes=float(n_bytes), pattern=names[pattern])
-            for fraction, n_bytes, pattern in zip(
-                *(workload.columns[name].tolist() for name in ("communication_fraction", "message_bytes", "pattern")),
-                strict=True,
-            )
-        ]
-    moved: list[list[int]] = []
-    for what in ("input", "output"):
-        names = [f"{what}_bytes", f"{what}_site"]
-        known = all(name in workload.columns for name in names)
-        moved += [workload.columns[name].tolist() if known else [0] * count for name in names]
-    return [
-        Sends(talk, JobData(input_bytes=size, input_site=at, output_bytes=out, output_site=to))
-        for talk, size, at, out, to in zip(talks, *moved, strict=True)
-    ]
+        fields = {
+            "fraction": columns["communication_fraction"],
+            "message_bytes": [float(n_bytes) for n_bytes in columns["message_bytes"]],
+            "pattern": [names[pattern] for pattern in columns["pattern"]],
+        }
+        talks = _structs(Communication, fields)
+    pairs = ((f"{what}_bytes", f"{what}_site") for what in ("input", "output"))
+    known = [name for pair in pairs if columns.keys() >= set(pair) for name in pair]
+    if known:
+        moved = _structs(JobData, {name: columns[name] for name in known})
+    return [Sends(talk, data) for talk, data in zip(talks, moved, strict=True)]
 
 
-def _resources(workload: Workload, columns: dict[str, list[Any]]) -> list[Resources] | list[None]:
-    count = len(workload)
+def _structs(kind: Callable[..., _Struct], fields: Mapping[str, Sequence[object]]) -> list[_Struct]:
+    """Return a struct for each job from what is known of all of them, by the names of fields."""
+    return [kind(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
+
+
+def _resources(workload: Workload, columns: dict[str, list[Any]]) -> list[Resources] | None:
     if "cpu_need" in columns:
         return _needs(workload)
     if not all(name in columns for name in RESOURCE_COLUMNS[:4]):
-        return [None] * count
-    parts = [columns[name] for name in RESOURCE_COLUMNS[:4]]
-    kinds, caches = (columns.get(name, [0] * count) for name in RESOURCE_COLUMNS[4:])
-    messages = columns.get("message_bytes", [None] * count)
-    return [
-        Resources(
-            cpu=cpu,
-            network=network,
-            disk=disk,
-            memory=memory,
-            cpu_kind=kind,
-            cache_bytes=cache,
-            message_bytes=message,
-        )
-        for cpu, network, disk, memory, kind, cache, message in zip(*parts, kinds, caches, messages, strict=True)
-    ]
+        return None
+    fields = ("cpu", "network", "disk", "memory", "cpu_kind", "cache_bytes", "message_bytes")
+    names = zip(fields, (*RESOURCE_COLUMNS, "message_bytes"), strict=True)
+    return _structs(Resources, {field: columns[name] for field, name in names if name in columns})
 
 
 def _needs(workload: Workload) -> list[Resources]:

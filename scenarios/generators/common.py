@@ -22,7 +22,7 @@ Width = Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
 MAX_JOBS = 10**8
 
 # What stands in a model file as its name: one line for people.
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 
 
 class Moments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,9 +2,8 @@
 
 A. Streit, *Self-Tuning Job Scheduling Strategies for the Resource Management of HPC Systems and Computational Grids*
 (below: *Streit*), section 3.6. No distribution fits width, estimate and run time together, so the model keeps the
-frequency of every combination that occurred.
-
-Bins for times: exact where times are short, of a constant ratio where they are long.
+frequency of every combination that occurred. Times are put into bins: of one value where they are short, of a constant
+ratio where they are long.
 """
 
 from __future__ import annotations

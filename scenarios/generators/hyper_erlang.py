@@ -5,14 +5,10 @@ Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1. J
 whose upper bounds are powers of two. Each class is a renewal process of its own; its interarrival times and its run
 times have a hyper-Erlang distribution of common order each, fitted to the first three moments.
 
-Hyper-Erlang distributions of common order, fitted to three moments.
-
-J. Jann, P. Pattnaik, H. Franke, F. Wang, J. Skovira and J. Riodan, *Modeling of Workload in MPPs* (JSSPP 1997; below:
-*Jann*), which Zhang et al., section 2.1, use. The distribution is a mixture of two Erlang distributions with the same
-number of phases n. M. Johnson and M. Taaffe (*Matching moments to phase distributions: mixtures of Erlang distributions
-of common order*, 1989) show which moments such a mixture can have; see `fit_sample`.
-
-One class of widths of the hyper-Erlang workload model, and the jobs that are drawn from it.
+That is a mixture of two Erlang distributions with the same number of phases n: J. Jann, P. Pattnaik, H. Franke,
+F. Wang, J. Skovira and J. Riodan, *Modeling of Workload in MPPs* (JSSPP 1997; below: *Jann*). M. Johnson and M. Taaffe
+(*Matching moments to phase distributions: mixtures of Erlang distributions of common order*, 1989) show which moments
+such a mixture can have; see `fit_sample`.
 """
 
 from __future__ import annotations

@@ -6,13 +6,9 @@ powers of two, run times hyper-gamma in their logarithm and longer for wider job
 clock that goes at the pace of the day. All jobs may be of one type, or interactive and batch jobs may be two types with
 parameters and arrivals of their own. The parameters are those published; docs/generators.md lists them.
 
-Arrivals of the Lublin and Feitelson model: gaps that are paid in points, and a daily cycle that prices the time.
-
 The gap between two jobs is drawn in *points*. A second in a bucket of the day with weight w is worth w points, so
 points pass quickly in the rush hours and slowly at night. With W(t) the points of the time up to t, job k arrives when
 W(t) is the sum of the first k gaps: the arrivals are a renewal process on a clock that goes at the pace of the day.
-
-One type of jobs of the Lublin and Feitelson model: its parameters, and how sizes and run times are drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What was played live beside what was simulated: job by job, and as a whole.
-
-What was played live, by the records of its jobs, as a schedule beside the simulated one.
-"""
+"""What was played live, by the records of its jobs, beside what was simulated: job by job, and as a whole."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gridweave.grid.kernels.state import FRAGMENT
-from gridweave.scenarios.batch.grid import grid_result
+from gridweave.scenarios.batch.grid import grid_result, placement_of
 from gridweave.scenarios.results.files import write_all, write_json
-from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.scenario.run import with_names
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
@@ -312,24 +308,12 @@ def live_run_of(
 def _schedule_of(built: Built, records: Sequence[JobRecord]) -> SimulationResult:
     """Return what was played as the schedule that it is, in the time of the scenario."""
     numbers = {name: number for number, name in enumerate(built.site_names)}
-    spans = [_played_span_ms(record) for record in records]
-    places = [record.places if span[0] != NEVER else () for record, span in zip(records, spans, strict=True)]
-    counts = np.array([len(parts) for parts in places], np.int64)
-    fragments = [(numbers[site], nodes) for parts in places for site, nodes in parts]
-    start_ms, end_ms = np.array(spans, np.int64).reshape(-1, 2).T
+    start_ms, end_ms = np.full((2, len(records)), NEVER, np.int64)
+    parts: list[list[tuple[int, int]]] = [[] for _ in records]
+    for row, record in enumerate(records):
+        if record.start_ms is not None and record.end_ms is not None:
+            start_ms[row], end_ms[row] = record.start_ms, record.end_ms
+            parts[row] = [(numbers[site], nodes) for site, nodes in record.places]
     ids = built.workload.job_id.tolist()
-    return grid_result(
-        built.workload,
-        built.nodes,
-        built.policy,
-        start_ms.copy(),
-        end_ms.copy(),
-        Placement(np.array(fragments, FRAGMENT), np.where(counts > 0, np.cumsum(counts) - counts, 0), counts),
-        {ids[row]: r.reason for row, r in enumerate(records) if r.state == "refused"},
-    )
-
-
-def _played_span_ms(record: JobRecord) -> tuple[int, int]:
-    if record.start_ms is None or record.end_ms is None:
-        return NEVER, NEVER
-    return record.start_ms, record.end_ms
+    refused = {ids[row]: r.reason for row, r in enumerate(records) if r.state == "refused"}
+    return grid_result(built.workload, built.nodes, built.policy, start_ms, end_ms, placement_of(parts), refused)

@@ -1,6 +1,6 @@
-"""What the demonstration plays: some jobs of a trace, or of the model that ships, shortened to seconds.
+"""The demonstration: what it plays, on a grid that is up, and what became of the jobs.
 
-The demonstration on a grid that is up: jobs handed in when their time has come, and what became of them.
+They are some jobs of a trace, or of the model that ships, shortened to seconds.
 """
 
 from __future__ import annotations
@@ -60,6 +60,12 @@ SEED, FIRST = 113, 13_609
 
 _WIDE_ROW = 12
 
+PATIENCE_S = 180.0
+_PLAYED = "played-by"
+
+Tell = Callable[[str], None]
+"""Hears what is going on."""
+
 GRID = """\
 # The grid of the demonstration. A job on several sites takes a quarter longer. Whose jobs they are is in the trace.
 name = "demo"
@@ -116,7 +122,7 @@ def grid_text() -> str:
     return GRID.format(sites=_sites('launcher = { trust = "all" }\n'))
 
 
-def make_demo(folder: Path, jobs: int = JOBS) -> Demo:
+def make_demo(folder: Path) -> Demo:
     """Write the scenario of the demonstration to ``demo.toml`` in a folder, and return its jobs."""
     largest = max(nodes for _, nodes in SITES)
     try:
@@ -124,11 +130,11 @@ def make_demo(folder: Path, jobs: int = JOBS) -> Demo:
     except InputError:
         trace = None
     if trace is None:
-        source, cut = f'generator = "{MODEL}"', f"jobs = {jobs}"
+        source, cut = f'generator = "{MODEL}"', f"jobs = {JOBS}"
         words = f"the model {MODEL} that ships with gridweave"
     else:
         source = f"trace = {str(trace)!r}"
-        cut = f"transform = [{{ cut = {{ first = {FIRST}, last = {FIRST + jobs - 1} }} }}]"
+        cut = f"transform = [{{ cut = {{ first = {FIRST}, last = {FIRST + JOBS - 1} }} }}]"
         words = f"the trace {trace.name}, from its job {FIRST} on"
     path = folder / "demo.toml"
     text = _SCENARIO.format(seed=SEED, sites=_sites(), source=source, largest=largest, jobs=cut)
@@ -203,17 +209,6 @@ def _sites(more: str = "") -> str:
     return "\n".join(f'[[sites]]\nname = "{name}"\nnodes = {nodes}\n{more}' for name, nodes in SITES)
 
 
-if __name__ == "__main__":
-    sys.stdout.buffer.write(pickle.dumps(pickle.load(sys.stdin.buffer).simulated()))
-
-
-PATIENCE_S = 180.0
-_PLAYED = "played-by"
-
-Tell = Callable[[str], None]
-"""Hears what is going on."""
-
-
 @dataclass(kw_only=True)
 class Shown:
     """What was seen of the jobs: all at the end, and why one waited and what ran while the widest did.
@@ -275,3 +270,7 @@ def play(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
     run_in_order(player.run())
     shown.records, shown.live = player.records, player.live
     return shown
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(pickle.dumps(pickle.load(sys.stdin.buffer).simulated()))

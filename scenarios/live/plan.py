@@ -244,20 +244,9 @@ def _site_differences(built: Built, sites: Sequence[SiteInfo]) -> list[str]:
 
 def _policy_differences(built: Built, scheduling: Scheduling) -> list[str]:
     policy = built.policy
-    wanted: dict[str, object] = {
-        "mode": policy.mode,
-        "control": policy.control,
-        "order": policy.order,
-        "backfill": policy.backfill,
-        "head_reservation": policy.head_reservation,
-        "selection": policy.selection,
-    }
-    if policy.splits:
-        wanted |= {
-            "overhead": policy.overheads,
-            "lower_bound": policy.lower_bound,
-            "max_fragments": policy.max_fragments,
-        }
+    names = ["mode", "control", "order", "backfill", "head_reservation", "selection"]
+    names += ["overhead", "lower_bound", "max_fragments"] if policy.splits else []
+    wanted = {name: policy.overheads if name == "overhead" else getattr(policy, name) for name in names}
     found = {name: getattr(scheduling, name) for name in wanted}
     found["max_fragments"] = tuple((limit.width, limit.fragments) for limit in scheduling.max_fragments)
     return [

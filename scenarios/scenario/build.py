@@ -4,68 +4,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.config.checks import checked, grid_policy, owner_policy, site_policy
-from gridweave.grid.config.networks import (
-    ReadNetwork,
-    beside,
-)
+from gridweave.grid.config.networks import ReadNetwork, beside
 from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.changes import Timetable, all_changes
+from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.tables import Problems
-from gridweave.netmodel.topology import named
-from gridweave.scenarios.batch.grid_network import policy_label
+from gridweave.netmodel.topology import Topology, named
+from gridweave.scenarios.batch.grid_network import GridNet, policy_label
 from gridweave.scenarios.generators.registry import generate, load_model
-from gridweave.scenarios.scenario.read import (
-    Draft,
-    Overrides,
-    contention_of,
-    network_of,
-    read_draft,
-    sites_of,
-    with_resources,
-)
+from gridweave.scenarios.scenario.read import Draft, Overrides, contention_of, network_of, read_draft, sites_of, told
 from gridweave.scenarios.scenario.tables import Scenario, Transformation
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
-from gridweave.scenarios.traces.resources import with_needs_said
+from gridweave.scenarios.traces.resources import with_mix, with_needs_said
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
-from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap, split_at_home
+from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap
 from gridweave.scenarios.workload.priorities import column_of, with_priorities
 from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.owner import OwnerPolicy
 
-if TYPE_CHECKING:
-    from gridweave.netmodel.topology import Topology
-    from gridweave.scenarios.batch.grid_network import GridNet
 
-
-def grid_net(scenario: Scenario, network: ReadNetwork, *, until_ms: int, rng: np.random.Generator) -> GridNet:
-    """Return a network as the batch driver uses it.
-
-    Parameters
-    ----------
-    until_ms : int
-        No link fails by chance later.
-    rng : numpy.random.Generator
-        For the failures by chance.
-    """
-    from gridweave.netmodel.changes import Timetable, all_changes
-    from gridweave.netmodel.model import NetworkModel
-    from gridweave.scenarios.batch.grid_network import GridNet
-
-    problems = Problems(network.topology.name)
+def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNet:
+    """Return a network as the batch driver uses it; no link fails by chance after an instant."""
+    problems, rng = Problems(network.topology.name), rng_of(scenario, STREAM_LINKS)
     changes = all_changes(network.table, network.topology, until_ms=until_ms, rng=rng, report=problems)
     problems.raise_if_any()
     return GridNet(
@@ -194,8 +168,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     workload, to_grid = jobs
     net = None
     if network is not None:
-        until_ms = int(workload.submit_ms[-1])
-        net = grid_net(scenario, network, until_ms=until_ms, rng=rng_of(scenario, STREAM_LINKS))
+        net = _grid_net(scenario, network, until_ms=int(workload.submit_ms[-1]))
         remarks.extend(network.remarks)
     sites = sites_of(scenario)
     built = Built(
@@ -219,7 +192,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
 
 
 def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
-    """FileReport a grid that is at no node of the network, and no site."""
+    """Report a grid that is at no node of the network, and no site."""
     at = draft.scenario.grid.at
     if at is not None and at not in topology.nodes and at not in topology.sites:
         draft.report.add(
@@ -231,10 +204,8 @@ def _check_reach(built: Built, report: FileReport) -> None:
     """Refuse links that cut a site off from the grid for ever, if messages cross them."""
     if built.net is None or built.grid_node is None:
         return
-    try:
+    with told(report, ("net", "changes")):
         check_reach(built.net, built.grid_node)
-    except InputError as error:
-        report.add(("net", "changes"), str(error))
     report.raise_if_any()
 
 
@@ -258,17 +229,13 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
         return None
     if report.is_clean(("workload", "run_times")):
         rng = rng_of(scenario, STREAM_RUN_TIMES)
-        try:
+        with told(report, ("workload", "run_times")):
             workload = with_run_times(workload, table.run_times, rng, folder=draft.folder)
-        except OptionError as error:
-            report.add(("workload", "run_times"), error.problem)
     if report.is_clean(("workload", "estimates")):
         workload = with_estimates(workload, table.estimates, rng_of(scenario, STREAM_ESTIMATES))
     if report.is_clean(("workload", "priorities")):
-        try:
+        with told(report, ("workload", "priorities")):
             workload = with_priorities(workload, table.priorities, rng_of(scenario, STREAM_PRIORITIES))
-        except OptionError as error:
-            report.add(("workload", "priorities"), error.problem)
     whole = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
     if not whole or not report.is_clean(("workload", "transform")):
         return None
@@ -304,17 +271,12 @@ def _generated(draft: Draft, generator: str) -> Workload | None:
 def _needing(draft: Draft, workload: Workload) -> Workload | None:
     """Return the jobs with what they need of nodes; None, and a problem, if that cannot be had."""
     table, report = draft.scenario.workload, draft.report
-    if table.resources is not None:
-        rng = rng_of(draft.scenario, STREAM_RESOURCES)
-        workload = with_resources(workload, table.resources, beside(draft.folder, table.resources), rng, report)
-    if table.needs is None:
-        return workload
-    try:
-        said = beside(draft.folder, table.needs) or table.needs
-        return with_needs_said(workload, said, rng_of(draft.scenario, STREAM_RESOURCES))
-    except InputError as error:
-        report.add(("workload", "needs"), error.problem if isinstance(error, OptionError) else str(error))
-        return None
+    for key, said, give in (("resources", table.resources, with_mix), ("needs", table.needs, with_needs_said)):
+        if said is not None:
+            rng = rng_of(draft.scenario, STREAM_RESOURCES)
+            with told(report, ("workload", key)):
+                workload = give(workload, beside(draft.folder, said) or said, rng)
+    return workload if report.is_clean(("workload", "needs")) else None
 
 
 def _source(draft: Draft, remarks: list[str]) -> Workload | None:
@@ -347,11 +309,15 @@ def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
     Disciplines with options of their own may go by the class of a job, or by its user.
     """
     table = draft.scenario.workload
-    entries = [DISCIPLINES[site.discipline] for site in sites_of(draft.scenario) if site.discipline in DISCIPLINES]
     by_class = table.run_times.startswith(f"{EXPERIENCE}:") or column_of(table.priorities) is not None
-    if table.needs or by_class or any(entry.table is not None for entry in entries):
+    if table.needs or by_class or any(entry.table is not None for entry in _entries(draft.scenario)):
         return columns_of(path)
     return ("partition",) if table.home == "partition" else ()
+
+
+def _entries(scenario: Scenario) -> list[Entry]:
+    """Return the entries of the disciplines of all sites, as far as these are known."""
+    return [DISCIPLINES[site.discipline] for site in sites_of(scenario) if site.discipline in DISCIPLINES]
 
 
 def _of_each_site(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Workload | None:
@@ -383,11 +349,10 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
             if homed is None:
                 return None
             workload, at_home = homed, True
-        try:
+        place = ("workload", "transform", number, step.named[0])
+        with told(report, place):
             workload = _step(workload, step, nodes)
-        except InputError as error:
-            problem = error.problem if isinstance(error, OptionError) else str(error)
-            report.add(("workload", "transform", number, step.named[0]), problem)
+        if not report.is_clean(place):
             return None
     return workload if at_home else _homed(draft, workload, len(nodes))
 
@@ -395,7 +360,7 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
 def _about_sharing(scenario: Scenario) -> list[str]:
     """Return what to say of tables about shared nodes that have no effect."""
     shares = any(site.shares_nodes for site in sites_of(scenario))
-    asks = any(DISCIPLINES[site.discipline].uses_resources for site in sites_of(scenario))
+    asks = any(entry.uses_resources for entry in _entries(scenario))
     known = scenario.workload.resources is not None
     if asks and not known:
         return ["nothing is known of what jobs need (workload.resources), so none shares its nodes"]
@@ -444,7 +409,7 @@ def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload
     if step.stretch is not None:
         return transform.stretch(workload, step.stretch)
     if step.split == "site":
-        return split_at_home(workload, nodes)
+        return transform.split(workload, nodes[home_of(workload)])
     assert step.split is not None
     return transform.split(workload, int(nodes.max()) if isinstance(step.split, str) else step.split)
 
@@ -470,7 +435,8 @@ def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: Gri
     at_home = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
     for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)
-    reasons = [policy.why_never(for_grid, int(width)) for width in widths]
+    takes_parts = np.array([_takes_parts(site) for site in sites], np.bool_)
+    reasons = [_why_never(policy, for_grid, takes_parts, int(width)) for width in widths]
     placeable = np.array([reason is None for reason in reasons], np.bool_)[of_job]
     fits = np.where(to_grid, placeable, workload.width <= at_home)
     if fits.all():
@@ -480,6 +446,21 @@ def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: Gri
         return fits, reasons[of_job[row]] or ""
     whose = "in mode local" if policy.mode == "local" else "handed to its own site,"
     return fits, f"{whose} it needs {workload.width[row]} nodes and its site has {at_home[row]}"
+
+
+def _takes_parts(site: Site) -> bool:
+    """Return whether a site takes parts of jobs on several sites: a part that is paused would have the others wait."""
+    entry = DISCIPLINES.get(site.discipline)
+    return entry is None or not (entry.slices_time or entry.gives_fractions)
+
+
+def _why_never(policy: GridPolicy, for_grid: IntArray, takes_parts: BoolArray, width: int) -> str | None:
+    """Return why a job of this width could never be placed on what the owners let the grid have, or None."""
+    why = policy.why_never(for_grid, width)
+    if why is not None or width <= for_grid.max() or takes_parts.all():
+        return why
+    why = policy.why_never(np.where(takes_parts, for_grid, 0), width)
+    return why and f"{why}, besides those that share nodes by turns or in fractions: these take no parts of jobs"
 
 
 def _widest(workload: Workload, among: BoolArray) -> int:

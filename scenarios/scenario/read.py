@@ -6,6 +6,7 @@ network by itself, read as a simulation would read it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.resources
 import tomllib
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,8 +35,9 @@ from gridweave.grid.config.checks import (
 from gridweave.grid.config.networks import TOML, ReadNetwork, find_topology, read_network, text_of, with_source_of
 from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport, convert_whole, parse_toml, text_of_file
-from gridweave.netmodel.reading import read_table
+from gridweave.netmodel.reading import build_topology, parse_network, raw_net, read_table
 from gridweave.netmodel.tables import CONTENTIONS, KeyPath, NetTable, Problems
+from gridweave.netmodel.topology import Topology
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.scenario.tables import (
     DATA,
@@ -51,23 +53,12 @@ from gridweave.scenarios.scenario.tables import (
     Transformation,
     WorkloadTable,
 )
-from gridweave.scenarios.traces.resources import with_mix
-from gridweave.scenarios.workload.columns import (
-    AT_HOME,
-    check_bytes,
-    check_fraction,
-    check_pattern,
-    check_site,
-)
+from gridweave.scenarios.workload.columns import AT_HOME, check_bytes, check_fraction, check_pattern, check_site
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.priorities import with_priorities
 from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
-
-if TYPE_CHECKING:
-    from gridweave.netmodel.topology import Topology
-
 
 _MACHINES_FILE = "machines.toml"
 _SUFFIX = ".toml"
@@ -147,19 +138,8 @@ def contention_of(scenario: Scenario) -> str:
     return "none" if scenario.net is None else scenario.net.contention
 
 
-def without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
-    """Leave out a network that nothing would use since the mode was changed from outside: one file compares modes.
-
-    Parameters
-    ----------
-    report : FileReport
-        Knows which keys were changed from outside.
-
-    Returns
-    -------
-    Scenario
-        Under a mode that splits no job and moves no data without ``[net]`` and all that is for it.
-    """
+def _without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
+    """Leave out a network that nothing would use since the mode was changed from outside: one file compares modes."""
     if scenario.net is None or ("grid", "mode") not in report.typed or not _is_idle(scenario):
         return scenario
     if not report.is_clean(("net",), ("workload", "communication"), ("workload", "data")):
@@ -171,14 +151,8 @@ def without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
     return msgspec.structs.replace(scenario, net=None, grid=grid, sites=sites, workload=workload)
 
 
-def check_network(scenario: Scenario, report: FileReport) -> None:
-    """Check what a scenario says of its network, and whether the rest goes together with it.
-
-    Parameters
-    ----------
-    report : FileReport
-        Is told of every problem. The links themselves are looked at where they are read.
-    """
+def _check_network(scenario: Scenario, report: FileReport) -> None:
+    """Check what a scenario says of its network, but for the links, and whether the rest goes together with it."""
     grid = scenario.grid
     for key, known in (("contention", CONTENTIONS), ("data", DATA)):
         value = getattr(grid, key)
@@ -203,7 +177,7 @@ def _is_idle(scenario: Scenario) -> bool:
     if grid.mode == "local":
         data = scenario.workload.data or DataTable()
         return grid.data == "none" or (data.input_site == AT_HOME and data.output_site == AT_HOME)
-    return grid.mode == "sharing" and grid.data == "none" and not is_in_world(scenario)
+    return grid.mode == "sharing" and grid.data == "none" and not _is_in_world(scenario)
 
 
 def _without_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
@@ -243,8 +217,8 @@ def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
         yield ("grid", "data"), f"is {grid.data!r}, and jobs have no data; add [workload.data], or say 'none'"
 
 
-def is_in_world(scenario: Scenario) -> bool:
-    """Tell whether messages go between the grid and its sites when a scenario is run, and so cross its network.
+def _is_in_world(scenario: Scenario) -> bool:
+    """Return whether messages go between the grid and its sites when a scenario is run, and so cross its network.
 
     That is what `gridweave.scenarios.scenario.build.Built.needs_world` comes to, as far as the text alone tells.
     """
@@ -257,6 +231,7 @@ def is_in_world(scenario: Scenario) -> bool:
     )
     return (
         not grid_decides_all(scenario.sites, scenario.grid)
+        or scenario.grid.tuning is not None
         or scenario.grid.at is not None
         or scenario.workload.to_grid != 1
         or any(
@@ -282,48 +257,32 @@ def _check_data(scenario: Scenario, report: FileReport) -> None:
     table = scenario.workload.data
     if table is None:
         return
-    place = ("workload", "data")
-    names = [site.name for site in scenario.sites if isinstance(site, Site)]
-    sites_are_known = bool(names) and len(names) == len(scenario.sites)
+    place, names = ("workload", "data"), _names_of_all(scenario)
     for key in ("input", "output"):
         size, site = getattr(table, f"{key}_bytes"), getattr(table, f"{key}_site")
         _tell(report, place, partial(check_bytes, f"{key}_bytes", size))
-        if sites_are_known:
+        if names:
             _tell(report, place, partial(check_site, f"{key}_site", site, names))
 
 
 def _tell(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:
-    """FileReport what a check refuses."""
+    """Report what a check refuses."""
     try:
         check()
     except OptionError as error:
         report.add((*place, error.option), error.problem)
 
 
-def with_resources(
-    workload: Workload, resources: str, file: Path | None, rng: np.random.Generator, report: FileReport
-) -> Workload:
-    """Return a workload whose jobs say what they need beside nodes.
-
-    Parameters
-    ----------
-    resources : str
-        A mix, or a file as ``gridweave trace resources`` writes one.
-    file : pathlib.Path or None
-        The file that is meant, if it lies beside the scenario.
-    report : FileReport
-        Takes what is wrong, at ``workload.resources``; the workload is unchanged then.
-    """
+@contextlib.contextmanager
+def told(report: FileReport, place: KeyPath) -> Iterator[None]:
+    """Go on behind the ``with`` if what stands in it is refused, and report that at this place."""
     try:
-        return with_mix(workload, file or resources, rng)
-    except OptionError as error:
-        report.add(("workload", "resources"), error.problem)
+        yield
     except InputError as error:
-        report.add(("workload", "resources"), str(error))
-    return workload
+        report.add(place, error.problem if isinstance(error, OptionError) else str(error))
 
 
-def check_scenario(scenario: Scenario, report: FileReport) -> None:
+def _check_scenario(scenario: Scenario, report: FileReport) -> None:
     """Check a scenario without its workload; sites and transformations that could not be read are UNSET."""
     check_sites(scenario.sites, report)
     check_live_only(scenario.sites, None, report)
@@ -335,7 +294,7 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
     checked(Network, scenario.network, ("network",), report)
     checked(Faults, scenario.faults, ("faults",), report)
     checked(LiveTimes, scenario.live, ("live",), report)
-    check_network(scenario, report)
+    _check_network(scenario, report)
     if not 0 <= scenario.workload.to_grid <= 1:
         report.add(("workload", "to_grid"), f"is {scenario.workload.to_grid}; a part of the jobs, from 0 to 1")
     for number, metric in enumerate(scenario.output.metrics):
@@ -346,6 +305,12 @@ def check_scenario(scenario: Scenario, report: FileReport) -> None:
 def sites_of(scenario: Scenario) -> list[Site]:
     """Return the sites that could be read."""
     return [site for site in scenario.sites if isinstance(site, Site)]
+
+
+def _names_of_all(scenario: Scenario) -> list[str]:
+    """Return the names of the sites; none, if a site could not be read."""
+    names = [site.name for site in sites_of(scenario)]
+    return list(dict.fromkeys(names)) if len(names) == len(scenario.sites) else []
 
 
 def _check_source(table: WorkloadTable, report: FileReport) -> None:
@@ -381,10 +346,8 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
     ):
         if model.startswith(f"{EXPERIENCE}:"):
             continue  # what its file says is seen with the jobs
-        try:
+        with told(report, ("workload", key)):
             apply(Workload(none, none, none, none, none), model, np.random.default_rng(0))
-        except OptionError as error:
-            report.add(("workload", key), error.problem)
     steps: list[object] = list(table.transform)
     for number, step in enumerate(steps):
         if not isinstance(step, Transformation):
@@ -400,19 +363,16 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
 
 
 def _check_home(scenario: Scenario, report: FileReport) -> None:
-    home, place = scenario.workload.home, ("workload", "home")
-    known = [site.name for site in sites_of(scenario)]
+    home, place, names = scenario.workload.home, ("workload", "home"), _names_of_all(scenario)
     for name in scenario.workload.traces or ():
-        if name not in known and len(known) == len(scenario.sites):
-            report.add(("workload", "traces", name), f"there is no site {name!r}; there are {', '.join(known)}")
+        if names and name not in names:
+            report.add(("workload", "traces", name), f"there is no site {name!r}; there are {', '.join(names)}")
     if isinstance(home, str):
         if home not in HOMES:
             report.add(place, f"{home!r} is not known; give {' or '.join(HOMES)}, or shares such as {{alpha = 0.6}}")
         return
-    names = list(dict.fromkeys(site.name for site in sites_of(scenario)))
-    sites_are_known = bool(names) and len(sites_of(scenario)) == len(scenario.sites)
     for name, share in home.items():
-        if name not in names and sites_are_known:
+        if names and name not in names:
             report.add((*place, name), f"there is no site {name!r}; there are {', '.join(names)}")
         if not np.isfinite(share):
             report.add((*place, name), f"is {share}; a share is a number from 0 up")
@@ -432,19 +392,8 @@ _TAKEN_BACK = {
 }
 
 
-def apply_overrides(raw: dict[str, Any], overrides: Overrides, report: FileReport) -> None:
-    """Change a scenario that is not typed yet.
-
-    Parameters
-    ----------
-    raw : dict
-        As `tomllib` reads it; changed in place.
-    overrides : mapping or sequence of str
-        Dotted keys and their values; later ones win. A site stands under its name (``sites.alpha.nodes``), a
-        transformation under its own (``workload.transform.split``); one that is not there yet is put at the end.
-    report : FileReport
-        Is told of what cannot be applied, and which keys were typed.
-    """
+def _apply_overrides(raw: dict[str, Any], overrides: Overrides, report: FileReport) -> None:
+    """Change a scenario in place, as `tomllib` reads it; the report learns what was typed, and what is wrong."""
     pairs = dict(overrides) if isinstance(overrides, Mapping) else dict(_parsed(text, report) for text in overrides)
     for key in pairs:
         table = raw.get(key.partition(".")[0])
@@ -546,7 +495,8 @@ def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> S
     source : str, pathlib.Path or Scenario
         A file, the name of a scenario in the catalogue, or a scenario that stands already.
     overrides : mapping or sequence of str
-        Changes, as for `gridweave.scenarios.scenario.read.apply_overrides`.
+        Changes: dotted keys and their values; later ones win. A site stands under its name (``sites.alpha.nodes``), a
+        transformation under its own (``workload.transform.split``); one that is not there yet is put at the end.
 
     Returns
     -------
@@ -588,12 +538,12 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
         if isinstance(header, dict):
             header.setdefault("name", Path(name).stem)
     raw = copy.deepcopy(raw)
-    apply_overrides(raw, overrides, report)
+    _apply_overrides(raw, overrides, report)
     raw = _with_machines(raw, report)
     scenario = convert_whole(raw, Scenario, report, {"sites": [], "workload": {}})
-    used = without_idle_network(scenario, report)
+    used = _without_idle_network(scenario, report)
     remarks = () if used is scenario else (IDLE.format(used.grid.mode),)
-    check_scenario(used, report)
+    _check_scenario(used, report)
     return Draft(used, report, folder, remarks)
 
 
@@ -641,8 +591,6 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
 
     ScenarioError with all that is wrong; InputError if there is no such file, or no network in it.
     """
-    from gridweave.netmodel.reading import parse_network, raw_net
-
     if name in scenario_names() and not Path(name).exists():
         return _of_scenario(name)
     path = find_topology(name)
@@ -663,8 +611,6 @@ def _of_scenario(source: str | Path) -> tuple[NetTable, Topology]:
 
 
 def _of_table(raw: dict[str, Any], name: str, folder: Path) -> tuple[NetTable, Topology]:
-    from gridweave.netmodel.reading import build_topology
-
     problems = Problems(name)
     table = read_table(raw, problems)
     if table.file is not None and table.file.lower().endswith(TOML) and not (table.nodes or table.links):

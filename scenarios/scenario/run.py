@@ -125,17 +125,20 @@ def _run_local(built: Built) -> SimulationResult:
     cancelled = np.zeros(len(workload), np.bool_)
     columns: dict[str, npt.NDArray[np.float64]] = {}
     own_metrics: dict[str, float] = {}
+    refused: dict[int, str] = {}
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
             done = _run_alone(held.take(rows), int(built.nodes[site]), policy)
             start_ms[rows], end_ms[rows], cancelled[rows] = done.start_ms, done.end_ms, done.cancelled
+            refused |= dict(done.refused)
             for name, values in done.columns.items():
                 columns.setdefault(name, np.zeros(len(workload)))[rows] = values
             own_metrics |= {f"{built.site_names[site]}.{name}": value for name, value in done.own_metrics.items()}
     placement = at_home(workload, built.home, start_ms != NEVER)
     more: dict[str, Any] = {"cancelled": cancelled, "columns": columns, "own_metrics": own_metrics}
-    return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, {}, **more)
+    in_order = dict(sorted(refused.items()))
+    return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, in_order, **more)
 
 
 def _held(workload: Workload, around_ms: int) -> Workload:

@@ -1,4 +1,4 @@
-"""Nodes that were down, as logs of machines have it, read as what happens to nodes in a simulation (docs/traces.md).
+"""What happens to nodes in a simulation, in a file of its own, or as logs of machines have it (docs/traces.md).
 
 Two kinds of logs are read, told apart by their headings: what ``sacctmgr --parsable2 show event`` of Slurm prints, and
 the failure data of Los Alamos (LA-UR-05-7318, 1996 to 2005: one line for each failure of a node).
@@ -9,14 +9,17 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gridweave.errors import TraceError
-from gridweave.scenarios.traces.text import open_trace, short
+import msgspec
+
+from gridweave.errors import InputError, TraceError
+from gridweave.scenarios.traces.text import csv_rows, open_trace, read_text, short
 from gridweave.scenarios.workload.site_events import NodeEvent
 from gridweave.scenarios.workload.table import MS_PER_S
 
@@ -28,6 +31,13 @@ LOS_ALAMOS = ("System", "nodenumz", "Prob Started", "Prob Fixed")
 
 _LOS_ALAMOS_DATE = "%m/%d/%Y %H:%M"
 _NO_DATE = ("", "Unknown", "None")
+_NODE = re.compile(r"\d{1,9}", re.ASCII)
+
+HEADER = NodeEvent.__struct_fields__
+"""Columns of a file of what happens to nodes."""
+
+_Rows = Iterable[tuple[int, Mapping[str, str]]]
+"""Lines of a log with their numbers, by the headings; what a line lacks is empty."""
 
 
 class Outage(NamedTuple):
@@ -48,10 +58,9 @@ def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]
     """
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8-sig", "replace").splitlines()
-    headings = lines[0] if lines else ""
-    rows = csv.DictReader(lines, delimiter="|" if "|" in headings else ",")
-    names = [name.strip() for name in rows.fieldnames or ()]
-    rows.fieldnames = names
+    table = csv_rows(path, lines, delimiter="|" if lines and "|" in lines[0] else ",")
+    names = [name.strip() for name in next(table, (1, []))[1]]
+    rows = ((line, dict(itertools.zip_longest(names, values, fillvalue=""))) for line, values in table if values)
     if set(names) >= set(SLURM):
         found = _of_slurm(path, rows)
     elif set(names) >= set(LOS_ALAMOS):
@@ -62,28 +71,31 @@ def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]
     return sorted(found, key=lambda outage: (outage.start_s, outage.node))
 
 
-def _of_slurm(path: str | Path, rows: csv.DictReader[str]) -> list[Outage]:
+def _of_slurm(path: str | Path, rows: _Rows) -> list[Outage]:
     """Return the events of nodes; those of the whole cluster, and of nodes that are only reserved, are none."""
     events = []
-    for row in rows:
-        kind = _kind_of(row["State"] or "")
+    for line, row in rows:
+        kind = _kind_of(row["State"])
         if not row["NodeName"] or not kind:
             continue
-        start_s, end_s = _instants(path, rows.line_num, row, SLURM[1], SLURM[2], dt.datetime.fromisoformat)
+        start_s, end_s = _instants(path, line, row, SLURM[1], SLURM[2], dt.datetime.fromisoformat)
         events.append((row["NodeName"], kind, start_s, end_s))
     numbers = {name: number for number, name in enumerate(sorted({event[0] for event in events}, key=natural_order))}
     return [Outage(numbers[name], kind, start_s, end_s) for name, kind, start_s, end_s in events]
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return by what names with numbers are sorted as people count.
+    """Return by what names with numbers are sorted as people count; by their letters if they differ in zeros alone.
 
     Examples
     --------
-    >>> sorted(["n10", "n9", "m1"], key=natural_order)
-    ['m1', 'n9', 'n10']
+    >>> sorted(["n10", "n9", "m1", "n09"], key=natural_order)
+    ['m1', 'n09', 'n9', 'n10']
     """
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"(\d+)", name)
+    # Of numbers without zeros ahead the longer one is larger.
+    numbered = [(len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (-1, part) for part in parts]
+    return [*numbered, (-1, name)]
 
 
 def _kind_of(state: str) -> str:
@@ -94,8 +106,8 @@ def _kind_of(state: str) -> str:
     return "drain" if "DRAIN" in state else ""
 
 
-def _of_los_alamos(path: str | Path, rows: csv.DictReader[str], system: str | None) -> list[Outage]:
-    lines = [(rows.line_num, row) for row in rows if row["System"]]
+def _of_los_alamos(path: str | Path, rows: _Rows, system: str | None) -> list[Outage]:
+    lines = [(line, row) for line, row in rows if row["System"]]
     systems = sorted({row["System"] for _, row in lines}, key=natural_order)
     if system is None and len(systems) > 1:
         raise TraceError(path, f"has the systems {', '.join(systems)}; say which")
@@ -110,7 +122,7 @@ def _of_los_alamos(path: str | Path, rows: csv.DictReader[str], system: str | No
         if row["System"] != (system or systems[0]):
             continue
         start_s, end_s = _instants(path, line, row, LOS_ALAMOS[2], LOS_ALAMOS[3], instant)
-        if not row["nodenumz"].isdecimal():
+        if not _NODE.fullmatch(row["nodenumz"]):
             raise TraceError(path, f"{short(row['nodenumz'])!r} is not the number of a node", line=line)
         found.append(Outage(int(row["nodenumz"]), "down", start_s, end_s))
     return found
@@ -125,7 +137,7 @@ def _instants(
             math.inf if row[name] in _NO_DATE else read(row[name]).replace(tzinfo=dt.UTC).timestamp()
             for name in (start, end)
         )
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise TraceError(path, f"is not an outage: {short(str(error))}", line=line) from None
     if not first <= last or first == math.inf:
         raise TraceError(path, f"is not an outage: it ends at {row[end]} and starts at {row[start]}", line=line)
@@ -173,10 +185,30 @@ def _changes(spans: list[Outage]) -> Iterator[tuple[float, str]]:
         yield until_s, "up"
 
 
+def read_node_events(path: str | Path) -> list[NodeEvent]:
+    """Read what happens to nodes from a CSV file with the columns `HEADER`.
+
+    TraceError if the file cannot be read, or a line is no event; with the line and what is wrong.
+    """
+    rows = csv_rows(path, read_text(path).splitlines())
+    _, header = next(rows, (1, []))
+    if tuple(header) != HEADER:
+        raise TraceError(path, f"begins with {','.join(header)!r}; it begins with {','.join(HEADER)}")
+    events = []
+    for line, row in rows:
+        try:
+            if len(row) != len(HEADER):
+                raise InputError(f"has {len(row)} values; it needs {len(HEADER)}: {', '.join(HEADER)}")
+            events.append(msgspec.convert(dict(zip(HEADER, row, strict=True)), NodeEvent, strict=False))
+        except (InputError, msgspec.ValidationError) as error:
+            raise TraceError(path, f"line {line}: {error}") from None
+    return events
+
+
 def node_events_text(events: Sequence[NodeEvent]) -> str:
-    """Return a file as ``simulate --node-events`` reads it."""
+    """Return a file as `read_node_events` reads it."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(NodeEvent.__struct_fields__)
+    writer.writerow(HEADER)
     writer.writerows((event.at_ms, event.kind, event.first_node, event.nodes) for event in events)
     return text.getvalue()

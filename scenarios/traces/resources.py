@@ -1,11 +1,10 @@
 """What jobs need, in a file beside the trace: CSV with a header, and a line for each job or group of its tasks.
 
-The resources of jobs that share nodes, and what tasks need of a node (docs/fractional.md, "Needs").
+It has the resources of jobs that share nodes, or what tasks need of a node (docs/fractional.md, "Needs").
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -19,7 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.traces.text import MAX_WHOLE, NUMBER, check_exact, one_line, open_trace, short, write_file
+from gridweave.scenarios.traces.text import (
+    MAX_WHOLE,
+    NUMBER,
+    check_exact,
+    csv_rows,
+    open_trace,
+    read_text,
+    short,
+    write_file,
+)
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS, assign_resources, check_resources
 from gridweave.scenarios.workload.needs import with_groups, with_needs
 from gridweave.scenarios.workload.table import MAX_WIDTH, Workload
@@ -162,17 +170,10 @@ def check_all_told(path: str | Path, told: Sequence[object], workload: Workload)
 
 def _rows(path: str | Path, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines that are not blank with their numbers, split at the commas."""
-    reader = csv.reader(text, strict=True)
-    while True:
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            raise TraceError(path, f"is not a line of CSV: {one_line(error)}", line=reader.line_num) from None
-        if values is None:
-            return
-        values = [value.strip() for value in values]
-        if any(values):
-            yield reader.line_num, values
+    for line, values in csv_rows(path, text, strict=True):
+        stripped = [value.strip() for value in values]
+        if any(stripped):
+            yield line, stripped
 
 
 def _check_header(path: str | Path, line: int, names: list[str], columns: Mapping[str, CsvColumn]) -> None:
@@ -275,12 +276,7 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
     InputError
         If it holds no such table, or a slowdown below 1; the message names the file and the cell.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
-        raise TraceError(path, f"cannot be read: {reason}") from None
-    return parse_table(text, str(path))
+    return parse_table(read_text(path), str(path))
 
 
 _NEED_COLUMNS = {

@@ -19,7 +19,7 @@ import numpy as np
 
 from gridweave.errors import TraceError
 from gridweave.scenarios.traces.convert import ConversionReport, Records, convert
-from gridweave.scenarios.traces.text import open_trace, short, write_file
+from gridweave.scenarios.traces.text import MAX_TIME_S, MAX_WHOLE, open_trace, short, write_file
 from gridweave.scenarios.workload.table import Workload
 
 NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
@@ -28,9 +28,13 @@ NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
 STATES_HEADER = ("job_id", "state", "reason", "nodes")
 """Of the file beside a converted trace, with what a trace has no field for."""
 
+MOST_TASKS = 4_000_001
+"""Of an array: more indices than that Slurm does not know."""
+
 _UNKNOWN = ("", "None", "Unknown", "INVALID")
 _LENGTH = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", re.ASCII)
-_TASKS = re.compile(r"\d+_\[([\d,-]+)(?:%\d+)?\]", re.ASCII)
+_TASKS = re.compile(r"\d+_\[([\d,:-]+)(?:%\d+)?\]", re.ASCII)
+_SPAN = re.compile(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", re.ASCII)  # first, last, and the step from one to the next
 _NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING")
 
 
@@ -63,37 +67,21 @@ def read_sacct(path: str | Path, *, nodes: int | None = None) -> tuple[Workload,
     jobs = _jobs(path)
     if not jobs:
         raise TraceError(path, "has no job that has ended")
-    first_s = min(job.submit_s for job in jobs)
-    submit_s = np.array([job.submit_s - first_s for job in jobs])
-    ran_s = np.array([-1.0 if job.never_started else job.end_s - job.start_s for job in jobs])
-    cancelled = [job.never_started and job.state == "CANCELLED" for job in jobs]
+    # Slurm lists jobs by their id, and requeued ones have a later submission.
+    in_order = sorted(jobs, key=lambda job: (job.submit_s, job.job_id))
+    first_s = in_order[0].submit_s
+    cancelled = [job.never_started and job.state == "CANCELLED" for job in in_order]
     records = Records(
-        job_id=np.array([job.job_id for job in jobs], np.int64),
-        submit_s=submit_s,
-        run_s=ran_s,
-        estimate_s=np.array([job.estimate_s for job in jobs], np.float64),
-        width=np.array([job.nodes for job in jobs], np.int64),
-        killed=np.array([job.state == "TIMEOUT" for job in jobs], np.bool_),
-        cancel_s=np.where(cancelled, [job.end_s - first_s for job in jobs], -1.0),
+        job_id=np.array([job.job_id for job in in_order], np.int64),
+        submit_s=np.array([job.submit_s - first_s for job in in_order]),
+        run_s=np.array([-1.0 if job.never_started else job.end_s - job.start_s for job in in_order]),
+        estimate_s=np.array([job.estimate_s for job in in_order], np.float64),
+        width=np.array([job.nodes for job in in_order], np.int64),
+        killed=np.array([job.state == "TIMEOUT" for job in in_order], np.bool_),
+        cancel_s=np.where(cancelled, [job.end_s - first_s for job in in_order], -1.0),
     )
-    workload, report = convert(path, _in_order(records), nodes=nodes, start_unix_s=int(first_s))
+    workload, report = convert(path, records, nodes=nodes, start_unix_s=int(first_s))
     return workload, report, jobs
-
-
-def _in_order(records: Records) -> Records:
-    """Return records by their submission: Slurm lists jobs by their id, and requeued ones have a later submission."""
-    order = np.lexsort((records.job_id, records.submit_s))
-    assert records.killed is not None
-    assert records.cancel_s is not None
-    return Records(
-        job_id=records.job_id[order],
-        submit_s=records.submit_s[order],
-        run_s=records.run_s[order],
-        estimate_s=records.estimate_s[order],
-        width=records.width[order],
-        killed=records.killed[order],
-        cancel_s=records.cancel_s[order],
-    )
 
 
 def _jobs(path: str | Path) -> list[SlurmJob]:
@@ -115,11 +103,11 @@ def _jobs(path: str | Path) -> list[SlurmJob]:
             raise TraceError(path, f"has {len(values)} values; the headings are {len(headings)}", line=number)
         row = dict(zip(headings, values, strict=True))
         try:
-            job = _one_job(row)
+            job, tasks = _one_job(row), _tasks(row.get("JobID", ""))
         except (ValueError, OverflowError) as error:
             raise TraceError(path, f"is not a job as sacct prints it: {short(str(error))}", line=number) from None
         if job is not None:
-            jobs += [job] * _tasks(row.get("JobID", ""))
+            jobs += [job] * tasks
     return _numbered(jobs)
 
 
@@ -128,14 +116,17 @@ def _tasks(job_id: str) -> int:
 
     Examples
     --------
-    >>> _tasks("11_[1-3,7%2]"), _tasks("11_4"), _tasks("11")
-    (4, 1, 1)
+    >>> _tasks("11_[1-3,7%2]"), _tasks("11_[0-20:5]"), _tasks("11_4"), _tasks("11")
+    (4, 5, 1, 1)
     """
     found = _TASKS.fullmatch(job_id)
     if found is None:
         return 1
-    spans = (part.split("-") for part in found[1].split(","))
-    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+    spans = _SPAN.findall(found[1])
+    tasks = sum((int(last or first) - int(first)) // int(step or 1) + 1 for first, last, step in spans)
+    if not 1 <= tasks <= MOST_TASKS:
+        raise ValueError(f"{job_id} is no array of tasks")
+    return tasks
 
 
 def _numbered(jobs: list[SlurmJob]) -> list[SlurmJob]:
@@ -166,16 +157,24 @@ def _one_job(row: Mapping[str, str]) -> SlurmJob | None:
     if state == "CANCELLED" and start_s == end_s:
         start_s = -1.0
     return SlurmJob(
-        job_id=int(row["JobIDRaw"]),
+        job_id=_whole(row["JobIDRaw"]),
         submit_s=_instant_s(row["Submit"], known=True),
         start_s=start_s,
         end_s=end_s,
         estimate_s=_length_s(row["Timelimit"]),
-        nodes=int(row["NNodes"] or 0) or int(row.get("ReqNodes") or 0),
+        nodes=_whole(row["NNodes"]) or _whole(row.get("ReqNodes", "")),
         state=state,
         reason="" if row.get("Reason", "") in _UNKNOWN else row["Reason"],
         node_list="" if row.get("NodeList", "").startswith("None") else row.get("NodeList", ""),
     )
+
+
+def _whole(text: str) -> int:
+    """Return a whole number; 0 if there is none."""
+    number = int(text or 0)
+    if abs(number) > MAX_WHOLE:
+        raise ValueError(f"{text} is too large a number")
+    return number
 
 
 def _instant_s(text: str, *, known: bool = False) -> float:
@@ -199,7 +198,10 @@ def _length_s(text: str) -> float:
             return -1.0
         raise ValueError(f"{text!r} is not a time limit")
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    length_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if length_s > MAX_TIME_S:
+        raise ValueError(f"{text!r} is longer than {MAX_TIME_S} s")
+    return float(length_s)
 
 
 def states_of(jobs: list[SlurmJob]) -> dict[str, int]:

@@ -1,11 +1,13 @@
-"""How every trace format is read: compressed files, lines with their numbers, checked tables of numbers.
+"""How every trace format is read and written.
 
-How every trace format is written: whole or not at all, and so that it is read back exactly.
+Reading: compressed files, lines with their numbers, checked tables of numbers. Writing: whole or not at all, and so
+that it is read back exactly.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import lzma
 import math
@@ -13,7 +15,7 @@ import os
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -105,6 +107,30 @@ def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
         raise TraceError(path, f"cannot be decompressed, it is cut off or damaged: {one_line(error)}") from None
     except (OSError, ValueError) as error:
         raise TraceError(path, f"cannot be read: {one_line(error)}") from None
+
+
+def read_text(path: str | Path) -> str:
+    """Return a plain file of text in UTF-8; TraceError if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
+        raise TraceError(path, f"cannot be read: {reason}") from None
+
+
+def csv_rows(
+    path: str | Path, lines: Iterable[str], *, delimiter: str = ",", strict: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table in CSV, each with the number of its line; TraceError if a line cannot be split."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=strict)
+    while True:
+        try:
+            values = next(reader, None)
+        except csv.Error as error:
+            raise TraceError(path, f"is not a line of CSV: {one_line(error)}", line=reader.line_num) from None
+        if values is None:
+            return
+        yield reader.line_num, values
 
 
 def read_table(

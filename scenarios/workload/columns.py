@@ -1,11 +1,10 @@
-"""What jobs send between their nodes, and the data they read and write: the same for all, or drawn job by job.
+"""What is said of jobs besides their widths and times, the same for all or drawn job by job; and classes of jobs.
 
-What jobs need beside nodes: parts of their time on CPU, network and disk, memory, and the kind of their CPU work.
-
-The mixes are those of Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*),
-section 6.1. docs/generators.md says how the text was read where it leaves something open.
-
-Classes of jobs whose metrics are given apart: narrow and wide, short and long, and by month of submission.
+What jobs send between their nodes, and the data that they read and write. What they need beside nodes: parts of their
+time on CPU, network and disk, memory, and the kind of their CPU work; the mixes are those of Sodan and Lan, *LOMARC:
+Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6.1, and docs/generators.md says how
+the text was read where it leaves something open. Classes whose metrics are given apart: narrow and wide, short and
+long, and by month of submission.
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
+from gridweave.grid.sends import MAX_BYTES
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 from gridweave.site.job import SUM_TOLERANCE
 
 AT_HOME: Final = "home"
 """In the place of a site: that of the job's user."""
-
-MAX_BYTES = 2**53
-"""Of a message or of a job's data; up to here a float64 counts every byte."""
 
 PATTERN_NAMES = tuple(PATTERNS)
 """The column ``pattern`` holds places in this."""
@@ -88,7 +85,7 @@ def with_communication(
         "communication_fraction": np.where(sends, _evenly(ends[0], draws[:, 1]), 0.0),
         "message_bytes": np.where(sends, _log_evenly(ends[1], draws[:, 2]), 0),
     }
-    return workload.replace(columns=dict(workload.columns) | columns)
+    return workload.replace(columns={**workload.columns, **columns})
 
 
 def with_data(
@@ -138,7 +135,7 @@ def with_data(
         if shares is not None:
             numbers = np.array([list(sites).index(name) for name in shares], np.int64)
             columns[f"{what}_site"] = numbers[places_by_share(shares, draws[:, 2 * place + 1])]
-    return workload.replace(columns=dict(workload.columns) | columns)
+    return workload.replace(columns={**workload.columns, **columns})
 
 
 def check_pattern(pattern: Shares) -> dict[str, float]:
@@ -226,8 +223,9 @@ def shares_of(option: str, given: Shares) -> dict[str, float]:
 
 
 def places_by_share(shares: Mapping[str, float], draws: npt.NDArray[np.float64]) -> IntArray:
-    """Return for each job the place of its name among the shares."""
-    bounds = np.cumsum(list(shares.values()))
+    """Return for each job the place of its name among the shares, of which one at least is above 0."""
+    parts = np.array(list(shares.values()), np.float64)
+    bounds = np.cumsum(parts / parts.max())  # the sum of large shares may be no number
     return np.asarray(np.searchsorted(bounds / bounds[-1], draws, side="right"), np.int64)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.table import MAX_TIME_MS, BoolArray, Workload
+from gridweave.scenarios.workload.transform import shrink, with_cancels_moved
 from gridweave.site.kernels.parts import GROUP_COLUMNS, NeedsOfTasks, needs_in_columns
 
 NEED_COLUMNS = ("cpu_need", "memory_fraction")
@@ -90,20 +91,16 @@ def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> No
     for names in GROUP_COLUMNS:
         if any(name in workload.columns for name in names):
             _check_group(workload, *names)
-    count = needs_of(workload).tasks
-    if (count < 1).any():
-        row = int(needs_of(workload).row[np.argmax(count < 1)])
+    groups = needs_of(workload)
+    if (groups.tasks < 1).any():
+        row = int(groups.row[np.argmax(groups.tasks < 1)])
         problem = f"has {workload.width[row]} tasks, and its groups behind the first leave none of them to that"
         raise InputError(f"{workload.name}: job {workload.job_id[row]}: {problem}")
 
 
-def _check_above_zero(workload: Workload, name: str, is_asked: npt.NDArray[np.bool_]) -> None:
+def _check_above_zero(workload: Workload, name: str, is_asked: BoolArray) -> None:
     values = np.asarray(workload.columns[name])
-    wrong = is_asked & ~((values > 0) & (values <= 1))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        problem = f"job {workload.job_id[row]}: {name} {values[row]} is not above 0 and up to 1, a node's"
-        raise InputError(f"{workload.name}: {problem}")
+    workload.refuse(name, is_asked & ~((values > 0) & (values <= 1)), "is not above 0 and up to 1, a node's")
 
 
 def _check_group(workload: Workload, tasks: str, cpu: str, memory: str) -> None:
@@ -112,10 +109,7 @@ def _check_group(workload: Workload, tasks: str, cpu: str, memory: str) -> None:
         if name not in workload.columns:
             raise InputError(f"{workload.name}: has no column {name}; {tasks}, {cpu} and {memory} go together")
     count = np.asarray(workload.columns[tasks])
-    if (count < 0).any():
-        row = int(np.argmax(count < 0))
-        problem = f"job {workload.job_id[row]}: {tasks} {count[row]} is not a number of tasks"
-        raise InputError(f"{workload.name}: {problem}")
+    workload.refuse(tasks, count < 0, "is not a number of tasks")
     is_there = count > 0
     for name in (cpu, memory):
         _check_above_zero(workload, name, is_there)
@@ -167,11 +161,12 @@ def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
 
 
 def with_load(workload: Workload, nodes: int, load: float) -> Workload:
-    """Multiply the times between submissions so that the offered load is as given.
+    """Multiply the times between submissions so that the offered load is as given; the first is at time zero.
 
     Parameters
     ----------
     workload : Workload
+        At least one job.
     nodes : int
     load : float
         Sum of tasks x run time, over nodes x time from the first submission to the last.
@@ -179,17 +174,23 @@ def with_load(workload: Workload, nodes: int, load: float) -> Workload:
     Raises
     ------
     OptionError
-        If the load is not above 0.
+        If the load is not above 0, or so low that a submit time would become too large.
     InputError
         If all jobs are submitted at once.
     """
     if not 0 < load < np.inf:
         raise OptionError("load", f"is {load:g}; above 0")
-    since_ms = workload.submit_ms - workload.submit_ms[0]
-    if not since_ms[-1]:
+    first_ms = int(workload.submit_ms[0])
+    since_first = with_cancels_moved(workload.replace(submit_ms=workload.submit_ms - first_ms), -first_ms)
+    span_ms = int(since_first.submit_ms[-1])
+    if not span_ms:
         raise InputError(f"{workload.name}: all jobs are submitted at once, and no factor changes their load")
-    now = float(workload.width @ workload.run_ms.astype(np.float64)) / (nodes * float(since_ms[-1]))
-    return workload.replace(submit_ms=np.rint(since_ms * (now / load)).astype(np.int64))
+    now = float(workload.width @ workload.run_ms.astype(np.float64)) / (nodes * float(span_ms))
+    try:
+        return shrink(since_first, now / load)
+    except OptionError:
+        problem = f"is {load:g}, and jobs would come later than {MAX_TIME_MS} ms; give a greater load"
+        raise OptionError("load", problem) from None
 
 
 HPC2N_NODE_KB = 2 * 1024 * 1024

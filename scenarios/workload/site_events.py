@@ -5,13 +5,11 @@ Nodes fail, drain and come back as docs/disciplines.md has it, "Nodes that fail"
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError, TraceError, not_known
+from gridweave.errors import InputError, OptionError, not_known
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.messages import ReservationRequested
 
@@ -68,8 +66,6 @@ def check_requests(requests: Sequence[Request]) -> None:
 KINDS = ("up", "drain", "down")
 """What happens to nodes, by the numbers that compiled code has for it."""
 
-HEADER = ("at_ms", "kind", "first_node", "nodes")
-
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What happens to some nodes of a site.
@@ -112,28 +108,3 @@ def check_node_events(events: Sequence[NodeEvent], nodes: int) -> None:
         if event.first_node + event.nodes > nodes:
             last = event.first_node + event.nodes - 1
             raise InputError(f"node {last} goes {event.kind} at {event.at_ms} ms, and the site has 0 to {nodes - 1}")
-
-
-def read_node_events(path: str | Path) -> list[NodeEvent]:
-    """Read what happens to nodes from a CSV file with the columns `HEADER`.
-
-    TraceError if the file cannot be read, or a line is no event; with the line and what is wrong.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
-        raise TraceError(path, f"cannot be read: {reason}") from None
-    rows = csv.reader(text.splitlines())
-    header = next(rows, [])
-    if tuple(header) != HEADER:
-        raise TraceError(path, f"begins with {','.join(header)!r}; it begins with {','.join(HEADER)}")
-    events = []
-    for line, row in enumerate(rows, start=2):
-        try:
-            if len(row) != len(HEADER):
-                raise InputError(f"has {len(row)} values; it needs {len(HEADER)}: {', '.join(HEADER)}")
-            events.append(msgspec.convert(dict(zip(HEADER, row, strict=True)), NodeEvent, strict=False))
-        except (InputError, msgspec.ValidationError) as error:
-            raise TraceError(path, f"line {line}: {error}") from None
-    return events

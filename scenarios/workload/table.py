@@ -1,9 +1,4 @@
-"""The job table: what every simulation starts from, whatever file or generator it came out of.
-
-Tables of pandas, which is not installed with the rest.
-
-How the frozen tables are copied and pickled, so that runs may go to other processes and come back.
-"""
+"""The job table: what every simulation starts from, whatever file or generator it came out of."""
 
 from __future__ import annotations
 
@@ -50,6 +45,9 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 MS_PER_S = 1000
+
+FIXED_COLUMNS = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
+"""What is known of every job."""
 
 FRACTION_COLUMNS = (
     *("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction"),
@@ -151,8 +149,8 @@ class Workload(MadeAnew):
         for name in FRACTION_COLUMNS:
             if name in self.columns:
                 fraction = np.asarray(self.columns[name], np.float64)
-                self._refuse(name, ~((fraction >= 0) & (fraction <= 1)), "is not within 0 to 1")
-        self._refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
+                self.refuse(name, ~((fraction >= 0) & (fraction <= 1)), "is not within 0 to 1")
+        self.refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
         self._check_order(n)
         if self.nodes is not None and self.nodes < 1:
             raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
@@ -161,40 +159,53 @@ class Workload(MadeAnew):
         later = np.zeros(n, np.bool_)
         step = np.diff(self.submit_ms)
         later[1:] = (step < 0) | ((step == 0) & (np.diff(self.job_id) <= 0))
-        self._refuse("submit_ms", later, "is out of order; sort by submit time, then by job id")
+        self.refuse("submit_ms", later, "is out of order; sort by submit time, then by job id")
         repeated = repeated_id(self.job_id)
         if repeated is not None:
             raise InputError(f"{self.name}: job {repeated}: job_id appears twice; ids are unique")
 
     def _all_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-        for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):
+        for name in FIXED_COLUMNS:
             yield name, getattr(self, name)
         yield from self.columns.items()
 
     def _check_range(self, name: str, values: IntArray, low: int, high: int) -> None:
-        self._refuse(name, (values < low) | (values > high), f"is not within {low} to {high}")
+        self.refuse(name, (values < low) | (values > high), f"is not within {low} to {high}")
 
-    def _refuse(self, name: str, wrong: BoolArray, problem: str) -> None:
+    def refuse(self, name: str, wrong: BoolArray, problem: str) -> None:
+        """Refuse the workload if a column is wrong for some job, with the first of these.
+
+        Parameters
+        ----------
+        name : str
+            Of the column.
+        wrong : numpy.ndarray of bool, shape (n,)
+        problem : str
+            What is wrong with the value, which stands before it.
+
+        Raises
+        ------
+        InputError
+        """
         if wrong.any():
             row = int(np.argmax(wrong))
             value = (self.columns[name] if name in self.columns else getattr(self, name))[row]
             raise InputError(f"{self.name}: job {self.job_id[row]}: {name} {value} {problem}")
 
-    def take(self, rows: npt.NDArray[np.integer] | BoolArray, *, name: str | None = None) -> Workload:
+    def take(self, rows: npt.NDArray[np.integer] | BoolArray, **changes: object) -> Workload:
         """Return the jobs of these rows as a workload of its own, with the rest unchanged.
 
         Parameters
         ----------
         rows : numpy.ndarray
-            Row numbers in ascending order, or a mask of shape (n,).
-        name : str, optional
-            Name of the new workload; that of this one if left out.
+            Row numbers, or a mask of shape (n,). Rows may repeat or change places if the changes give the jobs ids and
+            submit times that are in order again.
+        **changes
+            Fields of this class and their new values, those of columns for these rows.
         """
-        return self.replace(
-            **{column: getattr(self, column)[rows] for column in _FIXED},
-            columns={column: values[rows] for column, values in self.columns.items()},
-            name=name or self.name,
-        )
+        taken = {column: getattr(self, column)[rows] for column in FIXED_COLUMNS}
+        columns = {column: values[rows] for column, values in self.columns.items()}
+        return self.replace(**{**taken, "columns": columns, **changes})
 
     def replace(self, **changes: object) -> Workload:
         """Return a copy with the named fields changed, checked anew.
@@ -225,9 +236,6 @@ def repeated_id(job_id: IntArray) -> int | None:
     ordered = np.sort(job_id)  # not numpy.unique, whose table of hashes is several times as large
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     return int(repeated[0]) if len(repeated) else None
-
-
-_FIXED = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
 
 
 def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:

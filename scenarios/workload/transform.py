@@ -36,8 +36,8 @@ def shrink(workload: Workload, factor: float) -> Workload:
     """
     submit_ms = _scaled(workload.submit_ms, factor)
     order = np.lexsort((workload.job_id, submit_ms))
-    rebuilt = _rebuilt(workload, order, submit_ms=submit_ms[order])
-    return with_cancels_moved(rebuilt, submit_ms[order] - workload.submit_ms[order])
+    shrunk = workload.take(order, submit_ms=submit_ms[order])
+    return with_cancels_moved(shrunk, submit_ms[order] - workload.submit_ms[order])
 
 
 def stretch(workload: Workload, factor: float) -> Workload:
@@ -111,7 +111,7 @@ def cut(
     shift_s = int(piece.submit_ms[0]) // MS_PER_S
     start_unix_s = None if workload.start_unix_s is None else workload.start_unix_s + shift_s
     moved = piece.replace(submit_ms=piece.submit_ms - shift_s * MS_PER_S, start_unix_s=start_unix_s)
-    return with_cancels_moved(moved, np.full(len(piece), -shift_s * MS_PER_S))
+    return with_cancels_moved(moved, -shift_s * MS_PER_S)
 
 
 def with_cancels_moved(workload: Workload, by_ms: IntArray | int) -> Workload:
@@ -147,7 +147,7 @@ def _rows_by_time(workload: Workload, start_ms: int, end_ms: int | None) -> slic
     return slice(begin, end)
 
 
-def split(workload: Workload, max_width: int) -> Workload:
+def split(workload: Workload, max_width: int | IntArray) -> Workload:
     """Cut jobs that are too wide into parts with the same total area (thesis section 7.2).
 
     A job of width w becomes ceil(w / max_width) jobs: as many of full width as fit, and the rest. Every part is
@@ -161,8 +161,8 @@ def split(workload: Workload, max_width: int) -> Workload:
     ----------
     workload : Workload
         The jobs.
-    max_width : int
-        Width of the widest job that may remain, >= 1.
+    max_width : int or numpy.ndarray of int64, shape (n,)
+        Width of the widest job that may remain, >= 1; an array has one for each job, such as the size of its home.
 
     Returns
     -------
@@ -179,32 +179,28 @@ def split(workload: Workload, max_width: int) -> Workload:
     stride = split_stride(workload, max_width)
     if stride == 1:
         return workload
-    first_id = strided(workload.name, workload.job_id, stride)
+    largest = int(workload.job_id.max())
+    if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
+        raise InputError(f"{workload.name}: job {largest}: id times {stride} is beyond 64 bits; renumber the jobs")
     parts = _parts(workload, max_width)
     if parts.sum() > _MAX_PARTS:
-        raise OptionError("max_width", f"{max_width} makes {parts.sum()} jobs, over {_MAX_PARTS}; give a greater width")
+        least = np.min(max_width)
+        raise OptionError("max_width", f"{least} makes {parts.sum()} jobs, over {_MAX_PARTS}; give a greater width")
     rows = np.repeat(np.arange(len(workload)), parts)
     part = np.arange(len(rows)) - np.repeat(np.cumsum(parts) - parts, parts)
-    width = np.minimum(workload.width[rows] - part * max_width, max_width)
-    return _rebuilt(workload, rows, job_id=first_id[rows] + part, width=width)
+    most = np.broadcast_to(max_width, len(workload))[rows]
+    width = np.minimum(workload.width[rows] - part * most, most)
+    return workload.take(rows, job_id=workload.job_id[rows] * stride + part, width=width)
 
 
-def strided(name: str, job_id: IntArray, stride: int) -> IntArray:
-    """Return ids times a stride, each with room for as many parts; InputError if there is none in 64 bits."""
-    largest = int(job_id.max(initial=0))
-    if largest > (np.iinfo(np.int64).max - stride + 1) // stride:
-        raise InputError(f"{name}: job {largest}: id times {stride} is beyond 64 bits; renumber the jobs")
-    return job_id * stride
-
-
-def split_stride(workload: Workload, max_width: int) -> int:
+def split_stride(workload: Workload, max_width: int | IntArray) -> int:
     """Return by what `split` multiplies the ids of the jobs.
 
     Parameters
     ----------
     workload : Workload
         The jobs.
-    max_width : int
+    max_width : int or numpy.ndarray of int64, shape (n,)
         As for `split`.
 
     Returns
@@ -221,15 +217,9 @@ def split_stride(workload: Workload, max_width: int) -> int:
     return 10 ** len(str(most - 1)) if most > 1 else 1
 
 
-def _parts(workload: Workload, max_width: int) -> IntArray:
+def _parts(workload: Workload, max_width: int | IntArray) -> IntArray:
     """Return into how many parts each job is cut."""
-    if max_width < 1:
-        raise OptionError("max_width", f"{max_width} is not a width; give 1 or more")
-    return -(-workload.width // min(max_width, MAX_WIDTH))
-
-
-def _rebuilt(workload: Workload, rows: IntArray, **changes: IntArray) -> Workload:
-    """Return the jobs of these rows, which may repeat or change places, with some columns changed."""
-    names = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
-    columns = {name: values[rows] for name, values in workload.columns.items()}
-    return workload.replace(columns=columns, **{name: getattr(workload, name)[rows] for name in names} | changes)
+    widest = min(max_width, MAX_WIDTH) if isinstance(max_width, int) else max_width  # no job is wider than that
+    if np.min(widest, initial=MAX_WIDTH) < 1:
+        raise OptionError("max_width", f"{np.min(widest)} is not a width; give 1 or more")
+    return -(-workload.width // widest)

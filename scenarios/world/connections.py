@@ -347,10 +347,9 @@ class Connections:
         self._deliver = deliver
         self._cut = [0] * len(down)
         self.unsent: dict[tuple[int, int], None] = {}
-        self._channels: list[tuple[Channel, Channel]] | None = None
-        if channels:
-            delays_ms = [routes.resend_ms(site) for site in range(len(down))]
-            self._channels = [(Channel(resend_ms), Channel(resend_ms)) for resend_ms in delays_ms]
+        # Of each site, the two ends; none at all where the network keeps order.
+        delays_ms = [routes.resend_ms(site) for site in range(len(down))] if channels else []
+        self._channels = [(Channel(resend_ms), Channel(resend_ms)) for resend_ms in delays_ms]
         self._wake_ms: dict[int, int] = {}
         self._under_way = 0
         self.messages = 0
@@ -364,7 +363,7 @@ class Connections:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way, and every message has arrived."""
-        if self._channels is None:
+        if not self._channels:
             return not self._under_way
         return all(channel.is_idle for pair in self._channels for channel in pair)
 
@@ -379,7 +378,7 @@ class Connections:
     def put(self, now_ms: int, site: int, end: int, message: Any) -> None:
         """Send a message from one end; through a channel it leaves with the next `send`."""
         to = GRID if end == SITE_END else site
-        if self._channels is not None:
+        if self._channels:
             self._channels[site][end].send(message)
             self.unsent[site, end] = None
             return
@@ -400,8 +399,6 @@ class Connections:
 
     def _flush(self, now_ms: int, site: int, end: int) -> None:
         """Send what one end has to send, over a network that may lose or repeat it."""
-        if self._channels is None:
-            return
         packet = self._channels[site][end].packet(now_ms)
         if packet is not None:
             self.messages += 1
@@ -418,7 +415,7 @@ class Connections:
     def arrive(self, now_ms: int, to: int, what: tuple[int, Any]) -> None:
         """Take in what has come to its end."""
         site, message = what
-        if self._channels is None:
+        if not self._channels:
             self._under_way -= 1
             self._deliver(to, site, message)
             return
@@ -445,8 +442,6 @@ class Connections:
 
     def _plan_wakeup(self, now_ms: int, site: int, end: int) -> None:
         """See to it that an end is asked again when it has something to repeat or to acknowledge."""
-        if self._channels is None:
-            return
         wake_ms = self._channels[site][end].next_wakeup_ms()
         if wake_ms is None:
             return

@@ -250,14 +250,5 @@ def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Genera
 def _tried(result: SimulationResult) -> Tried:
     use = result.world
     assert use is not None, "a run in the world"
-    return Tried(
-        runs=1,
-        jobs=len(result.workload),
-        multi_site=int((result.n_fragments > 1).sum()),
-        messages=use.messages,
-        lost=use.lost,
-        crashes=use.crashes,
-        cuts=use.cuts,
-        restarts=use.restarts,
-        link_changes=use.link_changes,
-    )
+    split = int((result.n_fragments > 1).sum())
+    return Tried(runs=1, jobs=len(result.workload), multi_site=split, **msgspec.structs.asdict(use))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, repeat
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,13 +12,12 @@ import numpy.typing as npt
 from gridweave.errors import OptionError
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.core import MetaCore
-from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, grid_result
+from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, checked_sites, grid_result, placement_of
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.one_site import cancellations, cancelled_in
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
-from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
+from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.results.uses import WorldUse
 from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.table import Workload
@@ -61,7 +58,7 @@ def simulate_world(
     ----------
     nodes : sequence of int
         Nodes of each site.
-    site_policies : sequence of SitePolicy or SharedNodes, optional
+    site_policies : sequence of Policy, optional
         How each site schedules by itself; FCFS with EASY backfilling if left out.
     owners : sequence of OwnerPolicy, optional
         What each owner lets the grid have; all, if left out.
@@ -111,6 +108,7 @@ def simulate_world(
     ([5, 130], [(0, 4), (1, 2)])
     """
     _check_workload(workload, site_policies or ())
+    nodes = checked_sites(nodes).tolist()
     rng = rng or np.random.default_rng(0)
     sites, for_grid = _sites(nodes, site_policies, owners)
     # One stream of its own for the selection, so that it is the same whatever the network does.
@@ -191,8 +189,9 @@ def _result(
     workload: Workload, nodes: Sequence[int], policy: GridPolicy, world: World, traffic: LinkTraffic | None
 ) -> SimulationResult:
     ids, works = workload.job_id.tolist(), world.works
-    runs = list(map(works.finished.get, ids, repeat(Ran(NEVER, NEVER, {}))))
-    start_ms, end_ms = (np.array(list(map(attrgetter(name), runs)), np.int64) for name in ("begun_ms", "end_ms"))
+    never = Ran(NEVER, NEVER, {})
+    runs = [works.finished.get(job_id, never) for job_id in ids]
+    start_ms, end_ms = (np.array([getattr(run, name) for run in runs], np.int64) for name in ("begun_ms", "end_ms"))
     columns: dict[str, npt.NDArray[Any]] = {}
     if traffic is not None:
         columns["factor"] = traffic.factor
@@ -205,7 +204,7 @@ def _result(
         policy,
         start_ms,
         end_ms,
-        _placement([run.fragments for run in runs]),
+        placement_of([tuple(run.fragments.items()) for run in runs]),
         refused,
         cancelled=cancelled_in(workload, start_ms, refused),
         world=WorldUse(
@@ -219,15 +218,6 @@ def _result(
         columns=columns,
         shared=world.shares_nodes,
     )
-
-
-def _placement(parts: Sequence[Mapping[int, int]]) -> Placement:
-    """Return where jobs ran, of each its sites with their nodes."""
-    counts = np.array(list(map(len, parts)), np.int64)
-    fragments = np.zeros(counts.sum(), FRAGMENT)
-    fragments["site"] = np.fromiter(chain.from_iterable(parts), np.int64)
-    fragments["width"] = np.fromiter(chain.from_iterable(part.values() for part in parts), np.int64)
-    return Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts)
 
 
 def _with_orders(

@@ -117,7 +117,6 @@ class Works:
         self._working: dict[int, WorldAttempt] = {}
         # Of jobs that were evicted and keep what they have done: what is left of their work.
         self._left_ms: dict[int, int] = {}
-        self.evictions = 0
         self.finished: dict[int, Ran] = {}
         self.slowest = RATE_ONE
 
@@ -273,7 +272,6 @@ class Works:
         work = self._attempts[job_id, OWN]
         if command.keeps_work:
             self._left_ms[job_id] = self._running.left_ms(now_ms, job_id)
-        self.evictions += 1
         self._stop(work)
         self._forget(work)
         self._history.stopped(now_ms, job_id, completed=False)

@@ -11,7 +11,8 @@ import pytest
 from builders import cancelling, random_jobs, to_workload
 from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, read_node_events
+from gridweave.scenarios.traces.outages import read_node_events
+from gridweave.scenarios.workload.site_events import KINDS, NodeEvent
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.policy import Limit, SitePolicy
 from reference import model
@@ -171,6 +172,7 @@ def test_a_file_of_node_events(tmp_path: Path) -> None:
         ("at_ms,kind,first_node,nodes\n50,down,1\n", "line 2: has 3 values; it needs 4"),
         ("at_ms,kind,first_node,nodes\n50,down,1,none\n", "line 2: Expected `int`"),
         ("at_ms,kind,first_node,nodes\n50,up,1,1\n-1,up,1,1\n", "line 3: at_ms is -1; from 0 to"),
+        (f"at_ms,kind,first_node,nodes\n{'5' * 200_000},up,1,1\n", "2: is not a line of CSV: field larger than"),
     ):
         path.write_text(text)
         with pytest.raises(TraceError, match=problem.partition("`")[0]):

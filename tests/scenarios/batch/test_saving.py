@@ -130,7 +130,13 @@ def test_what_cannot_be_taken_up_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(InputError, match="old: was saved by another version of gridweave"):
         simulate(jobs(3), NODES, saving=Saving(tmp_path / "old", resume=True))
     (tmp_path / "text").write_text("hello")
-    for name in ("none", "text"):
+    with (tmp_path / "array").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with (tmp_path / "other").open("wb") as file:
+        np.savez(file, about=np.array("1"))
+    with pytest.raises(InputError, match="other: is of another simulation"):
+        simulate(jobs(3), NODES, saving=Saving(tmp_path / "other", resume=True))
+    for name in ("none", "text", "array"):
         with pytest.raises(InputError, match=f"{name}: cannot be read as a saved simulation"):
             simulate(jobs(3), NODES, saving=Saving(tmp_path / name, resume=True))
     with pytest.raises(OptionError, match="save: is not used by a grid"):

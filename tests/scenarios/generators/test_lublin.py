@@ -239,6 +239,16 @@ def test_parameters_out_of_bounds_are_refused(tmp_path: Path, name: str, value: 
             load_model(tmp_path / "m.json")
 
 
+def test_the_name_of_a_model_is_one_line(tmp_path: Path) -> None:
+    """A name with a line break is refused, also with one at its end."""
+    save_model(lublin_model(), tmp_path / "m.json")
+    text = (tmp_path / "m.json").read_text()
+    name = lublin_model().name
+    (tmp_path / "m.json").write_text(text.replace(f'"name":"{name}"', f'"name":"{name}\\n"'))
+    with pytest.raises(InputError, match=r"m\.json.*name"):
+        load_model(tmp_path / "m.json")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

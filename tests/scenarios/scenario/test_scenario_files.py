@@ -381,3 +381,10 @@ def test_the_file_in_the_documentation_is_valid(tmp_path: Path) -> None:
     built = build_scenario(path)
     assert built.scenario.header.name == "two-sites"
     assert len(built.workload) >= 4000
+
+
+def test_an_unknown_discipline_is_told_though_there_are_jobs() -> None:
+    """A slip in its name is a problem with the site, whatever is built of the workload before all are told."""
+    changes = {"workload.jobs": 20, "workload.transform": [], "sites.north.discipline": "gangs"}
+    with pytest.raises(ScenarioError, match=r"sites\.north\.discipline: 'gangs' is not known; one of queue, planning"):
+        build_scenario("two-sites", changes)

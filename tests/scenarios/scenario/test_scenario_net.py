@@ -329,6 +329,16 @@ def test_a_mode_from_outside_leaves_an_idle_network_out(tmp_path: Path) -> None:
     assert read_draft(path, ["grid.mode=multi-site"]).scenario.net is not None
 
 
+def test_a_network_has_messages_of_a_queue_that_is_tuned(tmp_path: Path) -> None:
+    """The order of the grid's queue is tuned in the simulated world, where messages cross the links: it is not idle."""
+    path = tmp_path / "x.toml"
+    path.write_text(GOOD)
+    draft = read_draft(path, ["grid.mode=sharing", "grid.tuning={policies='fcfs+sjf'}"])
+    assert not draft.report.problems
+    assert draft.scenario.net is not None
+    assert build_scenario(draft.scenario).grid_node == 0
+
+
 def test_data_has_a_network_under_sharing_too(tmp_path: Path) -> None:
     """Where data is moved the network is kept though no job is split; under local it is refused, with the reason."""
     text = changed(("[grid]", "[workload.data]\ninput_bytes = 1e9\ninput_site = 'beta'\n[grid]\ndata = 'blocking'"))

@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gridweave.cli.main import app
-from gridweave.errors import InputError
-from gridweave.scenarios.batch.grid_network import COLUMNS, network_columns, policy_label
+from gridweave.scenarios.batch.grid_network import COLUMNS, policy_label
 from gridweave.scenarios.published.network import overheads_of
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import build_scenario
@@ -69,7 +68,7 @@ def test_split_jobs_take_what_the_model_says(path: Path) -> None:
     from gridweave.netmodel.communication import Communication
 
     ring = Communication(fraction=0.1, message_bytes=1e6, pattern="ring")
-    columns = network_columns(result)
+    columns = result.columns
     for row in np.flatnonzero(result.start_ms != NEVER):
         parts = {result.site_names[site]: width for site, width in result.fragments_of(row)}
         factor = net.model.split_factor(ring, parts)
@@ -86,7 +85,7 @@ def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
     run = run_of(path, "grid.contention=dynamic", "grid.data=blocking", narrow, crowd)
     use, result = run.network, run
     assert use is not None
-    columns = network_columns(result)
+    columns = result.columns
     several = result.multi_site
     assert use.mean_factor == pytest.approx(columns["factor"][several].mean())
     area = (result.workload.width * result.workload.run_ms)[several]
@@ -100,8 +99,7 @@ def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
     assert (use.nodes, use.cables, use.changes) == (2, 1, 0)
     plain = run_of(path, "grid.mode=sharing", "grid.data=none", "workload.drop_wide=true")
     assert plain.network is None
-    with pytest.raises(InputError, match="without a network"):
-        network_columns(plain)
+    assert not set(COLUMNS) & set(plain.columns)
 
 
 def test_the_label_tells_how_the_network_is_used(path: Path) -> None:
@@ -117,7 +115,7 @@ def test_files_have_what_the_network_did(path: Path, tmp_path: Path) -> None:
     run.write(tmp_path / "out", plots=False)
     with (tmp_path / "out" / "jobs.csv").open() as file:
         rows = list(csv.DictReader(file))
-    columns = network_columns(run)
+    columns = run.columns
     for name in COLUMNS:
         assert [float(row[name]) for row in rows] == columns[name].tolist()
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -158,7 +156,7 @@ def test_a_slow_link_makes_later_splits_dearer(path: Path) -> None:
     middle_ms = int(np.median(build_scenario(path).workload.submit_ms))
     run = run_of(path, f'net.changes=[{{at_ms={middle_ms}, action="slow", link=["a", "b"], factor=0.01}}]')
     result = run
-    factor, late = network_columns(result)["factor"], result.start_ms >= middle_ms
+    factor, late = result.columns["factor"], result.start_ms >= middle_ms
     assert factor[result.multi_site & late].min() > factor[result.multi_site & ~late].max()
 
 
@@ -187,7 +185,7 @@ def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
     assert result.world is not None
     assert result.multi_site.any()
     assert result.world.messages > len(result.workload)
-    columns = network_columns(result)
+    columns = result.columns
     assert columns["factor"][result.multi_site].min() > 1
     assert (columns["factor"][~result.multi_site] == 1).all()
     use = run.network
@@ -210,7 +208,7 @@ def test_both_drivers_give_one_schedule(path: Path) -> None:
     assert world.start_ms.tolist() == batch.start_ms.tolist()
     assert world.end_ms.tolist() == batch.end_ms.tolist()
     for name in COLUMNS:
-        assert network_columns(world)[name].tolist() == network_columns(batch)[name].tolist()
+        assert world.columns[name].tolist() == batch.columns[name].tolist()
 
 
 def test_where_the_grid_is_decides_how_late_jobs_start(path: Path) -> None:

@@ -16,12 +16,14 @@ from gridweave.grid.config.tables import Site
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.registry import generate, load_model
+from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable
 from gridweave.scenarios.traces.load import save_workload
-from gridweave.scenarios.workload.homes import assign_homes, home_of, split_at_home
+from gridweave.scenarios.workload.homes import assign_homes, home_of
 from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.transform import split
 
 SMALL = ["workload.jobs=300"]
 
@@ -183,7 +185,7 @@ def test_homes_by_share(shares: list[float], seed: int) -> None:
 def test_splitting_at_home(widths: list[int], nodes: list[int]) -> None:
     """No part is wider than its home; the parts of a job have its home, its times and together its width."""
     jobs = assign_homes(workload_of(widths), "round-robin", [str(n) for n in nodes], np.random.default_rng(0))
-    parts = split_at_home(jobs, np.array(nodes, np.int64))
+    parts = split(jobs, np.array(nodes, np.int64)[home_of(jobs)])
     home = home_of(parts)
     assert (parts.width <= np.array(nodes)[home]).all()
     stride = int(parts.job_id[0])  # of job 1, whose first part has the number 0
@@ -252,6 +254,32 @@ def test_shipped_scenarios_run_offline_in_every_mode(name: str, mode: str) -> No
     assert run.workload.job_id.tolist() == adaptive.workload.job_id.tolist()
     assert (run.end_ms > run.start_ms).all()
     assert (run.start_ms >= run.workload.submit_ms).all()
+
+
+def test_what_a_site_refuses_its_own_users_is_told(tmp_path: Path) -> None:
+    """In mode local, too: jobs of a level that their users may not use do not run, and the result says why."""
+    levels = "levels = { levels = [{ name = 'high', priority = 2, users = [4] }, { name = 'low', priority = 0 }] }"
+    text = f"[[sites]]\nname = 'a'\nnodes = 64\ndiscipline = 'levels'\n{levels}\n[[sites]]\nname = 'b'\nnodes = 64\n"
+    text += "[workload]\ngenerator = 'ctc-sp2'\njobs = 30\nnodes = 64\npriorities = 'shares:2=1,0=1'\n"
+    (tmp_path / "s.toml").write_text(text)
+    run = run_scenario(tmp_path / "s.toml", overrides=["grid.mode=local"])
+    priority = run.workload.columns["priority"]
+    wrong = (priority == 2) & (run.home == 0)
+    assert run.workload.job_id[wrong].tolist() == [job_id for job_id, _ in run.refused] != []
+    assert all("high" in reason for _, reason in run.refused)
+    assert ((run.start_ms == NEVER) == wrong).all()
+
+
+@pytest.mark.parametrize("discipline", ["gang", "fractional"])
+def test_a_split_that_needs_a_site_without_parts_can_never_run(discipline: str) -> None:
+    """A site whose jobs pause takes no part of a job: what is too wide for the others together is told, or left out."""
+    changes = {"sites.alpha.discipline": discipline}
+    if discipline == "fractional":
+        changes["workload.needs"] = "whole"
+    with pytest.raises(ScenarioError, match=r"3 jobs can never run; .* all sites together have 10, besides those that"):
+        build_scenario("three-sites", changes)
+    run = run_scenario("three-sites", overrides={**changes, "workload.drop_wide": True})
+    assert (run.end_ms > run.start_ms).all()
 
 
 @settings(max_examples=15)

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from gridweave.cli.main import app
 from gridweave.errors import TraceError
-from gridweave.scenarios.traces.outages import Outage, node_events, read_outages
-from gridweave.scenarios.workload.site_events import read_node_events
+from gridweave.scenarios.traces.outages import Outage, node_events, read_node_events, read_outages
 
 SLURM = Path(__file__).parents[2] / "data" / "slurm"
 LOS_ALAMOS = """\
@@ -100,6 +99,8 @@ def test_outages_of_a_node_that_touch() -> None:
             ":2: is not an outage: it ends at 2026-01-01T00:00:00 and starts at 2026-01-02T00:00:00",
         ),
         ("System,nodenumz,Prob Started,Prob Fixed\n2,x,6/21/2005 10:54,\n", ":2: 'x' is not the number of a node"),
+        ("System,Prob Started,Prob Fixed,nodenumz\n2,6/21/2005 10:54,\n", ":2: '' is not the number of a node"),
+        (f"System,nodenumz,Prob Started,Prob Fixed\n2,{'x' * 200_000}\n", ":2: is not a line of CSV: field larger"),
     ],
 )
 def test_logs_that_cannot_be_read(text: str, says: str, tmp_path: Path) -> None:

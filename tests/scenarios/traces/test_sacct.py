@@ -88,6 +88,9 @@ WRONG = {
     NEW.replace("|00:30:00|", "|soon|"): "5: is not a job as sacct prints it: 'soon' is not a time limit",
     NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: is not a job as sacct prints it: Invalid isoformat",
     NEW.replace("00:30:00|1|", "00:30:00|x|"): "5: is not a job as sacct prints it: invalid literal",
+    NEW.replace("|00:30:00|", "|9999999999-00:30:00|"): "5: is not a job as sacct prints it: '9999999999-00:30:00' is",
+    NEW.replace("13|", f"{10**19}|"): f"5: is not a job as sacct prints it: {10**19} is too large",
+    NEW.replace("00:30:00|1|", f"00:30:00|{10**19}|"): f"5: is not a job as sacct prints it: {10**19} is too large",
 }
 
 
@@ -98,6 +101,25 @@ def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
         read_sacct(written(tmp_path, text), nodes=4)
     assert WRONG[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def array_of(tasks: str) -> str:
+    """Return an export of an array of which these tasks were cancelled while they waited."""
+    line = "|11|2026-01-05T08:00:00|None|2026-01-05T08:05:00|CANCELLED by 0|01:00:00|1|Priority|None assigned\n"
+    return f"JobID|{HEADINGS}11_[{tasks}]{line}"
+
+
+def test_tasks_of_an_array_that_never_started(tmp_path: Path) -> None:
+    """They have one line together; Slurm writes far tasks at even distances as a span with a step."""
+    workload, _, _ = read_sacct(written(tmp_path, array_of("0-20:5%2")), nodes=4)
+    assert workload.job_id.tolist() == [11, 12, 13, 14, 15]
+
+
+@pytest.mark.parametrize("tasks", ["0-9999999", "7-3", "0-99999999999999999999"])
+def test_no_array_has_such_tasks(tasks: str, tmp_path: Path) -> None:
+    """No more than Slurm has indices, and at least one."""
+    with pytest.raises(TraceError, match=r":2: is not a job as sacct prints it: 11_\["):
+        read_sacct(written(tmp_path, array_of(tasks)), nodes=4)
 
 
 def test_an_export_of_a_real_slurm(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
+from gridweave.grid.sends import MAX_BYTES
 from gridweave.netmodel.communication import PATTERNS
-from gridweave.scenarios.workload.columns import AT_HOME, MAX_BYTES, PATTERN_NAMES, with_communication, with_data
+from gridweave.scenarios.workload.columns import AT_HOME, PATTERN_NAMES, with_communication, with_data
 from gridweave.scenarios.workload.table import Workload
 
 SITES = ("alpha", "beta", "gamma")

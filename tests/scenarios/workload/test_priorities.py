@@ -38,6 +38,7 @@ def test_priorities_are_drawn_by_their_shares() -> None:
     assert drawn == given("shares:2=1,1=3,0=4", 8_000)
     assert [drawn.count(level) / 8_000 for level in (2, 1, 0)] == pytest.approx([1 / 8, 3 / 8, 1 / 2], abs=0.02)
     assert set(given("shares:4=1,1=0")) == {4}
+    assert given("shares:2=1e308,1=1e308", 8_000).count(2) / 8_000 == pytest.approx(1 / 2, abs=0.02)
 
 
 @pytest.mark.parametrize(

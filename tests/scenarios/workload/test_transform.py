@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.workload.needs import with_load
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 from gridweave.scenarios.workload.transform import cut, shrink, split, split_stride, stretch
 
@@ -216,6 +217,28 @@ def test_impossible_splits_are_refused() -> None:
     with pytest.raises(InputError, match="beyond 64 bits"):
         split(Workload(np.array([2**62]), one, np.array([9]), one, one), 8)
     assert split(wide, 10**30) is wide
+
+
+def test_parts_for_each_job_alone() -> None:
+    """Each job may have a widest part of its own; their ids all leave room for as many parts."""
+    workload = Workload([1, 2, 3], [5, 5, 9], [7, 3, 12], [9] * 3, [9] * 3, columns={"cancel_ms": [-1, 8, -1]})
+    parts = split(workload, np.array([4, 4, 1]))
+    assert parts.width.tolist() == [4, 3, 3] + [1] * 12
+    assert parts.job_id.tolist() == [100, 101, 200, *range(300, 312)]
+    assert parts.columns["cancel_ms"].tolist() == [-1, -1, 8] + [-1] * 12
+
+
+def test_a_load_moves_what_belongs_to_a_submission() -> None:
+    """Jobs that then come at one instant stand by their ids; each is cancelled as long after it comes as before."""
+    workload = Workload(
+        [2, 1, 3], [500, 501, 1500], [1] * 3, [100] * 3, [100] * 3, columns={"cancel_ms": [-1, 600, -1]}
+    )
+    loaded = with_load(workload, 1, 0.75)  # it was 0.3
+    assert loaded.job_id.tolist() == [1, 2, 3]
+    assert loaded.submit_ms.tolist() == [0, 0, 400]
+    assert loaded.columns["cancel_ms"].tolist() == [99, -1, -1]
+    with pytest.raises(OptionError, match=r"^load: is 1e-20, and jobs would come later than"):
+        with_load(workload, 1, 1e-20)
 
 
 def test_times_at_the_limit_are_kept() -> None:
