@@ -458,12 +458,12 @@ class ContractCore:
 
     def _why_refused(self, job: Job, start_ms: int) -> str | None:
         """Return why no nodes are reserved for a job that is to start then, or None."""
-        if job.job_id in self._parts:
-            return "the site has another attempt of this job"
         if job.in_step and not self.site.takes_parts:
             if self.site.starts_jobs:
                 return "the site slows and pauses jobs, and a job on several sites would wait for itself here"
             return "a batch system starts the jobs of the site, and nodes cannot be held there without pilots"
+        if job.job_id in self._parts:
+            return "the site has another attempt of this job"
         if start_ms < self._now_ms:
             return f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
         return why_impossible(job) or self._share.why_not(job.width)
@@ -485,7 +485,8 @@ class ContractCore:
         )
         reason = self._why_refused(job, start_ms)
         if reason is not None:
-            self._answer(Refused(job_id, request.attempt, reason))
+            is_never = is_shared and not self.site.takes_parts
+            self._answer(Refused(job_id, request.attempt, reason, "never" if is_never else ""))
             return ()
         self._parts[job_id] = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
         self._share.nodes += width

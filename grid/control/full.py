@@ -27,6 +27,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.explain import Forecaster, Planner
+from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
 
 
@@ -43,6 +44,7 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     barred: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict)
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
+    never: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
 
 
 class FullControl(Control):
@@ -67,6 +69,8 @@ class FullControl(Control):
         self._changed = False
         self._options = options._replace(rng=None)
         self._barred: dict[int, GridJobSubmitted] = {}
+        # The sites that are too small for a job and take no part of it, and what each has said of that, by job.
+        self._never: dict[int, dict[int, str]] = {}
         self._apart: LimitedControl | None = None
         # What jobs that are apart have at sites, by job and site: the queue counts it with what others have.
         self._apart_nodes: dict[tuple[int, int], int] = {}
@@ -84,6 +88,7 @@ class FullControl(Control):
             barred=self._barred,
             apart=None if self._apart is None else self._apart.state(),
             apart_nodes=[(*key, nodes) for key, nodes in self._apart_nodes.items()],
+            never=self._never,
         )
 
     def restore(self, state: FullControlState) -> None:
@@ -93,7 +98,7 @@ class FullControl(Control):
         self._attempts.restore(state.attempts)
         self._number, self._held = state.number, set(state.held)
         self._hopeless, self._closed = state.hopeless, state.closed
-        self._barred = state.barred
+        self._barred, self._never = state.barred, state.never
         if state.apart is not None:
             self._those_apart().restore(state.apart)
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
@@ -110,6 +115,7 @@ class FullControl(Control):
         twin._rng = copy.deepcopy(self._rng)
         twin._number, twin._closed = self._number.copy(), self._closed.copy()
         twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
+        twin._never = self._never.copy()
         # What jobs apart have they keep in the twin.
         twin._apart = None
         return twin
@@ -195,6 +201,7 @@ class FullControl(Control):
         if job_id not in self._number:
             return []
         self._barred.pop(job_id, None)
+        self._never.pop(job_id, None)
         if not event.barred:
             return []
         if job_id in self._attempts.attempts:
@@ -208,7 +215,12 @@ class FullControl(Control):
     def _as_submitted(self, job_id: int, barred: GridJobSubmitted | None) -> GridJobSubmitted:
         """Return a job that leaves the queue as one that comes anew, with the sites that do not take its user."""
         job, sensitivity, sends = self._queue.told(job_id)
-        return GridJobSubmitted(job, sensitivity, sends, self._number.pop(job_id), barred.barred if barred else ())
+        return GridJobSubmitted(job, sensitivity, sends, self._forget(job_id), barred.barred if barred else ())
+
+    def _forget(self, job_id: int) -> int:
+        """Have nothing more of a job that leaves the queue; return the number of its last attempt."""
+        self._never.pop(job_id, None)
+        return self._number.pop(job_id)
 
     def evicted(self, job_id: int) -> int:
         """Count that a site has evicted a job; return how often it has been; 0: it is not known."""
@@ -225,7 +237,7 @@ class FullControl(Control):
         if job_id in self._attempts.attempts:
             return self._attempts.cancel(job_id)
         self._queue.withdraw(job_id)
-        del self._number[job_id]
+        self._forget(job_id)
         self._changed = True
         return [ReportDone(job_id, "cancelled")]
 
@@ -240,7 +252,7 @@ class FullControl(Control):
             return []
         self._queue.withdraw(job_id)
         self._changed = True
-        return [ReportHeld(job_id, self._number.pop(job_id))]
+        return [ReportHeld(job_id, self._forget(job_id))]
 
     def release(self, job_id: int) -> None:
         """Do not take a job out of the queue any more."""
@@ -293,9 +305,14 @@ class FullControl(Control):
             self._queue.expect_end(now_ms, job_id, attempt.start_ms + attempt.length_ms)
             return []
         self._changed = True
+        no_part = change.never is not None and len(attempt.fragments) > 1
+        if no_part:
+            self._note_no_part(attempt.job, change)
+            change = msgspec.structs.replace(change, never=None)
         barred = self._barred[job_id].barred if job_id in self._barred else ()
         report = self._came_back(now_ms, change)
-        if kind != ENDED and change.never is None:
+        # A job that is gone asks for no part again.
+        if kind != ENDED and change.never is None and not (no_part and job_id not in self._number):
             width = dict(attempt.fragments)
             for site in change.sites:
                 # A site that has said why (others have its nodes, it does not take the user, it can never run the job)
@@ -303,6 +320,15 @@ class FullControl(Control):
                 if self._queue.free(site) >= width[site] and site not in barred:
                     self._close(now_ms, site)
         return report
+
+    def _note_no_part(self, job: Job, change: AttemptChange) -> None:
+        """Take note that sites take no part of a job; if it is too wide for all but those, it is refused."""
+        too_small = {site: change.never or "" for site in change.sites if self._nodes[site] < job.width}
+        if too_small:
+            never = self._never[job.job_id] = self._never.get(job.job_id, {}) | too_small
+            why_never = self.why_never(job, never=never)
+            if why_never is not None:
+                self._hopeless.setdefault(job.job_id, why_never)
 
     def _came_back(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         """Report a job whose attempt is over; without an outcome it waits again, if it is wanted and has hope."""
@@ -317,7 +343,7 @@ class FullControl(Control):
         if outcome is None and hopeless is None and not is_held:
             return self._waits_again(now_ms, job_id, barred, change)
         self._queue.ended(now_ms, job_id)
-        number = self._number.pop(job_id)
+        number = self._forget(job_id)
         if outcome is not None:
             return [ReportDone(job_id, outcome)]
         return [ReportHeld(job_id, number) if is_held or hopeless is None else ReportRefused(job_id, hopeless)]
@@ -352,7 +378,7 @@ class FullControl(Control):
             self._hopeless[job_id] = reason
             return []
         self._queue.withdraw(job_id)
-        del self._number[job_id]
+        self._forget(job_id)
         self._changed = True
         return [ReportRefused(job_id, reason)]
 
@@ -417,6 +443,7 @@ class FullControl(Control):
         if self._apart is not None:
             self._apart.check_invariants()
         assert set(self._barred) <= set(self._attempts.attempts), "a job is in the queue that not all sites take"
+        assert set(self._never) <= set(self._number), "it is known who can never run a job that is gone"
         waiting = {job.job_id for job in self._queue.waiting}
         assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"
         assert waiting | set(self._attempts.attempts) == set(self._number), "a job is lost"

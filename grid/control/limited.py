@@ -39,6 +39,7 @@ from gridweave.grid.messages import (
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING
 from gridweave.site.explain import Forecaster
+from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     Ended,
@@ -60,6 +61,9 @@ LEASE_MS = 3_600_000
 
 MOST_MAPPED = 1_000
 """How many of the jobs that wait are mapped over the sites at once, in the order of submission."""
+
+NO_PART = "it takes no part of a job on several sites, and is too small for the whole"
+"""What is said of a site that might have the job if it took parts."""
 
 LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
@@ -309,11 +313,21 @@ class LimitedControl(DelegatingControl):
 
     def _note_quote(self, now_ms: int, site: int, delegation: Delegation, quote: Quoted) -> None:
         """Keep what a site has quoted; one that can never run the job, nor a part of it, is asked no more."""
-        if quote.cause == "never" and not (quote.takes_parts and self._one_job.may_split(delegation.job)):
+        why_never = self._why_never_there(site, delegation.job, quote)
+        if why_never is not None:
             delegation.quotes.pop(site, None)
-            self._note_never(delegation, site, quote.reason)
+            self._note_never(delegation, site, why_never)
         else:
             delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
+
+    def _why_never_there(self, site: int, job: Job, quote: Quoted) -> str | None:
+        """Return why a site can never run a job, nor a part of it, by what it has quoted; None: it might."""
+        if quote.cause == "never":
+            return None if quote.takes_parts and self._one_job.may_split(job) else quote.reason
+        if quote.takes_parts or job.width <= self._nodes[site]:
+            return None
+        # Where nothing is split, that it is too small is all there is to say, and it says so itself.
+        return NO_PART if self._one_job.may_split(job) else None
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose a place for a job, and ask again those sites that have changed since they were asked, if it waits."""

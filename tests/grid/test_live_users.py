@@ -222,6 +222,26 @@ def test_of_a_job_that_is_cancelled_while_it_is_held_no_refusal_is_kept() -> Non
     assert b"no machine will do" not in msgspec.json.encode(msgspec.structs.replace(core.state(), book=None))
 
 
+@pytest.mark.parametrize("control", ["full", "limited"])
+def test_a_job_that_is_too_wide_without_a_site_that_takes_no_parts_is_refused(control: str) -> None:
+    """Its user is told at once what is left, and why no more."""
+    core = grid(control, "multi-site")
+    commands = do(core, 0, job("a", "anna", 6))
+    quotes = dict(asked(commands, RequestQuote))
+    if quotes:
+        said = [
+            FromLiveSite(s, Quoted(q.quote_id, 4, None, "4 nodes", takes_parts=s == SOUTH)) for s, q in quotes.items()
+        ]
+    else:
+        ((_, request), _) = asked(commands, ReserveNodes)
+        said = [FromLiveSite(NORTH, Refused(1, request.attempt, "it takes no part", "never"))]
+    do(core, 1, *said)
+    record = core.book.records[1]
+    assert record.state == "refused"
+    assert record.reason.startswith("no site can run it: north: it takes no part")
+    assert "it needs 6 nodes and all sites together have 4" in record.reason
+
+
 def test_a_job_that_one_site_can_never_run_goes_to_another() -> None:
     """Why not is told with the forecast, and outlasts a snapshot; a site that says anew whom it takes is asked anew."""
     core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing")))

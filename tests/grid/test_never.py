@@ -143,6 +143,56 @@ def test_a_site_that_can_never_run_its_part_is_asked_for_no_other() -> None:
     assert [c.site for c in commands if isinstance(c.request, RequestQuote)] == [1, 2]
 
 
+def play_parts(core: MetaCore, *events: Any, without: tuple[int, ...]) -> list[Any]:
+    """Return all that is commanded from some events on, if some idle sites of 4 nodes take no parts of jobs."""
+    found, commands = [], step(core, 0, *events)
+    while commands:
+        found += commands
+        answers: list[FromSite] = []
+        for command in (each for each in commands if isinstance(each, ToSite)):
+            request = command.request
+            if isinstance(request, RequestQuote):
+                takes_parts = command.site not in without
+                answers += said(command.site, Quoted(request.quote_id, 4, None, "4 nodes", takes_parts=takes_parts))
+            elif isinstance(request, ReserveNodes) and command.site in without:
+                answers += said(command.site, Refused(request.job_id, request.attempt, "it takes no part", "never"))
+        commands = step(core, 0, *answers) if answers else []
+    return found
+
+
+@pytest.mark.parametrize("control", ["full", "limited"])
+def test_a_job_that_is_too_wide_for_those_that_take_parts_is_refused(control: str) -> None:
+    """No single site could have it: it is refused as soon as the others have said that they take no part."""
+    core = grid(control, 4, 4, 4, mode="multi-site")
+    (refused,) = [c for c in play_parts(core, submitted(1, 6), without=(0, 1)) if isinstance(c, ReportRefused)]
+    assert refused.reason.startswith("no site can run it: site 0: it takes no part")
+    assert "it needs 6 nodes and all sites together have 4" in refused.reason
+    assert list(core.waiting()) == []
+
+
+@pytest.mark.parametrize("control", ["full", "limited"])
+def test_a_job_that_fits_those_that_take_parts_is_split_over_them(control: str) -> None:
+    """A site that takes no part of it takes nothing from it; nor is a job refused that such a site has room for."""
+    core = grid(control, 4, 4, 4, mode="multi-site")
+    commands = play_parts(core, submitted(1, 8), without=(0,))
+    assert [(c.site, c.request.width) for c in commands[-2:]] == [(1, 4), (2, 4)]
+    whole = play_parts(grid(control, 8, 4, mode="multi-site"), submitted(1, 8), without=(0, 1))
+    assert not [c for c in whole if isinstance(c, ReportRefused)]
+
+
+def test_under_full_control_what_was_said_of_parts_outlasts_a_restart() -> None:
+    """And is known no more when sites say anew whom they take: they may have changed."""
+    core = grid("full", 4, 4, 4, mode="multi-site")
+    step(core, 0, submitted(1, 6))
+    step(core, 0, *said(0, Refused(1, 1, "it takes no part", "never")))
+    again = restored(core, grid("full", 4, 4, 4, mode="multi-site"))
+    refusal = said(1, Refused(1, 2, "it takes no part", "never"))
+    assert [type(c) for c in step(again, 0, *refusal)] == [ToSite, ReportRefused]
+    step(core, 0, GridJobBarred(submitted(1, 6)))
+    assert [type(c) for c in step(core, 0, *refusal)] == [ToSite]
+    assert list(core.waiting()) == [1]
+
+
 def test_a_site_that_takes_its_user_no_more_is_not_chosen_for_what_it_has_quoted() -> None:
     """It said so before the last of the others had answered."""
     core = grid("limited", 4, 4)

@@ -109,8 +109,9 @@ def test_no_part_of_a_job_on_several_sites_is_sliced() -> None:
     answers = [
         each.answer for each in north.handle(0, ReserveNodes(7, 1, 2, 60_000, 1_000)) if isinstance(each, ToGrid)
     ]
-    assert [type(answer) for answer in answers] == [Refused]
-    assert "would wait for itself" in answers[0].reason
+    (refused,) = answers
+    assert isinstance(refused, Refused)
+    assert ("would wait for itself" in refused.reason, refused.cause) == (True, "never")
     commands = north.handle(1, ReserveNodes(8, 1, 2, 60_000))
     assert any(isinstance(each, StartJob) for each in commands)
 

@@ -8,6 +8,7 @@ import pytest
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.policy import SitePolicy
@@ -54,3 +55,15 @@ def test_a_job_that_no_site_can_ever_run_is_refused_at_once(control: str) -> Non
     assert reason.startswith("no site can run it: site 0: ")
     assert reason.count("; site 1: ") == 1
     assert result.end_ms.tolist()[1] == 1_005
+
+
+@pytest.mark.parametrize("control", ["full", "limited"])
+def test_a_job_that_only_sites_without_parts_could_help_to_run_is_refused_at_once(control: str) -> None:
+    """A site that shares its nodes in time takes none: the job waits for nothing, and the others go on as ever."""
+    workload = jobs((0, 6, 1_000), (5, 3, 1_000), (5, 4, 1_000))
+    policy = GridPolicy(mode="multi-site", control=control)
+    result = simulate_world(workload, [4, 4], policy, site_policies=[GangPolicy(), SitePolicy()], check=True)
+    ((job_id, reason),) = result.refused
+    assert job_id == 1
+    assert "it needs 6 nodes and all sites together have 4" in reason
+    assert result.start_ms.tolist()[1:] == [5, 5]
