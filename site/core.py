@@ -120,8 +120,7 @@ class SiteCore:
         self._use(entry_of(policy).make(nodes, policy, week_offset_ms))
         # Whether nodes are here to be held; a batch system gives them to each job when it likes.
         self.starts_jobs = self._asks is None or self._places is not None
-        # A job that is slow, or stands still, on one of its sites has the others wait, and is ended there at its limit.
-        self.takes_parts = self.starts_jobs and not (entry.slices_time or entry.gives_fractions)
+        self.takes_parts = self.starts_jobs and entry.takes_parts
         self._now_ms = 0
         self._waiting: set[int] = set()
         # The nodes of each running job, as the bits of a number (allocation.py).

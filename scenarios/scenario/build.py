@@ -435,7 +435,7 @@ def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: Gri
     at_home = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
     for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)
-    takes_parts = np.array([_takes_parts(site) for site in sites], np.bool_)
+    takes_parts = np.array([DISCIPLINES[site.discipline].takes_parts for site in sites], np.bool_)
     reasons = [_why_never(policy, for_grid, takes_parts, int(width)) for width in widths]
     placeable = np.array([reason is None for reason in reasons], np.bool_)[of_job]
     fits = np.where(to_grid, placeable, workload.width <= at_home)
@@ -446,12 +446,6 @@ def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: Gri
         return fits, reasons[of_job[row]] or ""
     whose = "in mode local" if policy.mode == "local" else "handed to its own site,"
     return fits, f"{whose} it needs {workload.width[row]} nodes and its site has {at_home[row]}"
-
-
-def _takes_parts(site: Site) -> bool:
-    """Return whether a site takes parts of jobs on several sites: a part that is paused would have the others wait."""
-    entry = DISCIPLINES.get(site.discipline)
-    return entry is None or not (entry.slices_time or entry.gives_fractions)
 
 
 def _why_never(policy: GridPolicy, for_grid: IntArray, takes_parts: BoolArray, width: int) -> str | None:

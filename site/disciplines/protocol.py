@@ -410,7 +410,8 @@ class Entry:
         Whether several jobs may be on a node.
     gives_fractions : bool
         Whether jobs have parts of nodes, so that several tasks of one may be on a node: that stands then in as many
-        intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites.
+        intervals of a `StartJob` or `MoveJob` as there are. Such a site takes no part of a job on several sites
+        (`takes_parts`).
     has_forms : bool
         Whether its machines differ in speed, and jobs may have several forms, of which it chooses: a job may have other
         nodes than it is wide.
@@ -439,7 +440,7 @@ class Entry:
         Whether nodes can be reserved in advance.
     slices_time : bool
         Whether a running job may stand still while others have its nodes. Such a site takes no part of a job on several
-        sites: that would wait for itself.
+        sites (`takes_parts`): that would wait for itself.
     may_pause : callable
         Takes a policy; returns whether a job may stand still while those that evicted it have its nodes. Others of its
         jobs are on nodes that nobody else has, so it takes parts of jobs on several sites, and these are not paused.
@@ -483,6 +484,11 @@ class Entry:
     metrics: Callable[[Played], Mapping[str, float]] | None = None
     compiled: Compiled | None = None
     variants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether a site takes parts of jobs on several sites: one that is slow, or pauses, has the others wait."""
+        return not (self.slices_time or self.gives_fractions)
 
 
 def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
