@@ -37,6 +37,33 @@ def test_code_is_found_once_for_arguments_that_are_alike() -> None:
     assert prepared(stretched_ms, np.ones(5), 7, 0.5, 9) is first
 
 
+PREPARE = """
+import sys
+import numpy as np
+from gridweave.grid.kernels.overhead import stretched_ms
+from gridweave.jit import prepared
+print(flush=True)
+sys.stdin.readline()
+prepared(stretched_ms, np.zeros(2), 1, 1.0, 1)
+print(sum(stretched_ms.whole.stats.cache_misses.values()))
+"""
+
+
+def test_of_processes_that_prepare_the_same_kernel_at_once_one_compiles_it(tmp_path: Path) -> None:
+    """The others wait, and load what that one has kept."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen([sys.executable, "-c", PREPARE], env=environment, **pipes) for _ in range(2)]
+    for each in started:
+        assert each.stdout is not None
+        each.stdout.readline()
+    for each in started:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    assert sorted(each.communicate()[0] for each in started) == ["0\n", "1\n"]
+
+
 RULES = """
 from typing import NamedTuple
 import numpy as np

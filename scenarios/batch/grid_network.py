@@ -25,6 +25,7 @@ from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
 from gridweave.grid.kernels.state import FRAGMENT, GridState, is_full
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import MAX_BYTES
+from gridweave.jit import prepared
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.state import COMMUNICATION, more_flows, new_filling, new_flows
@@ -297,10 +298,9 @@ class GridLoop:
     def _play_until(self, change_ms: int) -> bool:
         """Play up to an instant at which links change; return whether nothing is left to come."""
         while True:
-            why = run_batch(
-                self._state, self._work, None, None, self._grid, self._links, self._cancels, None, None, self._run,
-                np.int64(len(self._run.run_ms)), np.int64(change_ms),
-            )  # fmt: skip
+            own = self._state, self._work, None, None, self._grid, self._links, self._cancels, None, None
+            arguments = *own, self._run, np.int64(len(self._run.run_ms)), np.int64(change_ms)
+            why = prepared(run_batch, *arguments)(*arguments)
             if why in (DONE, LINKS_CHANGE):
                 return why == DONE
             plan = self._grid.plan

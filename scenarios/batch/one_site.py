@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
+from gridweave.jit import prepared
 from gridweave.scenarios.batch.kernels.loop import Cancellations, run_batch
 from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.saving import Saving, identity_of
@@ -297,7 +298,8 @@ class SiteRun:
         site, paced = (None, rules) if self.site.is_paced else (rules, None)
         own = self.site.state, self._work, site, paced, None, None
         trouble = self._cancels, self._outages, self.site.evictions
-        run_batch(*own, *trouble, self._run, np.int64(until), np.int64(stop_ms))
+        arguments = *own, *trouble, self._run, np.int64(until), np.int64(stop_ms)
+        prepared(run_batch, *arguments)(*arguments)
 
     def next_instant_ms(self) -> int:
         """Return the next instant at which anything happens, a decision that is due among it; `NEVER_MS` for none."""

@@ -5,12 +5,11 @@ The runs that are finished, one small file each: a sweep that was interrupted go
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +17,7 @@ import platformdirs
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.grid.config.checks import grid_policy, site_policy
+from gridweave.jit import one_at_a_time
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
@@ -114,29 +114,10 @@ def _compile(built: Built) -> None:
         return
     one_of_each_site = np.unique(built.home, return_index=True)[1]
     few = np.union1d(one_of_each_site, np.arange(min(_FEW_JOBS, len(built.workload))))
-    with _one_at_a_time():
+    with one_at_a_time("sweep"):
         workload, home, to_grid = built.workload.take(few), built.home[few], built.to_grid[few]
         run_built(dataclasses.replace(built, workload=workload, home=home, to_grid=to_grid))
     _COMPILED.add(kind)
-
-
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Hold a lock that all workers of this user on this machine share; go without where there can be none."""
-    import fcntl
-
-    file: IO[bytes] | None = None
-    try:
-        folder = platformdirs.user_cache_path("gridweave", ensure_exists=True)
-        file = (folder / "compiling.lock").open("ab")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        pass
-    try:
-        yield
-    finally:
-        if file is not None:
-            file.close()
 
 
 def _with_files_at_hand(scenario: Scenario, files: tuple[InputFile, ...], fetch: Fetch | None) -> Scenario:

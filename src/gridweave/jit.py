@@ -379,7 +379,8 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
 
     Numba looks at every array of every argument, at every call, to find the code that fits: for the state of a grid ten
     times as long as the call then takes. What is returned here does not look, so whoever calls it sees to the types.
-    Where compilation is switched off it is the kernel itself.
+    Where compilation is switched off it is the kernel itself. Of several processes that would compile it, one does, and
+    the others wait and load that.
 
     Parameters
     ----------
@@ -394,7 +395,8 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
     # Whoever makes many cores has the types of the same arrays worked out for each, which takes numba a millisecond.
     about = function, tuple(map(_layout, arguments))
     if about not in _PREPARED:
-        _PREPARED[about] = whole.compile(tuple(map(numba.typeof, arguments)))
+        with one_at_a_time(f"{function.__module__}.{function.__qualname__}"):
+            _PREPARED[about] = whole.compile(tuple(map(numba.typeof, arguments)))
     return cast("Callable[P, R]", _PREPARED[about])
 
 
