@@ -705,7 +705,7 @@ def _bound_problem(request: JobRequest) -> str | None:
         return f"grace_ms is {program.grace_ms}; at most {MOST_GRACE_MS}: so long may a job go on that is to end"
     if program.output_limit_bytes > MOST_OUTPUT_BYTES:
         return f"output_limit_bytes is {program.output_limit_bytes}; at most {MOST_OUTPUT_BYTES} for each rank"
-    if abs(request.priority) > MOST_PRIORITY:
+    if not abs(request.priority) <= MOST_PRIORITY:  # nor is what is no number
         return f"priority is {request.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     texts = {f"environment: {name[:100]}": f"{name}={value}" for name, value in program.environment.items()}
     texts |= {f"argument {number} of the command": text for number, text in enumerate(program.argv)}

@@ -462,7 +462,9 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
     """Return what a refusal means: an error, or that another try may do better."""
     problem = _read_problem(answered, url)
     said: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
-    more = (f"{error.where}: {error.detail}" for error in problem.errors[:5] if error.detail not in problem.detail)
+    whole = problem.detail
+    others = [error for error in problem.errors[:5] if error.where not in whole or error.detail not in whole]
+    more = (f"{error.where}: {error.detail}" for error in others)
     detail = "; ".join([problem.detail, *more])
     match problem.status:
         case 401 | 403:

@@ -176,7 +176,12 @@ class TokenStore:
             if connection.execute(mine).scalar_one() >= _MOST_SHORT:
                 right = "wait until some have ended, or have the token revoked that they were made by"
                 raise OptionError("token", f"{by.user} has {_MOST_SHORT} tokens for a short time; {right}")
-            return self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id)
+            made = self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id)
+            # Whoever revokes the other one at this moment either waits, and then finds this one, or was first.
+            other = select(self._is_usable()).where(_tokens.c.token_id == by.token_id).with_for_update()
+            if connection.execute(other).scalar_one_or_none() is False:
+                raise OptionError("token", "is no longer valid; ask with another")
+        return made
 
     def _insert(
         self,
@@ -262,9 +267,9 @@ class TokenStore:
             mine = select(_tokens).where(_tokens.c.token_id == token_id, self._is_usable())
             if connection.execute(mine).one_or_none() is None:
                 return False
-            # With it go those that were made by it.
-            all_of_it = (_tokens.c.token_id == token_id) | (_tokens.c.parent == token_id)
-            connection.execute(update(_tokens).where(all_of_it).values(revoked_ms=self._now_ms()))
+            # Behind it go those that were made by it: until then none is made (`create_short`).
+            for these in (_tokens.c.token_id == token_id, _tokens.c.parent == token_id):
+                connection.execute(update(_tokens).where(these).values(revoked_ms=self._now_ms()))
         return True
 
     def _is_usable(self) -> ColumnElement[bool]:

@@ -136,8 +136,12 @@ class AuditLog:
         So it counts for whoever writes first after a rotation, be it another process.
         """
         if not os.fstat(handle).st_size:
-            with contextlib.suppress(FileNotFoundError), open(f"{self.path}.1", "rb") as old:
-                return _digest_of_last(old.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                old = os.open(f"{self.path}.1", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    return _digest_of_last(old)
+                finally:
+                    os.close(old)
         return _digest_of_last(handle)
 
     def _rotate(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -229,6 +230,8 @@ class _ClaimedLimits(TokenLimits, frozen=True, kw_only=True, forbid_unknown_fiel
 def _limits_of(claim: object) -> TokenLimits:
     """Return the limits that a claim names; raise if they are none."""
     found = msgspec.convert(claim, _ClaimedLimits)
+    if found.max_priority is not None and not math.isfinite(found.max_priority):  # JSON as Python reads it has NaN
+        raise msgspec.ValidationError(f"max_priority is {found.max_priority}; a number that is finite")
     return TokenLimits(**msgspec.structs.asdict(found))
 
 

@@ -109,7 +109,7 @@ class Saving:
             # Not numpy.load, which reads a file of one array as well.
             with self.path.open("rb") as raw, NpzFile(raw, allow_pickle=False) as kept:
                 found = {name: np.asarray(kept[name]) for name in kept.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise InputError(f"{self.path}: cannot be read as a saved simulation: {one_line(error)}") from None
         about = [*np.ravel(found.pop("about", ())).tolist(), "", ""]
         wanted = dict(_arrays(parts))

@@ -454,7 +454,7 @@ def _why_never(policy: GridPolicy, for_grid: IntArray, takes_parts: BoolArray, w
     if why is not None or width <= for_grid.max() or takes_parts.all():
         return why
     why = policy.why_never(np.where(takes_parts, for_grid, 0), width)
-    return why and f"{why}, besides those that share nodes by turns or in fractions: these take no parts of jobs"
+    return why and f"{why} (those that share nodes by turns or in fractions take no parts of jobs, and do not count)"
 
 
 def _widest(workload: Workload, among: BoolArray) -> int:

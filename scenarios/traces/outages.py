@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ HEADER = NodeEvent.__struct_fields__
 """Columns of a file of what happens to nodes."""
 
 _Rows = Iterable[tuple[int, Mapping[str, str]]]
-"""Lines of a log with their numbers, by the headings; what a line lacks is empty."""
+"""Lines of a log with their numbers, by the headings."""
 
 
 class Outage(NamedTuple):
@@ -60,7 +59,7 @@ def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]
         lines = stream.read().decode("utf-8-sig", "replace").splitlines()
     table = csv_rows(path, lines, delimiter="|" if lines and "|" in lines[0] else ",")
     names = [name.strip() for name in next(table, (1, []))[1]]
-    rows = ((line, dict(itertools.zip_longest(names, values, fillvalue=""))) for line, values in table if values)
+    rows = _rows(path, names, table)
     if set(names) >= set(SLURM):
         found = _of_slurm(path, rows)
     elif set(names) >= set(LOS_ALAMOS):
@@ -69,6 +68,14 @@ def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]
         kinds = "sacctmgr --parsable2 show event (NodeName|TimeStart|...), and the failure data of Los Alamos"
         raise TraceError(path, f"has other headings than the logs that are read: {kinds}", line=1)
     return sorted(found, key=lambda outage: (outage.start_s, outage.node))
+
+
+def _rows(path: str | Path, names: list[str], table: Iterable[tuple[int, list[str]]]) -> _Rows:
+    for line, values in table:
+        if values and len(values) < len(names):  # what was cut off may be when it ended
+            raise TraceError(path, f"has {len(values)} values; the headings are {len(names)}", line=line)
+        if values:
+            yield line, dict(zip(names, values, strict=False))
 
 
 def _of_slurm(path: str | Path, rows: _Rows) -> list[Outage]:

@@ -457,7 +457,9 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
     ("arguments", "says"),
     [
         (["submit", "-t", "10x", "--", "true"], "--time: '10x' is not a time"),
-        (["submit", "-t", "0", "--", "true"], "limit_ms is 0"),
+        (["submit", "-t", "0", "--", "true"], "--time is 0"),
+        (["submit", "--priority", "nan", "--", "true"], "--priority is nan; a number from"),
+        (["submit", "--account", "\udcff", "--", "true"], "is not UTF-8, and cannot be sent"),
         (["submit", "-a", "5-1", "--", "true"], "--array: '5-1' of '5-1' are not indexes"),
         (["submit", "--pack", "--", "true"], "--pack: goes with --array"),
         (["submit", "--after", "9-3", "--", "true"], "JOB: '9-3' names no jobs"),

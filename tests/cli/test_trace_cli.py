@@ -239,7 +239,7 @@ def test_fetch_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["info", "{in}", "--nodes", 0], r"^--nodes: 0 is not the size of a machine"),
         (
             ["info", "{in}", "--plot", "{dir}/p.xyz"],
-            r"^--plot: .*p\.xyz does not end as pictures do; name a file \.png",
+            r"^--plot: .*p\.xyz is no picture by its name; let it end in \.png",
         ),
         (
             ["outages", "{in}", "{dir}/o.csv", "--start", "2005-06-01T00:00+02:00"],

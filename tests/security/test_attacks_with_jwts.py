@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -125,7 +126,7 @@ async def test_limits_come_from_the_claim_that_is_named(tmp_path: Path) -> None:
         status, problem, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(nodes=3)]}, token=small)
         assert (status, problem["errors"][0]["where"]) == (403, "jobs[0].request.nodes")
         assert (await grid.ask("GET", "/v1/whoami", token=issuer.token()))[0] == 200
-        for claim in ({"max_nodes": 0}, {"max_nods": 2}, [2], "2"):
+        for claim in ({"max_nodes": 0}, {"max_nods": 2}, {"max_priority": math.nan}, [2], "2"):
             token = issuer.token(gridweave_limits=claim)
             assert (await grid.ask("GET", "/v1/whoami", token=token))[0] == 401
 

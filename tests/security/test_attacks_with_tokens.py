@@ -120,6 +120,9 @@ def test_a_short_token_is_revoked_with_the_one_that_it_was_made_by(tmp_path: Pat
     assert store.find(second.token) is not None
     assert store.revoke(parent.info.token_id)
     assert store.find(second.token) is None
+    with pytest.raises(OptionError, match="is no longer valid"):
+        store.create_short(parent.info, ("submit",), 1)
+    assert store.list() == []
     store.close()
 
 

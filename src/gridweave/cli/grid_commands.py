@@ -148,7 +148,11 @@ _Policy = Annotated[
 _Hours = Annotated[
     float,
     typer.Option(
-        "--hours", metavar="H", min=0, max=720, help="Look H hours ahead, replaying the arrivals of the last H hours."
+        "--hours",
+        metavar="H",
+        min=0.01,
+        max=720,
+        help="Look H hours ahead, replaying the arrivals of the last H hours.",
     ),
 ]
 _Load = Annotated[float, typer.Option("--load", metavar="X", min=0, max=100, help="Multiply the arriving jobs by X.")]

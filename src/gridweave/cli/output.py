@@ -132,7 +132,7 @@ def picture_kind(option: str, out: str) -> str:
 
     kind = Path(out).suffix.lower().removeprefix(".")
     if kind not in FigureCanvasAgg.get_supported_filetypes():
-        raise OptionError(option, f"{out} does not end as pictures do; name a file .png, .svg or .pdf")
+        raise OptionError(option, f"{out} is no picture by its name; let it end in .png, .svg or .pdf")
     return kind
 
 

@@ -246,6 +246,16 @@ class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
     script: str | None = None  # what the script says
 
 
+_OPTION_OF = {
+    "limit_ms": "--time",
+    "nodes": "--nodes",
+    "priority": "--priority",
+    "batch_options": "--batch-option",
+    "grace_ms": "--checkpoint-signal",
+}
+"""What a user has typed for a field of a job."""
+
+
 def check(options: SubmitOptions, work: NamedProgram) -> None:
     """Refuse what is wrong with a job whichever grid it is for: it is told before a grid is looked for."""
     name = options.name or work.name
@@ -259,8 +269,13 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
         raise OptionError("--pack", "goes with --array; write for example: --array 1-1000 --pack")
     # As for a grid whose machines know the folder here: of what depends on that nothing is wrong then.
     job = _job(msgspec.structs.replace(options, folder="/"), work, (), [])
+    from gridweave.grid.client.requests import encoded
+
+    encoded(job)  # what cannot be sent is told, too
     if problem := request_problem(job):
-        raise InputError(problem)
+        field = re.match(r"[a-z_]+", problem)
+        option = _OPTION_OF.get(field[0]) if field else None
+        raise InputError(problem if field is None or option is None else option + problem[field.end() :])
 
 
 def requests(

@@ -241,6 +241,9 @@ def _listed(text: str) -> tuple[str, ...]:
 def _limits(sites: str, accounts: str, numbers: dict[str, Any]) -> TokenLimits:
     from gridweave.grid.api import TokenLimits
 
+    for option, text in (("--sites", sites), ("--accounts", accounts)):
+        if text and not _listed(text):
+            raise OptionError(option, f"{text!r} names none; leave it out where there is no limit")
     return TokenLimits(sites=_listed(sites), accounts=_listed(accounts), **numbers)
 
 

@@ -92,8 +92,10 @@ def keys_of(text: str) -> list[str]:
     --------
     >>> keys_of("sr"), keys_of("\x1b[A\x1b[Bj"), keys_of("\x1b")
     (['s', 'r'], ['\x1b[A', '\x1b[B', 'j'], ['\x1b'])
+    >>> keys_of("\x1b[6~\x1b[1;5Cq"), keys_of("\x1bOAq")
+    (['\x1b[6~', '\x1b[1;5C', 'q'], ['\x1bOA', 'q'])
     """
-    return re.findall(r"\x1b\[[A-Z]|.", text, re.DOTALL)
+    return re.findall(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", text, re.DOTALL)
 
 
 class WatchView(msgspec.Struct, kw_only=True):

@@ -428,6 +428,14 @@ async def test_problem_documents(form: str) -> None:
     assert asked == 1
 
 
+async def test_fields_with_the_same_fault_are_all_told() -> None:
+    """What is said of the whole is not told again for its field, and is for the others."""
+    errors = [api.FieldProblem(where=f"jobs[{number}].nodes", detail="is 0") for number in (0, 3)]
+    problem = msgspec.structs.replace(PROBLEM, detail="jobs[0].nodes: is 0", errors=errors)
+    error, _ = await answered(422, body=msgspec.json.encode(problem), content_type="application/problem+json")
+    assert str(error) == "jobs[0].nodes: is 0; jobs[3].nodes: is 0"
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "kind", "says"),
     [

@@ -130,13 +130,17 @@ def test_what_cannot_be_taken_up_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(InputError, match="old: was saved by another version of gridweave"):
         simulate(jobs(3), NODES, saving=Saving(tmp_path / "old", resume=True))
     (tmp_path / "text").write_text("hello")
+    data = bytearray((tmp_path / "old").read_bytes())
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(header) + flags] |= 1  # it is said to be encrypted
+    (tmp_path / "locked").write_bytes(data)
     with (tmp_path / "array").open("wb") as file:
         np.save(file, np.zeros(3))
     with (tmp_path / "other").open("wb") as file:
         np.savez(file, about=np.array("1"))
     with pytest.raises(InputError, match="other: is of another simulation"):
         simulate(jobs(3), NODES, saving=Saving(tmp_path / "other", resume=True))
-    for name in ("none", "text", "array"):
+    for name in ("none", "text", "array", "locked"):
         with pytest.raises(InputError, match=f"{name}: cannot be read as a saved simulation"):
             simulate(jobs(3), NODES, saving=Saving(tmp_path / name, resume=True))
     with pytest.raises(OptionError, match="save: is not used by a grid"):

@@ -99,7 +99,8 @@ def test_outages_of_a_node_that_touch() -> None:
             ":2: is not an outage: it ends at 2026-01-01T00:00:00 and starts at 2026-01-02T00:00:00",
         ),
         ("System,nodenumz,Prob Started,Prob Fixed\n2,x,6/21/2005 10:54,\n", ":2: 'x' is not the number of a node"),
-        ("System,Prob Started,Prob Fixed,nodenumz\n2,6/21/2005 10:54,\n", ":2: '' is not the number of a node"),
+        ("System,Prob Started,Prob Fixed,nodenumz\n2,6/21/2005 10:54,\n", ":2: has 3 values; the headings are 4"),
+        ("System,nodenumz,Prob Started,Prob Fixed\n2,1,06/05/2003 10:00\n", ":2: has 3 values; the headings are 4"),
         (f"System,nodenumz,Prob Started,Prob Fixed\n2,{'x' * 200_000}\n", ":2: is not a line of CSV: field larger"),
     ],
 )
