@@ -464,7 +464,14 @@ class LiveGrid:
     def _place_anew(self) -> None:
         """Have jobs placed by the sites that take them now, if sites have said at this instant whom they take."""
         users, self._new_users = self._new_users, set()
-        for record in self.book.records.values() if users else ():
+        if not users:
+            return
+        # What was handed in before they said so does not know of it yet.
+        for place, event in enumerate(self._inner):
+            if isinstance(event, GridJobSubmitted):
+                request = self.book.records[event.job.job_id].request
+                self._inner[place] = self._submission(event.job, request, event.attempt)
+        for record in self.book.records.values():
             is_meant = None in users or record.request.user in users
             if is_meant and record.state not in OVER and record.job_id not in self.book.eligibility:
                 self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))

@@ -598,8 +598,9 @@ def check_settings(table: NetTable, report: Reporter) -> None:
         ("k", 1, "routes, from 1 up"),
     ):
         value = getattr(table, key)
-        # TOML has whole numbers of any size; what goes by them has 64 bits.
-        if not low <= value < (2**63 if isinstance(value, int) else math.inf):
+        if isinstance(value, int) and abs(value) >= 2**63:  # TOML has whole numbers of any size
+            report.add((key,), f"has more than 64 bits; {right}")
+        elif not low <= value < math.inf:
             report.add((key,), f"is {value:g}; {right}")
     if table.failures is not None:
         for key in ("mean_up_ms", "mean_down_ms"):

@@ -291,8 +291,8 @@ class DelegatingControl(Control):
         return job_id in self._jobs
 
     def attempt_of(self, job_id: int) -> int:
-        """Return the number of the present attempt of a job; 0 if it is not here."""
-        return self._jobs[job_id].number if job_id in self._jobs else 0
+        """Return the number of the present attempt of a job that is here."""
+        return self._jobs[job_id].number
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, wherever it stands."""

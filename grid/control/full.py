@@ -290,7 +290,8 @@ class FullControl(Control):
         key = answer.job_id, site
         had = self._apart_nodes.pop(key, 0)
         has = 0
-        if isinstance(answer, (Reserved, Started)) and apart.attempt_of(answer.job_id) == answer.attempt:
+        is_there = isinstance(answer, (Reserved, Started)) and apart.knows(answer.job_id)
+        if is_there and apart.attempt_of(answer.job_id) == answer.attempt:
             has = had or apart.nodes_at(answer.job_id, site)
         if has:
             self._apart_nodes[key] = has

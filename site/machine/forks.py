@@ -70,7 +70,7 @@ class Forks:
         with open(os.open(self._root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:
             # -P: nothing is imported from the directory that this process happens to be in.
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "gridweave.site.machine.forkserver", str(requests)],
+                [sys.executable, "-P", "-m", "gridweave.site.machine.forkserver", "--serve", str(requests)],
                 pass_fds=[requests],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

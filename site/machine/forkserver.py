@@ -236,9 +236,9 @@ def serve(number: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].isdecimal():
+    if len(sys.argv) == 3 and sys.argv[1] == "--serve":
         detach()
-        serve(int(sys.argv[1]))
+        serve(int(sys.argv[2]))
     elif len(sys.argv) == 2 and Path(sys.argv[1]).is_dir():
         supervise_and_exit(Path(sys.argv[1]).resolve(), dict(os.environ))
     else:

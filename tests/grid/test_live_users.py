@@ -311,6 +311,19 @@ def test_what_sites_say_at_one_instant_counts_together(order: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
+def test_a_job_that_comes_at_the_instant_at_which_sites_say_whom_they_take_goes_by_that(control: str) -> None:
+    """Whichever is heard first: it is refused if no site takes its user, and asked for nowhere else if some do."""
+    core = grid(control)
+    news = [FromLiveSite(each, TakesUsers(ANNA)) for each in (NORTH, SOUTH)]
+    (answer,) = [each for each in do(core, 1, job("a", "bert"), *news) if isinstance(each, Declined)]
+    assert answer.reason.startswith("no site takes jobs of 'bert'")
+    core = grid(control)
+    do(core, 0, FromLiveSite(NORTH, TakesUsers(TakenUsers())))
+    commands = do(core, 1, job("a", "bert"), FromLiveSite(NORTH, TakesUsers(ANNA)))
+    assert {site for site, _ in asked(commands, RequestQuote, ReserveNodes, EnqueueJob)} == {SOUTH}
+
+
+@pytest.mark.parametrize("control", ["full", "limited", "none"])
 def test_a_job_that_is_too_wide_for_the_sites_that_still_take_its_user_is_refused(control: str) -> None:
     """As it would be if it were handed in then."""
     policy = GridPolicy(mode="sharing", control=control)

@@ -90,7 +90,7 @@ BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
         (linked(AB, BC, more='contention = "some"'), "contention: 'some' is not known; one of none, static, dynamic"),
         (linked(AB, BC, more="detour = 0.9"), "detour: is 0.9; a factor, from 1 up"),
         (linked(AB, BC, more="k = 0"), "k: is 0; routes, from 1 up"),
-        (linked(AB, BC, more=f"k = {10**30}"), "k: is 1e+30; routes, from 1 up"),
+        (linked(AB, BC, more=f"k = {10**400}"), "k: has more than 64 bits; routes, from 1 up"),
         (linked(AB, BC, more="segment_bytes = 0"), "segment_bytes: is 0"),
         (linked(AB, BC, more="local_latency_ms = -1"), "local_latency_ms: is -1"),
         (linked(AB, BC, more="local_bandwidth_bps = 0"), "local_bandwidth_bps: is 0"),

@@ -158,6 +158,7 @@ class GangDiscipline:
         slot = np.int64(self._slots.of[job_id])
         if not gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms)):
             # Its first slice has begun by the matrix, and it was not told to start: nobody has asked in time.
+            assert job_id not in self._rate, f"job {job_id} does not wait"
             gang_job_ended(self._state, self._codes, slot, np.int64(now_ms))
         self._slots.leave(job_id)
 

@@ -391,7 +391,7 @@ class Heterogeneous:
     # What is asked.
 
     def take_rates(self) -> list[tuple[int, int]]:
-        """Return (job id, rate) of the jobs that started at another rate than 1, by job id."""
+        """Return (job id, rate) of the jobs that run at another rate than was told, by job id."""
         told, self._rates = sorted(self._rates.items()), {}
         return told
 
