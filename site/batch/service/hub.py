@@ -82,6 +82,7 @@ class Hub:
         self._numbers: dict[str, str] = {}
         self._wanted: dict[int, str] | None = None  # by job; None: the site has not said it yet
         self._pilots: Mapping[str, Place] = {}
+        self._places: Mapping[str, Place] = {}  # of the machines that run something, or are of pilots
         self._kept: Mapping[str, int] = {}  # how many nodes the allocations have that may stay
         self._door: NearDoor | None = None
         self.news = asyncio.Event()
@@ -99,14 +100,15 @@ class Hub:
 
     # -- what the site wants ------------------------------------------------------------------------------------------
 
-    def want(self, nodes: Mapping[str, int], pilots: Mapping[str, Place]) -> None:
+    def want(self, nodes: Mapping[str, int], pilots: Mapping[str, Place], runs: Mapping[str, Place]) -> None:
         """Have allocations of so many nodes, by their names, and pilots by the machines that their nodes are.
 
-        Nodes of all others are to give themselves back.
+        Nodes of all others are to give themselves back. ``runs`` are the nodes of the machines that run jobs which have
+        their own allocations.
         """
         jobs = {self._folder.job_of(name): name for name in nodes}
         self._wanted = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
-        self._kept, self._pilots = nodes, pilots
+        self._kept, self._pilots, self._places = nodes, pilots, {**pilots, **runs}
         self._numbers = {name: number for name, number in self._numbers.items() if name in self._kept}
         gone = [place for place in self._nodes if place[0] not in self._kept]
         for place in gone:
@@ -196,14 +198,18 @@ class Hub:
     async def hello(
         self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str
     ) -> Welcome | None:
-        """Take note that a node is there, which may be a machine already; None: it may not stay."""
+        """Take note that a node is there, which may be a machine already; None: it may not stay.
+
+        It says so itself; it is that machine only if the site has that there, and has given it to no other node since.
+        """
         if not (self._knows(key, name) and 0 <= number < self._kept[name]):
             return None
         if self._numbers.setdefault(name, allocation) != allocation:
             return None
         place = name, number
         node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host, self.clock())
-        if machine and not node.machine and self._machines.setdefault(machine, place) == place:
+        is_there = self._places.get(machine) == place and not node.machine
+        if is_there and self._machines.setdefault(machine, place) == place:
             node.machine = machine
         self.news.set()
         return self._welcome(name)
@@ -241,7 +247,8 @@ class Hub:
     def _checked(self, report: Report, name: str) -> Report:
         """Return what a node tells, if it may; whose jobs are taken says the site."""
         job_id = self._folder.job_of(name)
-        if all(node.machine != report.machine for place, node in self._nodes.items() if place[0] == name):
+        place = self._machines.get(report.machine)
+        if place is None or place[0] != name:
             raise InputError(f"a node of job {job_id} tells of machine {report.machine:.100}, which it is not")
         if isinstance(report, MachineJoined):
             return msgspec.structs.replace(report, users=self._rules.users)

@@ -150,7 +150,7 @@ class BatchKeeper:
             await self._tell(self._view)
 
     def _want(self) -> None:
-        """Tell the hub which allocations are wanted."""
+        """Tell the hub which allocations are wanted, and which of their nodes are which machines."""
         wanted = self._wanted()
         machines = self._driver.settings.machines
         pilots = {
@@ -158,7 +158,9 @@ class BatchKeeper:
             for each in wanted
             for number, place in enumerate(each.places)
         }
-        self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots)
+        own = [each for each in wanted if each.job.job_id != PILOT]
+        runs = {machine: (self.name_of(each), node) for each in own for machine, _, node in self._unfinished(each)}
+        self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots, runs)
 
     def _is_quiet(self) -> bool:
         """Return whether nothing is expected of the batch system."""

@@ -134,22 +134,24 @@ class Node:
 
     async def _do(self, told: Orders) -> None:
         if told.orders and self._agent is None:
-            root = node_folder(Path(self._ticket.base), self._name, self._number)
-            rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
-            agent = AgentDriver(
-                told.machine,
-                root,
-                self._report,
-                host=self._host,
-                threads=node_threads(1),
-                rules=rules,
-                shared=shared,
-            )
-            await agent.open()  # if its folder is not to be had yet, another is made for the orders that come again
-            self._agent, self._works = agent, asyncio.ensure_future(agent.run())
+            self._agent = agent = await self._opened(told.machine)
+            self._works = asyncio.ensure_future(agent.run())
         for data in told.orders:
             assert self._agent is not None, "orders for no machine"
             await self._agent.order(data)
+
+    async def _opened(self, machine: str) -> AgentDriver:
+        """Return an agent that has its folder; if that is not to be had yet, the orders come again, for another."""
+        root = node_folder(Path(self._ticket.base), self._name, self._number)
+        rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
+        threads = node_threads(1)
+        agent = AgentDriver(machine, root, self._report, host=self._host, threads=threads, rules=rules, shared=shared)
+        try:
+            await agent.open()
+        except BaseException:
+            await agent.close()  # or it would keep the folder from the next
+            raise
+        return agent
 
     async def _report(self, data: bytes) -> None:
         if self._taken.is_set() or self._line is None:

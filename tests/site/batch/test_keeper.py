@@ -19,6 +19,7 @@ from gridweave.site.batch.slurm.asking import refusal
 from gridweave.site.batch.system import Allocation, AllocationEnd, BatchUser
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.launch import MachineRules
+from gridweave.site.messages import ENCODER, RunEnded
 from gridweave.site.times import LONGEST_PAUSE_MS
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -424,8 +425,28 @@ async def test_of_two_allocations_of_one_name_that_is_kept_which_was_heard(site:
     assert site.hub.number_of(name) == "2"
     await site.round()
     assert site.batch.cancelled == ["1"]
-    site.hub.want({}, {})
+    site.hub.want({}, {}, {})
     assert site.hub.number_of(name) is None
+
+
+@pytest.mark.asyncio
+async def test_a_site_that_is_started_anew_knows_which_node_is_which_machine(tmp_path: Path) -> None:
+    """Its journal says it: the machines that the nodes name themselves are only compared with that."""
+    async with kept_site(tmp_path) as site:
+        await site.round()
+        job = await site.submit(nodes=2)
+        await site.round()
+        await site.starts(job)
+        runs = site.driver.site.runs.unfinished(job)
+        (name,) = site.batch.asked
+    async with kept_site(tmp_path, batch=site.batch) as again:
+        await again.keeper.follow()
+        key = again.shared.key(name)
+        for machine, _, node in runs:
+            await again.hub.hello(key, name, node, "1", "host", machine)
+        for machine, attempt, _ in runs:
+            await again.hub.report(key, name, ENCODER.encode([RunEnded(machine, job, attempt, "finished")]))
+        assert again.record(job).outcome == "finished"
 
 
 @pytest.mark.asyncio

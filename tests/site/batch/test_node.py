@@ -21,7 +21,7 @@ from gridweave.site.batch.service.node import Node, main
 class SlowAgent:
     """Stands for the agent of a machine: the first time another still has its folder."""
 
-    tries = 0
+    tries = closed = 0
     heard: ClassVar[list[bytes]] = []
 
     def __init__(self, *told: object, **options: object) -> None:
@@ -33,6 +33,10 @@ class SlowAgent:
         if SlowAgent.tries == 1:
             raise UnavailableError("another runner uses this folder")
         self.is_open = True
+
+    async def close(self) -> None:
+        """Leave the folder to others."""
+        SlowAgent.closed += 1
 
     async def run(self) -> None:
         """Tell nothing."""
@@ -54,8 +58,9 @@ async def test_an_agent_that_cannot_have_its_folder_yet_hears_no_orders(
     orders = Orders("m0", (b"start",))
     with pytest.raises(UnavailableError, match="another runner"):
         await node._do(orders)
+    assert SlowAgent.closed == 1, "it would keep the folder, if it had it, from the next"
     await node._do(orders)
-    assert (SlowAgent.tries, SlowAgent.heard) == (2, [b"start"])
+    assert (SlowAgent.tries, SlowAgent.closed, SlowAgent.heard) == (2, 1, [b"start"])
     assert node._works is not None
     node._works.cancel()
 

@@ -35,7 +35,7 @@ class Heard:
         self.hub = Hub(self.shared, self._take, RULES)
         self.shared.note(ANNA, Owner("anna", "unix-anna"))
         self.shared.note(BERT, Owner("bert", "unix-bert"))
-        self.hub.want({ANNA: 1, BERT: 2}, {})
+        self.hub.want({ANNA: 1, BERT: 2}, {}, {"n0": (BERT, 0), "n3": (ANNA, 0)})
 
     async def _take(self, data: bytes) -> None:
         self.reports += REPORTS.decode(data)
@@ -77,7 +77,7 @@ async def test_a_node_tells_of_its_own_job_alone(tmp_path: Path) -> None:
     assert heard.reports == []
     await heard.tell(BERT, MachineJoined("n0", "host", ANYONE), RunStarted("n0", 8, 1))
     assert heard.reports == [MachineJoined("n0", "host", RULES.users), RunStarted("n0", 8, 1)]
-    heard.hub.want({ANNA: 1}, {})
+    heard.hub.want({ANNA: 1}, {}, {})
     await heard.tell(BERT, RunEnded("n0", 8, 1, "finished"))
     assert len(heard.reports) == 2, "what is over tells nothing"
 
@@ -96,6 +96,20 @@ async def test_a_node_tells_of_the_machine_alone_that_it_is(tmp_path: Path) -> N
         with pytest.raises(InputError, match=f"a node of job 8 tells of machine {machine}, which it is not"):
             await heard.tell(BERT, RunDelayed(machine, 8, 1, "full"))
     assert heard.reports == [RunDelayed("n0", 8, 1, "full")]
+
+
+@pytest.mark.asyncio
+async def test_a_node_is_the_machine_alone_that_the_site_has_there(tmp_path: Path) -> None:
+    """Or one user could say first, when the site was started anew, that they are the machine of another."""
+    heard = Heard(tmp_path)
+    await heard.hub.hello(heard.shared.key(BERT), BERT, 0, "2", "host", "n3")
+    await heard.hub.hello(heard.shared.key(BERT), BERT, 1, "2", "host", "n0")
+    await heard.hub.hello(heard.shared.key(ANNA), ANNA, 0, "1", "host", "n3")
+    for machine in ("n0", "n3"):
+        with pytest.raises(InputError, match=f"a node of job 8 tells of machine {machine}, which it is not"):
+            await heard.tell(BERT, RunDelayed(machine, 8, 1, "full"))
+    await heard.tell(ANNA, RunEnded("n3", 7, 1, "finished"))
+    assert heard.reports == [RunEnded("n3", 7, 1, "finished")]
 
 
 @pytest.mark.parametrize("trick", ["", "link", "folder", "pipe", "second name", "other's", "directory"])
