@@ -42,8 +42,6 @@ def what_is(pid: int) -> str:
     command = Path(f"{PROC}/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     if command.startswith("ray::"):
         return command.split()[0]
-    if "gridweave.site.service.host " in command:
-        return command.split()[-2]  # the name of the actor
     words = [word.rpartition("/")[2].removeprefix("gridweave.") for word in command.split() if not word.startswith("-")]
     return words[1] if words[0].startswith("python") and len(words) > 1 else words[0]
 

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -135,6 +136,8 @@ def ray_cluster() -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=128 << 20,
+            # Workers find the actors of tests where this process finds them.
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}},
         )
     yield
     ray.shutdown()

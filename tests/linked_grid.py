@@ -14,16 +14,18 @@ from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
 from gridweave.grid.service.cluster import SitePlan
-from gridweave.grid.service.serve import FarSitePlan, GridService, GridSide, SiteService, make_gateway
+from gridweave.grid.service.doors import CallsOverLinks, FarSite, LinksDoor, SiteDoor, carry, close_links, serve_door
+from gridweave.grid.service.serve import GridService, SiteService
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service import calls as ray_names
 from gridweave.site.service.actor import SiteActor
-from gridweave.site.service.calls import CALL_S, Door
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import LinkEnd
 from ports import unused_port
@@ -61,7 +63,8 @@ class LinkedSite:
         self._watching = asyncio.create_task(self.agent.run())
         journal = str(Path(self.service.folder) / "site.journal")
         self.actor = SiteActor(self.service.settings, journal, Clock(), self.service.uplink, calls=self)
-        self.gateway: Gateway = make_gateway(self.service, self.service.gateway.settings(""), self)
+        door = SiteDoor(self.name, ("m0",), self.service.accepts_file)
+        self.gateway: Gateway = serve_door(door, self.service.gateway.settings(""), self).gateway
         await self.gateway.start()
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
@@ -78,6 +81,13 @@ class LinkedSite:
         except TimeoutError as error:
             raise UnavailableError(f"actor {actor} does not answer") from error
 
+    async def ask(
+        self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
+    ) -> bytes:
+        """Ask a question at the desk of an actor of the site."""
+        answer: bytes = await self.call(actor, "ask", method, data, timeout_s=timeout_s)
+        return answer
+
     async def _report(self, data: bytes) -> None:
         await self.actor.report(data)
 
@@ -90,6 +100,43 @@ class LinkedSite:
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         await self.agent.close()
+
+
+class GridSide:
+    """The grid's side: a meta-scheduler and its gateway with the links, in the event loop that makes them."""
+
+    def __init__(self, service: GridService) -> None:
+        settings, machines = service.gateway.settings(""), tuple(site.machines for site in service.sites)
+        self.meta = MetaActor(service.settings, service.journal, Clock(), machines, calls=self, far=True)
+        self.gateway, self.links = serve_door(LinksDoor(service.sites), settings, self)
+        self.backend = LiveBackend(CallsOverLinks(self, self.links))
+        self._beats = [asyncio.create_task(link.beat()) for link in self.links.values()]
+
+    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Call a method of the meta-scheduler, or have the gateway carry a packet."""
+        if method == "carry":
+            return await carry(self.links, *arguments)
+        assert actor == GRID_ACTOR, f"{actor} is not of this side"
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await getattr(self.meta, method)(*arguments)
+        except TimeoutError as error:
+            raise UnavailableError(f"actor {actor} does not answer") from error
+
+    async def ask(
+        self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
+    ) -> bytes:
+        """Ask a question at the desk of the meta-scheduler."""
+        answer: bytes = await self.call(actor, "ask", method, data, timeout_s=timeout_s)
+        return answer
+
+    async def stop(self) -> None:
+        """Let go of the journal, and of all connections."""
+        for beat in self._beats:
+            beat.cancel()
+        await asyncio.gather(*self._beats, return_exceptions=True)
+        await self.meta.stop()
+        await close_links(self.links)
 
 
 class LinkedGrid:
@@ -140,7 +187,7 @@ class LinkedGrid:
 
     def _grid_service(self) -> GridService:
         sites = tuple(
-            FarSitePlan(
+            FarSite(
                 end=LinkEnd(site=name, url=self.down[name].url, token_file=str(self.folder / f"grid-to-{name}")),
                 accepts_file=str(self.folder / f"{name}-to-grid"),
                 machines=("m0",),
@@ -158,7 +205,7 @@ class LinkedGrid:
     async def start_grid(self) -> None:
         """Start the grid's side."""
         service = self._grid_service()
-        self.grid = GridSide(service, service.gateway.settings(""))
+        self.grid = GridSide(service)
         await self.grid.gateway.start()
         await self.grid.meta.ready()
 

@@ -382,6 +382,8 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     refused: ClassVar[Refused] = _NOT_SIMULATED | {
         ("grid", "rendezvous_ms"): "is not a key of the grid's side; it belongs in the file of each site",
         ("live", "margin_ms"): _MARGIN,
+        ("ray", "nodes"): "is not known here, but in GRID.toml; leave it out",
+        ("ray", "first_port"): "is not known here, but in the file of each site; leave it out",
     }
     replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
 
@@ -393,6 +395,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
     maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of the grid
+    ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
 class ServedSite(Table, frozen=True, kw_only=True):

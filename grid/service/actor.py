@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Probed
 from gridweave.site.service.actor import DrivenActor
-from gridweave.site.service.calls import GRID_ACTOR, Calls, encode, journal_place, site_actor
+from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_ACTOR, Calls, encode, journal_place, site_actor
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 class MetaActor(DrivenActor["GridDesk"]):
     """The meta-scheduler as an actor: a thin shell around its `GridDriver`.
 
-    It reaches its sites by `calls`. `machines` are those of each site, in site order.
+    It reaches its sites by `calls`: as actors of its Ray cluster or, if they are `far`, over the links of the gateway.
+    `machines` are those of each site, in site order.
     """
-
-    near_methods = (*DrivenActor.near_methods, "probed", "measured", "ended_count")
 
     def __init__(
         self,
@@ -33,15 +33,17 @@ class MetaActor(DrivenActor["GridDesk"]):
         machines: tuple[tuple[str, ...], ...] = (),
         *,
         calls: Calls,
+        far: bool = False,
         password_file: str = "",
         maxima: Maxima = NO_MAXIMA,
         history_days: int = HISTORY_DAYS,
+        **own: str,
     ) -> None:
-        self._calls = calls
+        self._calls, self._far = calls, far
         self._password_file, self._maxima, self._history_days = password_file, maxima, history_days
         self._settings, self._machines = settings, machines
         self._journal, self._clock = journal, clock
-        super().__init__(GRID_ACTOR)
+        super().__init__(GRID_ACTOR, **own)
 
     def make_desk(self) -> GridDesk:
         """Return the desk of the meta-scheduler."""
@@ -50,11 +52,16 @@ class MetaActor(DrivenActor["GridDesk"]):
 
         place = journal_place(self._journal, self._password_file)
         own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
-        driver = GridDriver(self._settings, place, self._clock, to_site=self._to_site, **own)
+        # Ray hands arrays over read-only, and the kernels write into some of these.
+        settings = copy.deepcopy(self._settings)
+        driver = GridDriver(settings, place, self._clock, to_site=self._to_site, **own)
         return GridDesk(driver, self._machines)
 
     async def _to_site(self, site: str, data: bytes) -> None:
-        await self._calls.call(site_actor(site), "packet", data)
+        if self._far:
+            await self._calls.call(GATEWAY_ACTOR, "carry", site, data)
+        else:
+            await self._calls.call(site_actor(site), "packet", data)
 
     async def packet(self, site: str, data: bytes) -> str | None:
         """Take in a packet from a site; return why it was dropped, if it was."""

@@ -42,8 +42,8 @@ from gridweave.site.service.calls import (
     CALL_S,
     GRID_ACTOR,
     NAMESPACE,
+    ActorCalls,
     Calls,
-    Handles,
     agent_actor,
     answer_of,
     question,
@@ -88,8 +88,16 @@ class LiveBackend:
         self._names: list[SiteNames] = []
         self._last: dict[str, SiteInfo] = {}
 
-    async def _ask(self, actor: str, method: str, kind: type[T], *arguments: object, timeout_s: float = CALL_S) -> T:
-        call = self._calls.call(actor, "ask", method, question(*arguments), timeout_s=timeout_s)
+    async def _ask(
+        self,
+        actor: str,
+        method: str,
+        kind: type[T],
+        *arguments: object,
+        timeout_s: float = CALL_S,
+        alone: bool = False,
+    ) -> T:
+        call = self._calls.ask(actor, method, question(*arguments), timeout_s=timeout_s, alone=alone)
         data = await (self._unless_hung(actor, call) if timeout_s > LOOK_S and actor in self._site_actors else call)
         known: Any = kind
         try:
@@ -117,7 +125,7 @@ class LiveBackend:
     async def _look_at(self, actor: str) -> None:
         """Raise SiteAwayError if a site does not say how it is."""
         try:
-            await self._calls.call(actor, "ask", "status", question(), timeout_s=HUNG_S)
+            await self._calls.ask(actor, "status", question(), timeout_s=HUNG_S, alone=True)
         except UnavailableError as error:
             site = self._site_actors[actor]
             last = self._last.get(site)
@@ -225,7 +233,8 @@ class LiveBackend:
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return what happened to jobs of the grid after an event; wait that long for something to happen."""
-        return await self._ask(self.home, "events", JobEvents, after, timeout_s, timeout_s=timeout_s + CALL_S)
+        patience_s = timeout_s + CALL_S
+        return await self._ask(self.home, "events", JobEvents, after, timeout_s, timeout_s=patience_s, alone=True)
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts, and why it waits; None if it is unknown."""
@@ -412,7 +421,7 @@ class RayBackend(LiveBackend):
     """A live grid on the Ray cluster that this process is connected to, found by the names of its actors."""
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
-        super().__init__(Handles(namespace))
+        super().__init__(ActorCalls(namespace))
 
 
 class SiteBackend(LiveBackend):

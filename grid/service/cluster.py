@@ -1,20 +1,13 @@
-"""A whole grid on a Ray cluster: which actors there are, and where.
-
-The actors of a grid on the Ray cluster that this process is connected to, each at the host of its machine: found by
-their names, and ended.
-"""
+"""A whole grid on a Ray cluster: the plan of its actors, and where each of them is."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +22,7 @@ from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
+from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan
@@ -46,73 +40,21 @@ from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.actor import SiteActor
-from gridweave.site.service.agent_actor import NodeAgent
+from gridweave.site.service.agent_actor import AgentActor
 from gridweave.site.service.calls import (
     GRID_ACTOR,
     MACHINE_LABEL,
     NAMESPACE,
     SITE_LABEL,
-    NearActor,
-    actor_options,
+    LiveActor,
     agent_actor,
     encode,
-    find_host,
-    hosts_of,
     site_actor,
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
-from gridweave.site.service.host import Host, packed
 from gridweave.site.service.probes.prober import ProbePlan
 
 logger = logging.getLogger("gridweave.live")
-
-START_S = 60.0
-"""So long an actor may take to answer."""
-
-GIVE_UP_S = 10.0
-"""So long what was made is waited for when the start of a grid has failed."""
-
-
-def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the names of all actors of a grid: machines, then sites, then the meta-scheduler.
-
-    Examples
-    --------
-    >>> actor_names([("north", 2), ("south", 1)])
-    ['agent:north/m0', 'agent:north/m1', 'agent:south/m0', 'site:north', 'site:south', 'grid']
-    """
-    machines = [agent_actor(name, f"m{number}") for name, count in sites for number in range(count)]
-    return [*machines, *(site_actor(name) for name, _ in sites), GRID_ACTOR]
-
-
-def find_actors(namespace: str, sites: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return the host of each actor of a grid that is there, by the names of the actors, ordered as `actor_names`."""
-    import ray
-
-    found = {}
-    for name in actor_names(sites):
-        with contextlib.suppress(ValueError, ray.exceptions.RayError):
-            found[name] = find_host(name, namespace)
-    return found
-
-
-def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-    """End actors, by their hosts, and what they run, unless that is to go on: the machines first, then the others.
-
-    What does not answer in time is ended all the same: its journal is whole at every instant.
-    """
-    import ray
-
-    machines = [name for name in sorted(actors) if name.startswith("agent:")]
-    others = [name for name in sorted(actors) if name not in machines]
-    for names, arguments in ((machines, (end_jobs,)), (others, ())):
-        with contextlib.suppress(ray.exceptions.RayError):
-            answers = [actors[name].call.remote(name, "stop", arguments) for name in names]
-            if answers:
-                ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
-    for host in actors.values():
-        ray.kill(host)
-
 
 FIRST_PORT = 20_000
 PORTS_EACH = 200
@@ -120,17 +62,6 @@ PORTS_EACH = 200
 
 PORTS_OF_A_NODE = 4
 """So many of them a node of a batch system has."""
-
-COMPILE_S = 600.0
-"""So long the first start may take: kernels are compiled, once on a machine."""
-
-
-_AGAIN_S = 0.2
-
-_TELL_EVERY_S = 10.0
-
-TellMissing = Callable[[list[str]], None]
-"""Hears now and then which actors are waited for still."""
 
 Answer = Accepted | Declined
 
@@ -162,7 +93,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = NAMESPACE  # of its actors
     # Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
     labelled: bool = True
-    together: bool = False  # whether all of it is on one machine, at one host: that of the meta-scheduler
+    grid_id: str = ""  # by which its actors know those of another grid
+    logs: str = ""  # folder for the logs of its actors, on every machine; empty: Ray keeps what they say
     journal: str = ""  # URL of the meta-scheduler's journal; empty: a file in the folder
     # As for `GridSettings`.
     seed: int = 0
@@ -219,119 +151,11 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Spot(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a host is: on a Ray node with these labels, on the machine with this IP address; empty: on any."""
-
-    labels: dict[str, str] = {}
-    ip: str = ""
-
-
-class RunningActors:
-    """Actors that run at hosts on Ray, of a grid or of a site alone; those in `made` did not run before.
-
-    `actors` are their hosts, by the names of the actors. If they are `together`, there is one host for all of them.
-    """
-
-    def __init__(self, namespace: str, *, together: bool = False) -> None:
-        self.namespace, self._together = namespace, together
-        self.actors: dict[str, Any] = {}
-        self.made: set[str] = set()
-        self._spots: dict[str, Spot] = {}
-        self._hosted: dict[str, dict[str, bytes]] = {}
-
-    def add(self, kind: type[NearActor], name: str, spot: Spot, *arguments: object, **options: object) -> None:
-        """Have an actor in what `make` makes; the first at a host says where that is."""
-        own, of_all = hosts_of(name)
-        host = of_all if self._together else own
-        self._spots.setdefault(host, spot)
-        self._hosted.setdefault(host, {})[name] = packed(kind, arguments, options)
-
-    def make(self) -> None:
-        """Make the hosts of all actors that were added, or find those that run."""
-        import ray
-
-        for host, hosted in self._hosted.items():
-            handle: Any
-            try:
-                handle = ray.get_actor(host, self.namespace)
-            except ValueError:
-                spot = self._spots[host]
-                how = actor_options(host, self.namespace, spot.labels, spot.ip)
-                maker = ray.remote(Host).options(get_if_exists=True, **how)
-                handle = maker.remote(host, self.namespace, hosted, sys.path)
-                self.made |= set(hosted)
-            self.actors |= dict.fromkeys(hosted, handle)
-        self._hosted = {}
-
-    def call(self, actor: str, method: str, *arguments: object, timeout_s: float = START_S) -> Any:
-        """Call a method of an actor; UnavailableError: there is no answer."""
-        import ray
-
-        try:
-            return ray.get(self.actors[actor].call.remote(actor, method, arguments), timeout=timeout_s)
-        except ray.exceptions.RayError as error:
-            told = getattr(error, "cause", None) or type(error).__name__
-            raise UnavailableError(f"actor {actor} does not answer: {told}") from error
-
-    def wait_for(self, names: Sequence[str], timeout_s: float, tell: TellMissing | None = None) -> None:
-        """Wait until actors can be called; if one cannot, end those that were made here.
-
-        Those that cannot yet are told now and then. InputError if the journal of one is of another plan, or is none.
-        """
-        import ray
-
-        until = time.monotonic() + timeout_s
-        waiting = {name: self._ready(name) for name in names}
-        while waiting:
-            if tell is not None:
-                ready, _ = ray.wait(list(waiting.values()), timeout=min(_TELL_EVERY_S, timeout_s))
-                if not ready and time.monotonic() < until:
-                    tell(list(waiting))
-                    continue
-                waiting = dict(sorted(waiting.items(), key=lambda one: one[1] not in ready))
-            name, reference = next(iter(waiting.items()))
-            try:
-                ray.get(reference, timeout=max(0.0, until - time.monotonic()))
-                del waiting[name]
-            except (ray.exceptions.ActorUnavailableError, UnavailableError) as error:
-                # Its node, its host or it itself was killed just now, and is about to be started anew.
-                if time.monotonic() > until:
-                    self._give_up(name, timeout_s, error)
-                time.sleep(_AGAIN_S)
-                waiting[name] = self._ready(name)
-            except (ray.exceptions.RayError, TimeoutError) as error:
-                self._give_up(name, timeout_s, error)
-
-    def _ready(self, name: str) -> Any:
-        return self.actors[name].call.remote(name, "ready", ())
-
-    def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
-        """End what was made; what ran before is not ours to end."""
-        reason = str(error).splitlines()[-1] if str(error) else type(error).__name__
-        self.actors = {made: self.actors[made] for made in self.made}
-        self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
-        if isinstance(error, InputError):  # what the actor has raised, as Ray hands it on
-            raise InputError(reason.partition("InputError: ")[2] or reason) from error
-        raise UnavailableError(f"actor {name} is not ready: {reason}") from error
-
-    def wait(self, timeout_s: float = START_S, tell: TellMissing | None = None) -> None:
-        """Wait until all actors can be called; if one cannot, end those that were made here."""
-        machines = [name for name in self.actors if name.startswith("agent:")]
-        # These compile nothing: one that is not there soon has no node to be on.
-        self.wait_for(machines, timeout_s)
-        self.wait_for([name for name in self.actors if name not in machines], max(timeout_s, COMPILE_S), tell)
-
-    def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-        """End the actors, as `stop_actors`."""
-        stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
-        self.actors = {}
-
-
 class RunningGrid(RunningActors):
     """A grid that runs on Ray; made by `start_grid`."""
 
     def __init__(self, plan: GridPlan) -> None:
-        super().__init__(plan.namespace, together=plan.together)
+        super().__init__(plan.namespace, grid_id=plan.grid_id, logs=plan.logs)
         self.plan = plan
 
     def submit(
@@ -357,9 +181,9 @@ class RunningGrid(RunningActors):
 class Kinds(NamedTuple):
     """The classes of actors; others than these are for tests and measurements."""
 
-    grid: type[NearActor] = MetaActor
-    site: type[NearActor] = SiteActor
-    machine: type[NearActor] = NodeAgent
+    grid: type[LiveActor] = MetaActor
+    site: type[LiveActor] = SiteActor
+    machine: type[LiveActor] = AgentActor
 
 
 USUAL = Kinds()
@@ -378,6 +202,7 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USU
 def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it."""
     grid = RunningGrid(plan)
+    grid.find(actor_names([(site.name, site.machines) for site in plan.sites]))
     journal = plan.journal or str(Path(plan.folder) / "grid.journal")
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
@@ -395,7 +220,6 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
             probing=plan.probing(number),
             **kept,
         )
-    grid.make()
     return grid
 
 

@@ -1,7 +1,4 @@
-"""A gateway in a process: its tokens, serving until a signal, and the one of a local grid as a process of its own.
-
-As a program, ``python -m gridweave.grid.service.gateway_process``, it is told by standard input what to serve.
-"""
+"""Gateways: their tokens, their settings and addresses, and one in the foreground (`gridweave gateway`)."""
 
 from __future__ import annotations
 
@@ -12,35 +9,22 @@ import logging
 import os
 import signal
 import ssl
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 
-from gridweave.errors import GridweaveError, OptionError, UnavailableError
+from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.api import Scope
 from gridweave.grid.gateway.access import FROM_FILE, SCRAPER, TokenStore
 from gridweave.grid.gateway.audit import PrivateRotation
 from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
-from gridweave.grid.service.ray import child_environment, connected, free_port, last_words, watch_ray
-from gridweave.grid.service.state import (
-    GATEWAY,
-    LOGS,
-    TOKEN,
-    TOKENS,
-    LocalGridState,
-    LocalProcess,
-    listens_at,
-    make_private,
-    write_private,
-)
+from gridweave.grid.service.ray import free_port, watch_ray
+from gridweave.grid.service.state import LOGS, TOKEN, TOKENS, LocalGridState, make_private, write_private
 
 if TYPE_CHECKING:
     from gridweave.grid.config.tables import GatewayTable
@@ -50,7 +34,7 @@ Say = Callable[[str], None]
 """Hears what is going on, line by line."""
 
 READY_S = 60.0
-LOG, REQUESTS = "gateway.log", "requests.log"
+REQUESTS = "requests.log"
 _LOOK_EVERY_S, _ANSWER_S = 0.05, 5.0
 
 
@@ -156,48 +140,17 @@ def log_requests(path: str | None = None) -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
 
-class GatewayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of a gateway is told by its standard input."""
+def settings_of(plan: GatewayTable, state: LocalGridState, folder: Path) -> GatewaySettings:
+    """Return how the gateway of a local grid listens: where it did before (``state.url``), if it can.
 
-    settings: GatewaySettings
-    address: str
-    namespace: str  # of the actors of the grid
-    token: str  # the file for the token of the user who starts it
-
-
-def start_gateway(
-    plan: GatewayTable, state: LocalGridState, folder: Path, ray_token: Path | None
-) -> tuple[LocalProcess, str]:
-    """Start the gateway of a grid; return its process, and the URL at which it will answer.
-
-    It looks for the actors by itself, and listens where it did before (``state.url``), if it can.
+    UnavailableError if something else listens at the port that the plan names.
     """
     before = int(state.url.rpartition(":")[2]) if state.url else DEFAULT_PORT
     port = free_port(plan.host, before if plan.port is None else plan.port)
     if plan.port and port != plan.port:
         raise UnavailableError(f"gateway.port: something else listens at {plan.host}:{plan.port}; name another port")
-    logs = {"log": str(folder / LOGS / REQUESTS)}
-    settings = msgspec.structs.replace(plan.settings(str(folder / TOKENS)), port=port, **logs)
-    task = GatewayTask(settings=settings, address=state.address, namespace=state.namespace, token=str(folder / TOKEN))
-    return _started(task, state, folder / LOGS / LOG, ray_token), url_of(settings)
-
-
-def _started(task: GatewayTask, state: LocalGridState, log: Path, ray_token: Path | None) -> LocalProcess:
-    with log.open("ab") as written:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gridweave.grid.service.gateway_process", state.name],
-            stdin=subprocess.PIPE,
-            stdout=written,
-            stderr=subprocess.STDOUT,
-            env=child_environment(state.marker, ray_token),
-            start_new_session=True,
-        )
-    assert child.stdin is not None
-    with child.stdin as orders:
-        orders.write(msgspec.json.encode(task))
-    process = LocalProcess.of_pid(GATEWAY, child.pid)
-    assert process is not None, "a child that was not waited for has a number"
-    return process
+    settings = plan.settings(str(folder / TOKENS))
+    return msgspec.structs.replace(settings, port=port, log=str(folder / LOGS / REQUESTS))
 
 
 def url_of(settings: GatewaySettings) -> str:
@@ -215,15 +168,12 @@ def url_of(settings: GatewaySettings) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
-def wait_until_ready(url: str, process: LocalProcess, logs: Path) -> None:
-    """Wait until a gateway answers for the grid behind it; UnavailableError if it ends before, or takes too long."""
-    until, port = time.monotonic() + READY_S, urlsplit(url).port or 0
-    # Whoever else listens there may answer anything with 200, as servers of metrics do.
-    while not (answers(url) and listens_at(process.pid, port)):
-        if not process.is_alive:
-            raise UnavailableError(f"the gateway has ended: {last_words(logs / LOG)}")
+def wait_until_ready(url: str) -> None:
+    """Wait until a gateway that listens answers for the grid behind it; UnavailableError if that takes too long."""
+    until = time.monotonic() + READY_S
+    while not answers(url):
         if time.monotonic() > until:
-            raise UnavailableError(f"the gateway is not ready after {READY_S:.0f} s; see {logs / LOG}")
+            raise UnavailableError(f"the gateway at {url} does not answer for the grid after {READY_S:.0f} s")
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -236,22 +186,3 @@ def answers(url: str) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False
-
-
-def main() -> int:
-    """Serve as standard input says, until a signal ends it."""
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=GatewayTask)
-    try:
-        if task.settings.tokens is not None:
-            with contextlib.closing(TokenStore(task.settings.tokens)) as store:
-                make_token(store, Path(task.token))
-        with connected(task.address):
-            run_gateway(task.settings, namespace=task.namespace, say=lambda text: print(text, file=sys.stderr))
-    except GridweaveError as error:
-        print(f"gridweave: {error}", file=sys.stderr)
-        return error.exit_status
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,17 +22,12 @@ import msgspec
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.config.tables import GridFile
-from gridweave.grid.service.cluster import (
-    FIRST_PORT,
-    GIVE_UP_S,
-    GridPlan,
-    RunningGrid,
-    find_actors,
-    make_grid,
-    plan_of,
-    stop_actors,
-)
-from gridweave.grid.service.gateway_process import start_gateway, wait_until_ready
+from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_actors, stop_actors
+from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
+from gridweave.grid.service.doors import ClusterDoor
+from gridweave.grid.service.gateway_actor import GatewayActor
+from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
 from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
     LOOPBACK,
@@ -43,12 +38,14 @@ from gridweave.grid.service.ray import (
     check_ray,
     connected,
     knock,
+    own_host,
     remove_temp,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import (
     DEFAULT_NAME,
     GATEWAY,
+    GATEWAY_MARK,
     HEAD,
     KEEPER,
     LIVE,
@@ -56,6 +53,7 @@ from gridweave.grid.service.state import (
     RAY_TOKEN,
     STATE,
     TERM_S,
+    TOKEN,
     LocalGridState,
     LocalProcess,
     LocalSite,
@@ -73,7 +71,7 @@ from gridweave.grid.service.state import (
 )
 from gridweave.site.machine.folders import check_way
 from gridweave.site.machine.processes import boot_id
-from gridweave.site.service.calls import GRID_LABEL, NAMESPACE, SITE_LABEL
+from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_LABEL, NAMESPACE, SITE_LABEL
 
 PROBE_SECRET, MARKER = "probe-secret", "marker"
 _GRID, _SITE = "grid.journal", "site.journal"
@@ -231,9 +229,9 @@ class _Work:
         self._tell("")
 
     def _parts(self) -> tuple[str, ...]:
-        """Return the names of the processes that are to run."""
+        """Return the names of the processes that the keeper watches: Ray restarts all others."""
         nodes = [machine.node for machine in self._wanted.ray_machines]
-        return (HEAD, *nodes, GATEWAY) if self.done.state.own_ray else (GATEWAY,)
+        return (HEAD, *nodes) if self.done.state.own_ray else (GATEWAY,)
 
     def _keeper(self) -> None:
         """Start the keeper, unless it runs."""
@@ -247,12 +245,11 @@ class _Work:
         self._lap("launch")
         plan = self._plan(ray.labelled)
         # A site's node may go: the grid is to stay. Without the head there is nothing left to schedule for.
-        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS, together=not self._wanted.ray_machines)
+        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")
-            self._gateway(self._folder / RAY_TOKEN)
-            grid = self._make_actors(plan)
+            grid = self._make_actors(plan, Spot(labels=HEAD_LABELS))
             if ray.labelled:
                 self._tell("Starting the Ray nodes of the sites")
             ray.wait()
@@ -288,12 +285,10 @@ class _Work:
         knock(address)
         with connected(address) as ray:
             self._lap("connect")
-            self._leave_lost_ray(ray.get_runtime_context().get_node_id())
             plan = self._at_home(ray, self._plan(self._labelled(ray)))
             before = set(self._actors_there())
             try:
-                self._gateway(None)
-                self._await_actors(self._make_actors(plan))
+                self._await_actors(self._make_actors(plan, self._gateway_spot(ray)))
             except BaseException:
                 with signals_held():
                     there = self._actors_there()
@@ -301,15 +296,16 @@ class _Work:
                 raise
         self._await_gateway()
 
-    def _leave_lost_ray(self, node: str) -> None:
-        """End a gateway that has joined a Ray that is gone: it does not find its way to the one in its place."""
-        state = self.done.state
-        if node != state.ray_node:
-            end_processes([process for process in state.alive if process.name == GATEWAY])
-            self._change(ray_node=node)
-
     def _actors_there(self) -> dict[str, Any]:
-        return find_actors(self.done.state.namespace, [(one.name, one.machines) for one in self.done.state.sites])
+        return _actors_of(self.done.state)
+
+    def _gateway_spot(self, ray: Any) -> Spot:
+        """Return where the gateway is: on the host that ``gateway.host`` names, if it is of the cluster, or here."""
+        hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        wanted, here = self._wanted.read.gateway.host, own_host(ray)
+        elsewhere = wanted in hosts and wanted != here
+        self._change(gateway_elsewhere=elsewhere)
+        return Spot(ip=wanted if elsewhere else here)
 
     def _labelled(self, ray: Any) -> bool:
         """Return whether the nodes of a cluster say whose they are."""
@@ -333,13 +329,11 @@ class _Work:
             return msgspec.structs.replace(plan, grid_labels=labels)
         if "://" in plan.journal:
             return plan
-        here = ray.get_runtime_context().get_node_id()
-        hosts = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here]
-        return msgspec.structs.replace(plan, grid_host=hosts[0]) if hosts else plan
+        return msgspec.structs.replace(plan, grid_host=own_host(ray))
 
     def _plan(self, labelled: bool) -> GridPlan:
         state, secret = self.done.state, kept_secret(self._folder, PROBE_SECRET).encode()
-        return plan_of(
+        plan = plan_of(
             self._wanted.read,
             folder=state.folder,
             namespace=state.namespace,
@@ -347,16 +341,29 @@ class _Work:
             first_port=self._wanted.file.ray.first_port or first_port_of(state.name),
             secret=secret,
         )
+        return msgspec.structs.replace(plan, grid_id=state.marker, logs=str(self._folder / LOGS))
 
-    def _make_actors(self, plan: GridPlan) -> RunningGrid:
+    def _make_actors(self, plan: GridPlan, gateway: Spot) -> RunningGrid:
+        """Make the actors that do not run; the gateway looks for the others by itself."""
         grid = make_grid(plan)
+        if GATEWAY_ACTOR not in grid.actors:
+            self._add_gateway(grid, gateway)
         self.done.started += sorted(grid.made)
         return grid
+
+    def _add_gateway(self, grid: RunningGrid, spot: Spot) -> None:
+        state, plan, folder = self.done.state, self._wanted.read.gateway, self._folder
+        settings = settings_of(plan, state, folder)
+        if settings.tokens is not None:
+            with contextlib.closing(TokenStore(settings.tokens)) as store:
+                make_token(store, folder / TOKEN)
+        self._change(url=url_of(settings), cert=plan.cert or "")
+        grid.add(GatewayActor, GATEWAY_ACTOR, spot, settings, ClusterDoor(), mark=str(folder / GATEWAY_MARK))
 
     def _await_actors(self, grid: RunningGrid) -> None:
         what, total, began = (
             "Starting the sites and the meta-scheduler",
-            len(self.done.state.sites) + 1,
+            len(self.done.state.sites) + 2,
             time.monotonic(),
         )
         self._tell(what)
@@ -374,24 +381,10 @@ class _Work:
             raise InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}") from error
         self._lap("actors")
 
-    def _gateway(self, ray_token: Path | None) -> None:
-        """Start the gateway, unless it runs; it looks for the actors by itself."""
-        state = self.done.state
-        if state.process(GATEWAY) is not None:
-            return
-        with uninterrupted():
-            gateway = self._wanted.read.gateway
-            process, url = start_gateway(gateway, state, self._folder, ray_token)
-            self._change(url=url, cert=gateway.cert or "")
-            self._started(process)
-        self._lap("gateway begun")
-
     def _await_gateway(self) -> None:
-        process = self.done.state.process(GATEWAY)
-        if process is not None:
-            self._tell("Waiting for the gateway")
-            wait_until_ready(self.done.state.url, process, self._folder / LOGS)
-            self._lap("gateway")
+        self._tell("Waiting for the gateway")
+        wait_until_ready(self.done.state.url)
+        self._lap("gateway")
 
     def _started(self, process: LocalProcess) -> None:
         """Write down a process at once: whoever comes after this one must find it."""
@@ -440,15 +433,20 @@ def first_port_of(name: str) -> int:
     return FIRST_PORT + number * PORTS_OF_A_GRID
 
 
-_NOT_OF_RAY = (GATEWAY, KEEPER)
+_NOT_OF_RAY = (KEEPER,)
 
 HEAD_LABELS = {GRID_LABEL: "here"}
 """Of the Ray node that is the head: where the meta-scheduler is."""
 
 
+def _actors_of(state: LocalGridState) -> dict[str, Any]:
+    """Return handles of the actors of a grid that Ray knows, by name."""
+    return find_actors(state.namespace, actor_names([(site.name, site.machines) for site in state.sites]))
+
+
 def is_broken(state: LocalGridState) -> bool:
     """Return whether what is left of a grid cannot be mended: without the head of its Ray nothing of it works."""
-    return not state.alive or (state.own_ray and state.process(HEAD) is None)
+    return not state.runs or (state.own_ray and state.process(HEAD) is None)
 
 
 def _check_same(state: LocalGridState, wanted: Wanted) -> None:
@@ -510,8 +508,6 @@ def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
     folder = Path(state.folder)
     alive = [process for process in state.alive if process.name != KEEPER]
     done = TakenDown(ended=[process.name for process in alive])
-    # First nobody hands in anything any more.
-    end_processes([process for process in alive if process.name == GATEWAY])
     if state.own_ray:
         end_processes(alive)
         end_marked(state.marker, within=[one.pid for one in state.processes if one.name != KEEPER])
@@ -520,7 +516,7 @@ def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
             end_jobs(folder, REASON)
             end_marked(state.marker)
         remove_temp(state.temp)
-    elif state.processes:
+    elif state.runs:
         _end_actors(state, keep_jobs, done)
     forget_processes(state)
     return done
@@ -530,7 +526,7 @@ def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None
     try:
         knock(state.address)
         with connected(state.address):
-            actors = find_actors(state.namespace, [(site.name, site.machines) for site in state.sites])
+            actors = _actors_of(state)
             stop_actors(actors, end_jobs=not keep_jobs)
             done.ended += list(actors)
     except UnavailableError as error:
@@ -569,7 +565,7 @@ def begin_anew(name: str) -> None:
         state = read_grid_state(name)
         if state is None:
             return
-        if state.alive:
+        if state.runs:
             raise UnavailableError(f"the grid {name!r} runs; run `gridweave down` first")
         end_all(state, keep_jobs=False)
         folder = Path(state.folder)

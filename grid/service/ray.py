@@ -474,6 +474,8 @@ _OF_NODES = {
     # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Out of memory, the kernel should end jobs, and not the actors of the grid.
+    "RAY_worker_oom_score_adjustment": "0",
     # Its workers, and with them the actors of the grid and all jobs, would give way to every other process.
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -554,6 +556,12 @@ def join(where: str, **options: Any) -> None:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         except RAY_ERRORS as error:
             raise join_problem(where, error) from None
+
+
+def own_host(ray: Any) -> str:
+    """Return the address of this host in the Ray cluster that this process has joined."""
+    here = ray.get_runtime_context().get_node_id()
+    return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == here)
 
 
 def _join_problem(address: str, options: dict[str, Any]) -> UnavailableError | None:

@@ -1,40 +1,32 @@
-"""The two sides of ``gridweave serve``: the meta-scheduler in one process with its gateway, and one site by itself.
+"""The two sides of ``gridweave serve``: a meta-scheduler whose sites are elsewhere, and one site by itself.
 
-A site has a Ray of its own, or a cluster that it joins, its actors, and its own gateway.
+Each runs as actors, on a Ray of its own or on a cluster that it joins, with its own gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
-from gridweave.grid.gateway.link import LinkDoor
-from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
 from gridweave.grid.live import GridSettings
 from gridweave.grid.service.actor import MetaActor
-from gridweave.grid.service.backend import LiveBackend, SiteBackend
-from gridweave.grid.service.cluster import (
-    FIRST_PORT,
-    Place,
-    RunningActors,
-    SitePlan,
-    add_site,
-    machines_of,
-    plan_of,
-)
-from gridweave.grid.service.gateway_process import Say, log_requests, prepare_tokens, serve_gateway
+from gridweave.grid.service.actors import RunningActors, Spot
+from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
+from gridweave.grid.service.doors import FarSite, LinksDoor, SiteDoor, open_links
+from gridweave.grid.service.gateway_actor import GatewayActor
+from gridweave.grid.service.gateway_process import REQUESTS, Say, prepare_tokens
 from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (
     LOOPBACK,
@@ -45,13 +37,21 @@ from gridweave.grid.service.ray import (
     RayState,
     connected,
     knock,
+    own_host,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.state import HEAD, locked, make_private
+from gridweave.grid.service.state import HEAD, LOGS, locked, make_private
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.runs import SiteSettings
-from gridweave.site.service.calls import CALL_S, GRID_ACTOR, NAMESPACE, SITE_LABEL, Handles, agent_actor, site_actor
+from gridweave.site.service.calls import (
+    GATEWAY_ACTOR,
+    GRID_ACTOR,
+    NAMESPACE,
+    SITE_LABEL,
+    agent_actor,
+    site_actor,
+)
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
 
@@ -71,28 +71,21 @@ def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
             say(f"warning: {end.url} is not encrypted: anyone in between can read the secret of its link")
 
 
-logger = logging.getLogger("gridweave.serve")
-
-
-class FarSitePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A site that is elsewhere."""
-
-    end: LinkEnd
-    accepts_file: str  # of the secrets that are expected from it
-    machines: tuple[str, ...]
-
-
 class GridService(msgspec.Struct, frozen=True, kw_only=True):
     """The grid's side as it is to run."""
 
     folder: str  # of the tokens, and of the journal if that is a file
     settings: GridSettings
-    sites: tuple[FarSitePlan, ...]  # in the order of the settings
+    sites: tuple[FarSite, ...]  # in the order of the settings
     gateway: GatewayTable
     journal: str  # path or URL
     password_file: str = ""  # of the password of its database; empty: there is none
     maxima: Maxima = NO_MAXIMA  # of users and accounts
     history_days: int = HISTORY_DAYS
+    address: str | None = None  # of a Ray cluster that runs; None: it gets one of its own
+    # Of its own Ray.
+    ray_port: int = 0
+    store_bytes: int = STORE_BYTES
 
 
 def grid_service(read: ReadGrid) -> GridService:
@@ -104,7 +97,7 @@ def grid_service(read: ReadGrid) -> GridService:
         folder=read.folder,
         settings=plan.settings(),
         sites=tuple(
-            FarSitePlan(
+            FarSite(
                 end=_link_end(site, site.name, read),
                 accepts_file=read.placed(site.accepts_file),
                 machines=tuple(machine.name for machine in machines_of(each, FIRST_PORT)),
@@ -116,6 +109,9 @@ def grid_service(read: ReadGrid) -> GridService:
         password_file=_password_file(file.grid.journal_password_file, read),
         maxima=file.maxima,
         history_days=plan.history_days,
+        address=file.ray.address,
+        ray_port=file.ray.port,
+        store_bytes=file.ray.store_bytes,
     )
 
 
@@ -129,114 +125,62 @@ def _password_file(path: str | None, read: ReadGrid) -> str:
     return "" if path is None else read.placed(path)
 
 
-class FarCalls:
-    """Carries calls to the meta-scheduler in this process, and over links to the sites and their machines."""
-
-    def __init__(self, links: dict[str, Link]) -> None:
-        self._links = links
-        self.meta: MetaActor | None = None
-
-    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor by its name, as `gridweave.site.service.calls.Calls`."""
-        if actor == GRID_ACTOR:
-            return await self._call_meta(method, arguments, timeout_s)
-        kind, _, place = actor.partition(":")
-        site, _, machine = place.partition("/")
-        link = self._links.get(site)
-        if link is None or kind not in ("site", "agent"):
-            raise InputError(f"there is no {actor!r:.100}; the grid has {', '.join(self._links)}")
-        if method == "packet":
-            return await link.packet(*arguments)
-        assert method == "ask", "a site is only asked at its desk"
-        question: str
-        question, data = arguments
-        return await link.ask(machine, question, data, timeout_s)
-
-    async def _call_meta(self, method: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
-        assert self.meta is not None, "called before the meta-scheduler was made"
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await getattr(self.meta, method)(*arguments)
-        except TimeoutError:
-            why = self.meta.problem or "it is busy, or starting"
-            raise UnavailableError(f"the meta-scheduler does not answer within {timeout_s:.0f} s: {why}") from None
-
-
 def serve_grid(service: GridService, say: Say) -> None:
-    """Run the grid's side until INT or TERM.
+    """Run the grid's side until INT or TERM: the meta-scheduler, and the gateway with the links to the sites."""
+    folder = make_private(Path(service.folder))
+    taken = f"another process serves the grid in {folder}; end it, or name another folder"
+    with locked(folder / _LOCK, taken), ended_in_order():
+        settings = _settings(service)
+        for link in open_links(service.sites)[0].values():
+            asyncio.run(link.close())
+        warn_of_plain([site.end for site in service.sites], say)
+        place = RayPlace(folder=folder, address=service.address, port=service.ray_port, store_bytes=service.store_bytes)
+        _run_on(place, lambda labelled, here: _make_grid(service, settings, here, say), say, keep_jobs=False)
 
-    Should its work end by an error, the process ends with status 1: whoever supervises it starts it anew, and the
-    journal knows all.
-    """
-    log_requests()
-    asyncio.run(_serve_grid(service, _settings(service), say))
+
+def _make_grid(service: GridService, settings: GatewaySettings, here: Spot, say: Say) -> RunningActors:
+    found = _found(Path(service.folder), NAMESPACE, [GRID_ACTOR, GATEWAY_ACTOR])
+    found.add(
+        MetaActor,
+        GRID_ACTOR,
+        here,
+        service.settings,
+        service.journal,
+        Clock(),
+        tuple(site.machines for site in service.sites),
+        far=True,
+        password_file=service.password_file,
+        maxima=service.maxima,
+        history_days=service.history_days,
+    )
+    found.add(GatewayActor, GATEWAY_ACTOR, here, settings, LinksDoor(service.sites))
+    return _ready(found, say)
+
+
+def _found(folder: Path, namespace: str, names: Sequence[str]) -> RunningActors:
+    """Return the actors of a service: those that run; the others can be added."""
+    found = RunningActors(namespace, grid_id=kept_secret(folder, MARKER), logs=str(folder / LOGS))
+    found.find(names)
+    return found
+
+
+def _ready(found: RunningActors, say: Say) -> RunningActors:
+    """Return the actors of a service when all of them work."""
+    say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
+    found.wait()
+    say(f"the gateway listens at {found.call(GATEWAY_ACTOR, 'ready')}")
+    return found
 
 
 def _runs_as_others(service: GridService | SiteService) -> bool:
-    """Tell whether users of jobs must reach folders below that of a service."""
+    """Whether users of jobs must reach folders below that of a service."""
     return isinstance(service, SiteService) and bool(service.plan.rules.launcher)
 
 
 def _settings(service: GridService | SiteService) -> GatewaySettings:
     tokens = prepare_tokens(service.gateway, Path(service.folder), passable=_runs_as_others(service))
-    return msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S)
-
-
-async def _serve_grid(service: GridService, settings: GatewaySettings, say: Say) -> None:
-    side = GridSide(service, settings)
-    warn_of_plain([site.end for site in service.sites], say)
-    try:
-        await serve_gateway(side.gateway, [side.ready(say)], say)
-    finally:
-        await side.stop()
-
-
-class GridSide:
-    """The parts of the grid's side, in the event loop that makes them."""
-
-    def __init__(self, service: GridService, settings: GatewaySettings) -> None:
-        self.links: dict[str, Link] = {}
-        accepts: dict[str, Secrets] = {}
-        for site in service.sites:
-            name = site.end.site
-            try:
-                self.links[name], accepts[name] = Link(site.end), Secrets(site.accepts_file)
-            except OptionError as error:
-                raise OptionError(f"sites.{name}", f"{error.option}: {error.problem}") from None
-        calls = FarCalls(self.links)
-        self.meta = calls.meta = MetaActor(
-            service.settings,
-            service.journal,
-            Clock(),
-            tuple(site.machines for site in service.sites),
-            calls=calls,
-            password_file=service.password_file,
-            maxima=service.maxima,
-            history_days=service.history_days,
-        )
-        door = LinkDoor(
-            accepts,
-            self.meta.packet,
-            wants_certificate=settings.client_ca is not None,
-            problem=lambda site: self.links[site].problem,
-        )
-        self.backend = LiveBackend(calls)
-        self.gateway = Gateway(self.backend, settings, link=door, links=self.links)
-        self._beats = [asyncio.create_task(link.beat()) for link in self.links.values()]
-
-    async def ready(self, say: Say) -> None:
-        """Return when the journal is open."""
-        await self.meta.ready()
-        say("the journal is open")
-
-    async def stop(self) -> None:
-        """Let go of the journal, and of all connections."""
-        for beat in self._beats:
-            beat.cancel()
-        await asyncio.gather(*self._beats, return_exceptions=True)
-        await self.meta.stop()
-        for link in self.links.values():
-            await link.close()
+    log = str(make_private(Path(service.folder) / LOGS) / REQUESTS)
+    return msgspec.structs.replace(service.gateway.settings(tokens), stop_s=STOP_S, log=log)
 
 
 _LOCK, _RAY = "serve.lock", "ray.json"
@@ -300,16 +244,21 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
     folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     taken = f"another process serves the site in {folder}; end it, or name another folder"
     with locked(folder / _LOCK, taken), ended_in_order():
-        log_requests()
         settings = _settings(service)
         _check_files(service)
         if service.uplink is not None:
             warn_of_plain([service.uplink], say)
-        side = _on_cluster if service.address is not None else _on_own_ray
-        try:
-            side(service, settings, say, keep_jobs)
-        except SystemExit:
-            say("told to end while it was starting; nothing is left of it")
+        place = RayPlace(
+            folder=folder,
+            site=service.settings.name,
+            machines=service.plan.machines,
+            address=service.address,
+            port=service.ray_port,
+            store_bytes=service.store_bytes,
+        )
+        _run_on(
+            place, lambda labelled, here: _make_site(service, settings, labelled, here, say), say, keep_jobs=keep_jobs
+        )
 
 
 def _check_files(service: SiteService) -> None:
@@ -323,51 +272,140 @@ def _check_files(service: SiteService) -> None:
         raise OptionError("uplink", f"{error.option}: {error.problem}") from None
 
 
-def site_ray(service: SiteService, say: Say) -> OwnRay:
-    """Return the Ray of a site, as it was left; a head alone, or with a node for each of several machines."""
-    folder, machines = Path(service.folder), service.plan.machines
-    place = folder / _RAY
+class RayPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the actors of a service run: on a Ray of its own, or on a cluster that it joins."""
+
+    folder: Path
+    site: str = ""  # the site that is served; empty: the grid's side is
+    machines: int = 1  # of the site
+    address: str | None = None  # of the cluster; None: a Ray of its own
+    # Of its own Ray.
+    port: int = 0
+    store_bytes: int = STORE_BYTES
+
+
+def own_ray(place: RayPlace, say: Say) -> OwnRay:
+    """Return the Ray of a service, as it was left: a head alone, or with a node for each of several machines."""
+    kept = place.folder / _RAY
     try:
-        state = msgspec.json.decode(place.read_bytes(), type=RayState)
+        state = msgspec.json.decode(kept.read_bytes(), type=RayState)
     except FileNotFoundError:
         state = RayState()
     except (OSError, msgspec.MsgspecError) as error:
-        raise UnavailableError(f"{place}: cannot be read: {error}") from None
-    several = 1 < machines <= MOST_NODES
-    nodes = [RayMachine(service.settings.name, f"m{number}", alone=False) for number in range(machines)]
+        raise UnavailableError(f"{kept}: cannot be read: {error}") from None
+    several = 1 < place.machines <= MOST_NODES
+    nodes = [RayMachine(place.site, f"m{number}", alone=False) for number in range(place.machines)]
     return OwnRay(
-        folder,
+        place.folder,
         nodes if several else [],
-        marker=kept_secret(folder, MARKER),
-        store_bytes=service.store_bytes,
-        port=service.ray_port,
+        marker=kept_secret(place.folder, MARKER),
+        store_bytes=place.store_bytes,
+        port=place.port,
         state=state,
-        changed=lambda now: write_whole(place, msgspec.json.encode(now)),
+        changed=lambda now: write_whole(kept, msgspec.json.encode(now)),
         tell=say,
     )
 
 
-def _on_own_ray(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:
-    ray = site_ray(service, say)
+MakeActors = Callable[[bool, Spot], RunningActors]
+"""Makes the actors of a service: whether Ray nodes have labels, and the spot of this host."""
+
+
+def _run_on(place: RayPlace, make: MakeActors, say: Say, *, keep_jobs: bool) -> None:
+    """Make the actors of a service and run them until INT or TERM."""
+    try:
+        if place.address is None:
+            _run_on_own_ray(place, make, say, keep_jobs)
+        else:
+            _run_on_cluster(place, make, say, keep_jobs)
+    except SystemExit:
+        say("ended while it was starting; nothing is left of it")
+
+
+def _run_on_own_ray(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool) -> None:
+    ray = own_ray(place, say)
     say("Ray runs already; looking at the actors" if ray.process(HEAD) is not None else "starting Ray")
-    is_wanted = False
+    is_asked = False
     try:
         ray.start()
         with ray.connected():
             ray.wait()
-            own = service.host or own_address(service.uplink.url if service.uplink is not None else "")
-            _make_actors(msgspec.structs.replace(service, host=own), ray.labelled, say)
-            asyncio.run(_serve_site(service, settings, say, ray))
-            is_wanted = True
+            make(ray.labelled, Spot())
+        asyncio.run(_until_asked([_watch(ray)], say))
+        is_asked = True
     except SystemExit:
-        is_wanted = True
+        is_asked = True
         raise
     finally:
         with signals_held():
-            goes_on = keep_jobs or not is_wanted
-            count = ray.end(Path(service.folder), "the site was told to end", keep_jobs=goes_on)
+            goes_on = keep_jobs or not is_asked
+            count = ray.end(place.folder, "the site was asked to end", keep_jobs=goes_on)
             if count:
                 say(f"parts of jobs that ran: {count}; {'they go on' if goes_on else 'they were ended'}")
+
+
+def _run_on_cluster(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool) -> None:
+    address = place.address or ""
+    knock(address)
+    with connected(address) as ray:
+        labels = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
+        if place.site and labels and place.site not in labels:
+            right = "give one to the nodes of this site, or to none"
+            raise UnavailableError(f"no node of the Ray cluster has the label {SITE_LABEL}={place.site}; {right}")
+        found = make(bool(labels), Spot(ip=own_host(ray)))
+        is_asked = False
+        try:
+            asyncio.run(_until_asked([], say))
+            is_asked = True
+        finally:
+            with signals_held():
+                found.stop(end_jobs=is_asked and not keep_jobs, timeout_s=_ACTORS_S)
+
+
+async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> None:
+    """Run works until INT or TERM, or until one of them fails."""
+    loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, is_over.set)
+    loop.add_signal_handler(signal.SIGHUP, say, "the gateway looks at its certificate every 30 s by itself")
+    waiting = [asyncio.ensure_future(work) for work in (is_over.wait(), *works)]
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        say("asked to end")
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _watch(ray: OwnRay) -> None:
+    """Restart the nodes of Ray that end; UnavailableError if its head does."""
+    while True:
+        await asyncio.to_thread(ray.mend)
+        await asyncio.sleep(_LOOK_S)
+
+
+def _make_site(service: SiteService, settings: GatewaySettings, labelled: bool, here: Spot, say: Say) -> RunningActors:
+    """Make the actors of a site, or find those that run, and wait for them."""
+    name, machines = service.settings.name, tuple(machine.name for machine in service.settings.machines)
+    host = service.host
+    if service.address is None:
+        host = host or own_address(service.uplink.url if service.uplink is not None else "")
+    names = [*(agent_actor(name, machine) for machine in machines), site_actor(name), GATEWAY_ACTOR]
+    found = _found(Path(service.folder), service.namespace, names)
+    options: dict[str, Any] = {
+        "uplink": service.uplink,
+        "password_file": service.password_file,
+        "maxima": service.maxima,
+        "history_days": service.history_days,
+    }
+    place = Place(folder=service.folder, labelled=labelled, host=host)
+    add_site(found, service.plan, service.settings, place, **options)
+    door = SiteDoor(name, machines, service.accepts_file if service.uplink is not None else "")
+    found.add(GatewayActor, GATEWAY_ACTOR, here, settings, door)
+    return _ready(found, say)
 
 
 def own_address(url: str) -> str:
@@ -387,74 +425,3 @@ def own_address(url: str) -> str:
                 way.connect((host, 9))
                 return str(way.getsockname()[0])
     return LOOPBACK
-
-
-def _on_cluster(service: SiteService, settings: GatewaySettings, say: Say, keep_jobs: bool) -> None:
-    address = service.address or ""
-    knock(address)
-    with connected(address) as ray:
-        there = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
-        if there and service.settings.name not in there:
-            right = "give one to the nodes of this site, or to none"
-            raise UnavailableError(
-                f"no node of the Ray cluster has the label {SITE_LABEL}={service.settings.name}; {right}"
-            )
-        found = _make_actors(service, bool(there), say)
-        is_wanted = False
-        try:
-            asyncio.run(_serve_site(service, settings, say, None))
-            is_wanted = True
-        finally:
-            with signals_held():
-                found.stop(end_jobs=is_wanted and not keep_jobs, timeout_s=_ACTORS_S)
-
-
-def _make_actors(service: SiteService, labelled: bool, say: Say) -> RunningActors:
-    """Make the actors of the site, or find those that run, and wait for them."""
-    found = RunningActors(service.namespace)
-    place = Place(folder=service.folder, labelled=labelled, host=service.host)
-    options: dict[str, Any] = {
-        "uplink": service.uplink,
-        "password_file": service.password_file,
-        "maxima": service.maxima,
-        "history_days": service.history_days,
-    }
-    add_site(found, service.plan, service.settings, place, **options)
-    found.make()
-    say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
-    found.wait()
-    return found
-
-
-async def _serve_site(service: SiteService, settings: GatewaySettings, say: Say, ray: OwnRay | None) -> None:
-    gateway = make_gateway(service, settings, Handles(service.namespace))
-    await serve_gateway(gateway, [] if ray is None else [_look_after(ray)], say)
-
-
-def make_gateway(service: SiteService, settings: GatewaySettings, calls: Any) -> Gateway:
-    """Return the gateway of a site."""
-    name = service.settings.name
-    machines = [machine.name for machine in service.settings.machines]
-
-    async def take(_site: str, data: bytes) -> str | None:
-        problem: str | None = await calls.call(site_actor(name), "packet", data)
-        return problem
-
-    async def answer(_site: str, machine: str, method: str, data: bytes) -> bytes:
-        if machine and machine not in machines:
-            raise UnavailableError(f"site {name} has no machine {machine!r:.100}; it has {', '.join(machines)}")
-        actor = agent_actor(name, machine) if machine else site_actor(name)
-        answered: bytes = await calls.call(actor, "ask", method, data)
-        return answered
-
-    link = None
-    if service.uplink is not None:
-        accepts = {name: Secrets(service.accepts_file)}
-        link = LinkDoor(accepts, take, answer, wants_certificate=settings.client_ca is not None)
-    return Gateway(SiteBackend(calls, name), settings, link=link)
-
-
-async def _look_after(ray: OwnRay) -> None:
-    while True:
-        await asyncio.to_thread(ray.mend)
-        await asyncio.sleep(_LOOK_S)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "default"
 VERSION = 1
 
-STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT = (
+STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT, GATEWAY_MARK = (
     "grid.json",
     "lock",
     "token",
@@ -39,10 +39,11 @@ STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT = (
     "live",
     "logs",
     "keeper.json",
+    "gateway.json",
 )
 """In the folder of a grid's state: what runs; who works on it; the operator's token; that of Ray; all tokens of the
-gateway; journals and jobs, if no other folder is named for them; what its processes have to say; what its
-keeper has brought back."""
+gateway; journals and jobs, if no other folder is named for them; the logs of processes and actors; what its
+keeper has brought back; the process of its gateway."""
 
 HEAD, GATEWAY, KEEPER = "head of Ray", "gateway", "keeper"
 """Names of processes; a site's Ray node is called by `node_of`."""
@@ -74,6 +75,13 @@ class LocalProcess(msgspec.Struct, frozen=True):
         return None if stat is None else cls(name, pid, stat.start_ticks)
 
 
+class GatewayMark(msgspec.Struct, frozen=True):
+    """Which process of this machine the gateway of a grid listens as."""
+
+    pid: int
+    start_ticks: int
+
+
 class LocalSite(msgspec.Struct, frozen=True):
     """A site of a local grid: its name, its nodes, on how many machines they are, and as whom these run jobs."""
 
@@ -95,8 +103,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[LocalSite, ...]
     address: str = ""
     own_ray: bool = True  # whether that was started for it alone
-    # The id of the Ray node by which a cluster of others was joined; it is another after each start of Ray.
-    ray_node: str = ""
+    gateway_elsewhere: bool = False  # whether its gateway is on another host of the Ray cluster
     temp: str = ""  # folder of the sockets and logs of its own Ray
     processes: tuple[LocalProcess, ...] = ()
     parts: tuple[str, ...] = ()  # the names of those processes that are to run: the keeper brings them back
@@ -120,17 +127,16 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
     def process(self, name: str) -> LocalProcess | None:
-        """Return the living process of this name, or None."""
-        for process in self.processes:
-            if process.name == name and process.is_alive:
-                return process
-        return None
+        """Return the living process of this name, or None; that of the gateway, an actor, is found by its mark."""
+        marked = _marked_gateway(self.name) if name == GATEWAY else None
+        known = self.processes if marked is None else (*self.processes, marked)
+        return next((process for process in known if process.name == name and process.is_alive), None)
 
     @property
     def has_gateway(self) -> bool:
-        """Whether the gateway that was started for it is what listens at its address, and no other program is."""
+        """Whether what listens at its address is its gateway, and not another program."""
         process, port = self.process(GATEWAY), urlsplit(self.url).port
-        return process is not None and port is not None and listens_at(process.pid, port)
+        return self.gateway_elsewhere or (process is not None and port is not None and listens_at(process.pid, port))
 
     @property
     def alive(self) -> tuple[LocalProcess, ...]:
@@ -140,6 +146,11 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(process for process in self.processes if process.is_alive)
 
     @property
+    def runs(self) -> bool:
+        """Whether anything of it is there."""
+        return bool(self.alive) or (self.boot == boot_id() and self.process(GATEWAY) is not None)
+
+    @property
     def keeper(self) -> tuple[LocalProcess, ...]:
         """Its keeper, if that lives."""
         return tuple(process for process in self.alive if process.name == KEEPER)
@@ -147,8 +158,18 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the processes that are to run and do not."""
-        there = {process.name for process in self.alive}
-        return tuple(name for name in self.parts if name not in there)
+        if self.boot != boot_id():
+            return self.parts
+        return tuple(name for name in self.parts if self.process(name) is None)
+
+
+def _marked_gateway(name: str) -> LocalProcess | None:
+    """Return the process that the gateway of a grid last listened as, or None."""
+    try:
+        mark = msgspec.json.decode((state_folder(name) / GATEWAY_MARK).read_bytes(), type=GatewayMark)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return LocalProcess(GATEWAY, mark.pid, mark.start_ticks)
 
 
 _LISTENS = "0A"
@@ -238,6 +259,7 @@ def forget_processes(state: LocalGridState) -> None:
     By which GRID.toml it ran, and where, is kept for the next time.
     """
     write_state(msgspec.structs.replace(state, processes=state.keeper, temp=""))
+    (state_folder(state.name) / GATEWAY_MARK).unlink(missing_ok=True)
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
@@ -249,7 +271,7 @@ def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
     True
     """
     state = read_grid_state(name)
-    return state if state is not None and state.alive else None
+    return state if state is not None and state.runs else None
 
 
 def known_grids() -> list[str]:

@@ -80,7 +80,7 @@ def look(name: str) -> LocalStatus:
     if state is None:
         return LocalStatus(name=name, up=False)
     kept = count_running(Path(state.folder))
-    if not state.alive:
+    if not state.runs:
         return LocalStatus(name=name, up=False, folder=state.folder, kept=kept)
     said = _ask(state)
     queue = said.queue or Queue()
@@ -129,7 +129,7 @@ def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
         parts += [_process(state, node, "") for node in nodes if node in state.parts]
         parts.append(_site(state, site, answering.get(site.name), bool(said.problem)))
     parts.append(_meta(state, said))
-    gateway = _process(state, GATEWAY, state.url)
+    gateway = _gateway(state)
     if said.problem and gateway.well:
         gateway = msgspec.structs.replace(gateway, well=False, detail=f"{state.url}: {said.problem}")
     return [*parts, gateway, _keeper(state)]
@@ -162,6 +162,15 @@ def _meta(state: LocalGridState, said: _Said) -> PartStatus:
         return _part("meta-scheduler", seen.well, process, seen.detail)
     detail = f"{_jobs_run(queue.running)}, {queue.starting} starting, {queue.waiting} waiting, {queue.held} held"
     return _part("meta-scheduler", True, process, detail)
+
+
+def _gateway(state: LocalGridState) -> PartStatus:
+    process = state.process(GATEWAY)
+    if process is not None:
+        return _part(GATEWAY, True, (process.pid, process.start_ticks), state.url)
+    if state.gateway_elsewhere:
+        return PartStatus(name=GATEWAY, well=True, detail=f"{state.url}, on another host")
+    return PartStatus(name=GATEWAY, well=False, detail="does not run; Ray restarts it")
 
 
 def _keeper(state: LocalGridState) -> PartStatus:

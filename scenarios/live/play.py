@@ -524,13 +524,15 @@ def _own_ray(sites: Sequence[str]) -> Iterator[_Ground]:
 @contextlib.contextmanager
 def _grid_of(plan: GridPlan) -> Iterator[RunningGrid]:
     """Start a grid; nothing of it is left afterwards: actors outlive who made them."""
-    from gridweave.grid.service.cluster import find_actors, start_grid, stop_actors
+    from gridweave.grid.service.actors import actor_names, find_actors, stop_actors
+    from gridweave.grid.service.cluster import start_grid
 
     try:
         yield start_grid(plan)
     finally:
         with signals_held():
-            stop_actors(find_actors(plan.namespace, [(site.name, site.machines) for site in plan.sites]))
+            names = actor_names([(site.name, site.machines) for site in plan.sites])
+            stop_actors(find_actors(plan.namespace, names))
 
 
 async def _behind_own_gateway(namespace: str, player_of: Callable[[Client], Player]) -> Player:

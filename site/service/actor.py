@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,7 +20,7 @@ from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
     Door,
-    NearActor,
+    LiveActor,
     agent_actor,
     encode,
     endure,
@@ -48,20 +48,18 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 K = TypeVar("K", bound="Desk[Any]")
 
 
-class DrivenActor(NearActor, ABC, Generic[K]):
+class DrivenActor(LiveActor, ABC, Generic[K]):
     """An actor around a driver.
 
-    It can be called before its journal is open: one that another process still has, or whose server is away, is tried
-    again until it is to be had.
+    Ray does not restart an actor whose constructor has failed. So the journal is opened afterwards: one that another
+    process still holds, or whose server is away, is tried again until it opens.
 
-    Whoever makes an actor loads the module of its class. So these modules load their cores and journals in
+    Whoever looks an actor up on Ray loads the module of its class. So these modules load their cores and journals in
     `make_desk`: others would spend a second and a hundred megabytes on each.
     """
 
-    near_methods: tuple[str, ...] = ("ask", "submit", "packet", "process", "ready", "records", "check", "stop")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, **own: str) -> None:
+        super().__init__(name, **own)
         self._desk: K | None = None
         self._opened = asyncio.Event()
         self._problem: GridweaveError | None = None
@@ -115,12 +113,8 @@ class DrivenActor(NearActor, ABC, Generic[K]):
 
     @property
     def problem(self) -> GridweaveError | None:
-        """What keeps the journal from being open; None: nothing is known to."""
+        """Why the journal is not open, or None."""
         return self._problem
-
-    async def process(self) -> int:
-        """Return the number of the process that it is."""
-        return os.getpid()
 
     async def ready(self) -> str:
         """Return the name of the actor, once it works."""
@@ -128,9 +122,14 @@ class DrivenActor(NearActor, ABC, Generic[K]):
         return self._name
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Answer what the gateway asks at the desk."""
+        """Answer a question at the desk."""
         await self.desk()
         return await self._door.ask(method, data)
+
+    async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
+        """Answer questions that share a call, in their order."""
+        await self.desk()
+        return await self._door.ask_all(method, questions)
 
     async def submit(self, data: bytes) -> bytes:
         """Take in jobs: keys and requests; return an answer to each when it is durable."""
@@ -146,7 +145,6 @@ class DrivenActor(NearActor, ABC, Generic[K]):
 
     async def stop(self) -> None:
         """Let go of the journal; what runs goes on."""
-        await self.stop_near()
         for task in self._tasks:
             task.cancel()
         if self._desk is not None:
@@ -164,8 +162,6 @@ class SiteActor(DrivenActor["SiteDesk"]):
     Its machines are called by ``calls``, and so is the grid, unless there is an ``uplink``.
     """
 
-    near_methods = (*DrivenActor.near_methods, "report")
-
     def __init__(
         self,
         settings: SiteSettings,
@@ -177,13 +173,14 @@ class SiteActor(DrivenActor["SiteDesk"]):
         password_file: str = "",
         maxima: Maxima = NO_MAXIMA,
         history_days: int = HISTORY_DAYS,
+        **own: str,
     ) -> None:
         self._calls = calls
         self._settings, self._journal, self._clock = settings, journal, clock
         self._password_file, self._maxima, self._history_days = password_file, maxima, history_days
         self._uplink_end = uplink
         self._uplink: Link | None = None
-        super().__init__(site_actor(settings.name))
+        super().__init__(site_actor(settings.name), **own)
 
     def make_desk(self) -> SiteDesk:
         """Return the desk of the site."""
@@ -201,7 +198,8 @@ class SiteActor(DrivenActor["SiteDesk"]):
         place = journal_place(self._journal, self._password_file)
         doors: dict[str, Any] = {"to_grid": self._to_grid, "to_machine": self._to_machine}
         own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
-        return kind(self._settings, place, self._clock, **doors, **own)
+        # Ray hands arrays over read-only, and kernels may write into some of these.
+        return kind(copy.deepcopy(self._settings), place, self._clock, **doors, **own)
 
     @property
     def uplink_status(self) -> Callable[[], LinkStatus] | None:

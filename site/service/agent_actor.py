@@ -1,30 +1,37 @@
-"""A machine of a site as an actor; it loads nothing of the cores."""
+"""The agent of a machine as an actor; it loads neither cores nor kernels."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 from gridweave.errors import UnavailableError
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
 from gridweave.site.messages import Machine, Probed
-from gridweave.site.service.calls import GRID_ACTOR, Door, HostLines, NearActor, agent_actor, encode, endure, site_actor
+from gridweave.site.service.calls import (
+    GRID_ACTOR,
+    Calls,
+    Door,
+    LiveActor,
+    agent_actor,
+    encode,
+    endure,
+    node_ip,
+    site_actor,
+)
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.probes.prober import Address, ProbePlan, Prober, Probing
 from gridweave.site.service.probes.server import ProbeServer
 
 
-class NodeAgent(NearActor):
+class AgentActor(LiveActor):
     """The agent of a machine as an actor: a thin shell around its `AgentDriver`.
 
     Virtual nodes are only counted, and have no hardware threads of their own. One machine of each site has ``probes``,
     and as ``peers`` the sites to measure the ways to, with the machine of each that answers. Without a ``host`` others
     reach it by the address that Ray has.
     """
-
-    near_methods = ("order", "ask", "process", "probe_address", "ready", "stop")
 
     def __init__(
         self,
@@ -36,13 +43,15 @@ class NodeAgent(NearActor):
         peers: tuple[tuple[str, str], ...] = (),
         clock: Clock | None = None,
         *,
-        calls: HostLines,
+        calls: Calls,
         host: str = "",
         rules: MachineRules = ANY_JOBS,
+        **own: str,
     ) -> None:
+        super().__init__(agent_actor(site, machine.name), **own)
         self._calls, self._site = calls, site
         threads = () if virtual else node_threads(machine.nodes)
-        host = host or calls.ip
+        host = host or node_ip()
         self._driver = AgentDriver(
             machine.name,
             Path(folder),
@@ -56,9 +65,9 @@ class NodeAgent(NearActor):
         self._opened = asyncio.Event()
         self._host, self._probe_port = host, 0
         self._peers = dict(peers)
-        self._tasks = endure(agent_actor(site, machine.name), self._run())
+        self._tasks = endure(self._name, self._run())
         if probes is not None:
-            self._tasks += endure(agent_actor(site, machine.name), self._probe(probes, clock or Clock()))
+            self._tasks += endure(self._name, self._probe(probes, clock or Clock()))
 
     async def _run(self) -> None:
         await self._driver.open()
@@ -98,10 +107,6 @@ class NodeAgent(NearActor):
     async def _report(self, data: bytes) -> None:
         await self._calls.call(site_actor(self._site), "report", data)
 
-    async def process(self) -> int:
-        """Return the number of the process that it is."""
-        return os.getpid()
-
     async def ready(self) -> str:
         """Return the name of the machine, once it has found again what it runs."""
         await self._opened.wait()
@@ -117,14 +122,17 @@ class NodeAgent(NearActor):
         return await asyncio.to_thread(self._driver.part, job_id, attempt, rank, stream, offset, limit)
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Answer what the gateway asks."""
+        """Answer a question of the gateway."""
         return await self._door.ask(method, data)
 
-    async def stop(self, end_jobs: bool) -> None:
-        """Stop watching; end what runs, if that is wished."""
+    async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
+        """Answer questions that share a call, in their order."""
+        return await self._door.ask_all(method, questions)
+
+    async def stop(self, end_jobs: bool = True) -> None:
+        """Stop watching; end running jobs first if `end_jobs`."""
         if end_jobs:
             await self._driver.end_all()
         for task in self._tasks:
             task.cancel()
-        await self.stop_near()
         await self._driver.close()

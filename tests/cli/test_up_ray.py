@@ -140,9 +140,9 @@ def is_back(world: World, part: str, killed: int) -> bool:
     return look("default").well and process_of(world, part) not in (None, killed)
 
 
-META = "service.host grid"
-OF_HOST = ("service.host agent:south/m0", "service.host site:south", META)
-PARTS = ("gateway", *OF_HOST, "ray::Host", "raylet/raylet", "gcs/gcs_server", HEAD)
+META = "ray::MetaActor"
+ACTORS = ("ray::GatewayActor", "ray::AgentActor", "ray::SiteActor", META)
+PARTS = (*ACTORS, "raylet/raylet", "gcs/gcs_server", HEAD)
 
 
 @pytest.mark.timeout(900)
@@ -182,7 +182,7 @@ def test_what_is_killed_comes_back_by_itself(world: World) -> None:
     assert (before.state, before.attempt) == ("running", 1)
     keeper = state_folder("default") / "logs" / "keeper.log"
     # What ends while it mends is mended with the rest, and not told apart.
-    assert "brought back: the gateway" in keeper.read_text()
+    assert "brought back: the head of Ray" in keeper.read_text()
 
 
 def test_the_meta_scheduler_stands_on_the_head(world: World) -> None:

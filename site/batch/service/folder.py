@@ -27,13 +27,15 @@ from gridweave.site.machine.accounts import DeniedError, ordinary_account
 from gridweave.site.machine.agent import OutputRead, written_path
 from gridweave.site.machine.folders import LAUNCH, STATE, Key, check_way, piece_folder, write_whole
 from gridweave.site.messages import RunEnded
-from gridweave.site.service.calls import SECRET_BYTES
 
 KEEP_NODES = 1_000
 """The folders of so many nodes of an account that were given back, with their output, are kept."""
 
 PRINTED_BYTES = 1 << 16
 """So much is read of what the script of an allocation has printed last."""
+
+SECRET_BYTES = 32
+"""Length of the secret of a site."""
 
 _NODES, _USERS, _OWNERS, _ADDRESS = "nodes", "users", "owners", "address"
 

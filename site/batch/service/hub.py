@@ -11,6 +11,7 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import SharedFolder, SiteAddress
+from gridweave.site.batch.service.node_http import NodeServer
 from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.launch import MachineRules
 from gridweave.site.messages import (
@@ -25,7 +26,6 @@ from gridweave.site.messages import (
     Report,
     StartRun,
 )
-from gridweave.site.service.calls import NearDoor
 
 WAIT_S = 20.0
 """So long a node that asks for orders waits for some; it asks again then."""
@@ -84,19 +84,18 @@ class Hub:
         self._pilots: Mapping[str, Place] = {}
         self._places: Mapping[str, Place] = {}  # of the machines that run something, or are of pilots
         self._kept: Mapping[str, int] = {}  # how many nodes the allocations have that may stay
-        self._door: NearDoor | None = None
+        self._server: NodeServer | None = None
         self.news = asyncio.Event()
 
     async def open(self, host: str) -> None:
         """Listen, and tell the nodes where."""
-        self._door = NearDoor(self, ("hello", "ask", "report"), "", host="0.0.0.0", secret=self._folder.door)
-        address = await self._door.address()
-        self._folder.set_address(SiteAddress(host, address.port))
+        self._server = NodeServer(self, ("hello", "ask", "report"), self._folder.door)
+        self._folder.set_address(SiteAddress(host, await self._server.open("0.0.0.0")))
 
     async def close(self) -> None:
         """Hear nobody any more."""
-        if self._door is not None:
-            await self._door.close()
+        if self._server is not None:
+            await self._server.close()
 
     # -- what the site wants ------------------------------------------------------------------------------------------
 

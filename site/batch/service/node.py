@@ -22,9 +22,10 @@ import msgspec
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import Ticket, node_folder, read_address, tidy_nodes
 from gridweave.site.batch.service.hub import WAIT_S, Orders, Welcome
+from gridweave.site.batch.service.node_http import SiteConnection
 from gridweave.site.launch import ANY_JOBS
 from gridweave.site.machine.agent import AgentDriver, node_threads
-from gridweave.site.service.calls import CALL_S, NearAddress, NearLine
+from gridweave.site.service.calls import CALL_S
 
 logger = logging.getLogger("gridweave.live")
 
@@ -52,7 +53,7 @@ class Node:
         self._host = socket.gethostname()
         self._agent: AgentDriver | None = None
         self._works: asyncio.Task[None] | None = None
-        self._line: NearLine | None = None
+        self._site: SiteConnection | None = None
         self._taken = asyncio.Event()
 
     async def run(self) -> None:
@@ -106,24 +107,24 @@ class Node:
     async def _follow(self) -> bool:
         """Reach the site, and do what it says as long as the connection lasts; return False when the node goes back."""
         address = await asyncio.to_thread(read_address, self._folder)
-        near = NearAddress("", address.port, self._ticket.door)
-        async with asyncio.timeout(CALL_S):
-            self._line = line = await NearLine.open(near, address.host)
-            machine = "" if self._agent is None else self._agent.name
-            called = (self._ticket.key, self._name)
-            said = await line.call("hello", *called, self._number, self._allocation, self._host, machine)
+        self._site = site = SiteConnection(address, self._ticket.door)
+        called = (self._ticket.key, self._name)
         try:
-            if said is not None:
-                await self._enter(msgspec.convert(said, Welcome))
-            while said is not None:
+            machine = "" if self._agent is None else self._agent.name
+            async with asyncio.timeout(CALL_S):
+                who = (*called, self._number, self._allocation, self._host, machine)
+                welcome = await site.call("hello", Welcome | None, *who)
+            if welcome is not None:
+                await self._enter(welcome)
+            while welcome is not None:
                 async with asyncio.timeout(WAIT_S + CALL_S):
-                    told = msgspec.convert(await line.call("ask", *called, self._number), Orders)
+                    told = await site.call("ask", Orders, *called, self._number)
                 self._heard_s = time.monotonic()
                 if told.leaves:
                     return False
                 await self._do(told)
         finally:
-            line.end()
+            await site.close()
         return False
 
     async def _enter(self, welcome: Welcome) -> None:
@@ -154,10 +155,10 @@ class Node:
         return agent
 
     async def _report(self, data: bytes) -> None:
-        if self._taken.is_set() or self._line is None:
+        if self._taken.is_set() or self._site is None:
             raise UnavailableError(TAKEN)
         async with asyncio.timeout(CALL_S):
-            await self._line.call("report", self._ticket.key, self._name, data)
+            await self._site.call("report", None, self._ticket.key, self._name, data)
 
 
 def main(arguments: list[str]) -> None:

@@ -95,7 +95,7 @@ def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, y
     from gridweave.grid.service.state import read_grid_state
 
     last = read_grid_state(name)
-    if address is None and last is not None and last.alive and not last.own_ray:
+    if address is None and last is not None and last.runs and not last.own_ray:
         address = last.address
     with problems_as_lines():
         wanted = _wanted(file, name, address, None if fresh else last)
@@ -178,7 +178,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
 
     if last is None:
         return
-    if last.alive:
+    if last.runs:
         raise OptionError("--fresh", f"the grid {name!r} runs; run `gridweave down` first")
     count = open_jobs(Path(last.folder))
     if count and not yes:
@@ -238,7 +238,8 @@ def _print_brought(done: Brought) -> None:
     from gridweave.grid.service.state import GATEWAY, HEAD, node_of
 
     state = done.state
-    pids = {process.name: str(process.pid) for process in state.processes}
+    gateway = state.process(GATEWAY)
+    pids = {process.name: str(process.pid) for process in (*state.processes, *([gateway] if gateway else []))}
     if done.was_up and not done.started:
         title = f"The grid {state.name} runs already"
     elif done.was_up:

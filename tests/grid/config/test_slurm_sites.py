@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from gridweave.site.service.host import packed
 
 from gridweave import simulate
 from gridweave.errors import OptionError, ScenarioError
@@ -17,7 +18,6 @@ from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.dictionary import deciding, entry_named
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.policy import SitePolicy
-from gridweave.site.service.host import packed
 from shared_jobs import random_workload
 
 PLAIN = """\

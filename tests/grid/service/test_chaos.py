@@ -124,8 +124,8 @@ class Grid:
         with contextlib.suppress(UnavailableError):
             os.kill(self.running.call(name, "process", timeout_s=30), signal.SIGKILL)
 
-    def kill_host(self, actor: str) -> None:
-        """End the process of Ray that has started an actor, with all that it has started."""
+    def kill_by_ray(self, actor: str) -> None:
+        """Have Ray kill an actor, which it then restarts."""
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self.running.actors[actor], no_restart=False)
 
@@ -167,11 +167,11 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> 
         own[site] += grid.submit([(f"own {turn}", grid.request(rng.randint(1, SITES[site]), 0.5))], site)
         # So many more have begun, if there are so many: somewhere between the first message and the last end.
         grid.wait_until_begun(min(len(grid.begun()) + rng.randint(0, 3), len(jobs) + sum(map(len, own.values()))))
-        victim = rng.choice(["raylet", "host", *sorted(grid.running.actors)])
+        victim = rng.choice(["raylet", "ray.kill", *sorted(grid.running.actors)])
         if victim == "raylet":
             grid.kill_raylet(rng.choice(sorted(SITES)))
-        elif victim == "host":
-            grid.kill_host(rng.choice(sorted(grid.running.actors)))
+        elif victim == "ray.kill":
+            grid.kill_by_ray(rng.choice(sorted(grid.running.actors)))
         else:
             grid.kill(victim)
     grid.settle(jobs, own)

@@ -33,7 +33,6 @@ def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         policy=GridPolicy(mode="multi-site"),
         namespace=folder.name,
         labelled=False,
-        together=True,
     )
     running = start_grid(plan, timeout_s=PATIENCE_S)
     yield running
@@ -152,8 +151,8 @@ async def test_a_site_that_is_killed_is_shown_as_last_known(grid: Any, backend: 
 @pytest.mark.asyncio
 async def test_a_grid_that_is_away_is_said_to_be(grid: Any, backend: Any) -> None:
     """With the meta-scheduler gone, health says so and the rest is unavailable; and without any grid."""
+    from gridweave.grid.service.actors import stop_actors
     from gridweave.grid.service.backend import RayBackend
-    from gridweave.grid.service.cluster import stop_actors
 
     assert (await backend.health()).status == "ok"
     stop_actors({"grid": grid.actors["grid"]}, timeout_s=30.0)

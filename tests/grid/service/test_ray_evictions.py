@@ -53,7 +53,7 @@ def test_a_site_that_is_killed_amid_evictions_loses_nothing(ray_cluster: None, t
 
     site = SitePlan(name="north", nodes=1, policy=POLICY)
     policy, folder = GridPolicy(mode="sharing", control="none"), str(tmp_path / "grid")
-    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False, together=True)
+    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False)
     told = tmp_path / "story"
     told.touch()
     grid = start_grid(plan, timeout_s=PATIENCE_S)

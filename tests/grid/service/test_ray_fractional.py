@@ -57,7 +57,7 @@ def test_the_kernel_is_told_what_each_job_may_use(ray_cluster: None, tmp_path: P
         rules=MachineRules(gives_parts=True),
     )
     policy, folder = GridPolicy(mode="sharing", control="none"), str(tmp_path / "grid")
-    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False, together=True)
+    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False)
     grid = start_grid(plan, timeout_s=PATIENCE_S)
 
     def job(*parts: float) -> JobRequest:

@@ -64,7 +64,7 @@ def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: P
     counts.mkdir()
     site = SitePlan(name="north", nodes=2, machines=2, policy=GangPolicy(mpl=2, slice_ms=SLICE_MS))
     policy, folder = GridPolicy(mode="sharing", control="none"), str(tmp_path / "grid")
-    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False, together=True)
+    plan = GridPlan(folder=folder, sites=(site,), policy=policy, namespace=tmp_path.name, labelled=False)
     grid = start_grid(plan, timeout_s=PATIENCE_S)
     try:
         program = Program(argv=(sys.executable, "-c", COUNT, str(counts)), grace_ms=200)

@@ -171,8 +171,16 @@ def test_a_sites_own_users_need_no_grid(grid: Any) -> None:
         assert until(ended)[0].outcome == "finished"
 
 
-def test_who_is_killed_is_started_anew_by_its_host(grid: Any) -> None:
-    """A part of a grid fails by itself: its host starts it anew, and the other parts go on as they are."""
+def test_each_site_agent_and_meta_scheduler_is_an_actor_of_ray(grid: Any) -> None:
+    """Ray's own list has one line for each of them, by its name."""
+    from ray.util import list_named_actors
+
+    listed = {each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == grid.namespace}
+    assert listed == {"grid", "site:north", "site:south", "agent:north/m0", "agent:north/m1", "agent:south/m0"}
+
+
+def test_a_killed_actor_is_restarted_by_ray(grid: Any) -> None:
+    """An actor fails by itself: Ray restarts it, and the others go on as they are."""
     before = {name: grid.call(name, "process") for name in grid.actors}
     assert len(set(before.values())) == len(before), "each is a process of its own"
     for killed in ("grid", "site:north", "agent:north/m1"):
@@ -184,8 +192,8 @@ def test_who_is_killed_is_started_anew_by_its_host(grid: Any) -> None:
     assert the_end(grid, answer.job_id).outcome == "finished"
 
 
-def test_actors_end_with_their_host(grid: Any) -> None:
-    """Nothing is left of a host that is killed: what is started in its place finds the journals free."""
+def test_an_actor_that_ray_kills_leaves_its_journal_free(grid: Any) -> None:
+    """Nothing of it is left, so that the one in its place opens the journal and continues."""
     import ray
 
     before = process_of(grid, "site:south")

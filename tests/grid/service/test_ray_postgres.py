@@ -40,7 +40,6 @@ def test_journals_in_postgresql_outlast_a_kill(ray_cluster: None, server: Server
         policy=GridPolicy(mode="multi-site"),
         namespace=tmp_path.name,
         labelled=False,
-        together=True,
         journal=server.new_database("live-grid"),
         retry_ms=2_000,
     )

@@ -18,16 +18,18 @@ from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.gateway_process import prepare_tokens, serve_gateway
 from gridweave.grid.service.ray import LOOPBACK
 from gridweave.grid.service.serve import (
-    GridSide,
     grid_service,
     own_address,
     serve_site,
     site_service,
 )
 from gridweave.site.job import JobRequest, Program
+from gridweave.site.service.calls import ActorCalls
+from gridweave.site.service.clock import Clock
 
 SITE = (
     'folder = "state"\n[site]\nname = "beta"\nnumber = 0\nnodes = 6\n'
@@ -135,12 +137,13 @@ async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(tmp_path: Pat
     async def begin(text: str) -> None:
         service: Any = grid_service(service_of_text(text, "grid.toml", str(tmp_path)))
         (tmp_path / "state").mkdir(exist_ok=True)
-        side = GridSide(service, service.gateway.settings(str(tmp_path / "t.db")))
+        machines = tuple(site.machines for site in service.sites)
+        meta = MetaActor(service.settings, service.journal, Clock(), machines, calls=ActorCalls("nowhere"), far=True)
         try:
-            await side.ready(lambda text: None)
-            await side.backend.submit([("key", job)], site=None, origin="a test")
+            await meta.ready()
+            await (await meta.desk()).submit([("key", job)], origin="a test")
         finally:
-            await side.stop()
+            await meta.stop()
 
     await begin(GRID)
     await begin(GRID)

@@ -46,6 +46,10 @@ class NoCalls:
         """Fail as a call that nobody answers."""
         raise UnavailableError(f"actor {actor} does not answer within {timeout_s} s")
 
+    async def ask(self, actor: str, method: str, data: bytes, *, timeout_s: float = 0, alone: bool = False) -> bytes:
+        """Fail as a question that nobody answers."""
+        raise UnavailableError(f"actor {actor} does not answer within {timeout_s} s")
+
 
 @pytest_asyncio.fixture
 async def actor(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSiteActor]:

@@ -1,0 +1,232 @@
+"""The actors of a grid, or of a site alone, on the Ray cluster that this process has joined: made, found and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.service.calls import (
+    GATEWAY_ACTOR,
+    GRID_ACTOR,
+    ActorCalls,
+    ActorInfo,
+    LiveActor,
+    actor_options,
+    agent_actor,
+    reason_of,
+    site_actor,
+)
+from gridweave.version import __version__
+
+START_S = 60.0
+"""How long an actor may take to answer."""
+
+COMPILE_S = 600.0
+"""How long the first start on a machine may take, in which kernels are compiled."""
+
+GIVE_UP_S = 10.0
+"""How long actors are waited for that end because the start of a grid has failed."""
+
+_AGAIN_S, _ABOUT_S, _TELL_EVERY_S = 0.2, 5.0, 10.0
+
+TellMissing = Callable[[list[str]], None]
+"""Hears now and then which actors are not ready."""
+
+
+def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the names of all actors of a grid: agents, sites, the meta-scheduler, the gateway.
+
+    Parameters
+    ----------
+    sites
+        Each site's name, and how many machines it has.
+
+    Examples
+    --------
+    >>> actor_names([("north", 2), ("south", 1)])
+    ['agent:north/m0', 'agent:north/m1', 'agent:south/m0', 'site:north', 'site:south', 'grid', 'gateway']
+    """
+    machines = [agent_actor(name, f"m{number}") for name, count in sites for number in range(count)]
+    return [*machines, *(site_actor(name) for name, _ in sites), GRID_ACTOR, GATEWAY_ACTOR]
+
+
+def find_actors(namespace: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return handles of those actors that Ray knows, by their names, in this order."""
+    import ray
+
+    found = {}
+    for name in names:
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):
+            found[name] = ray.get_actor(name, namespace)
+    return found
+
+
+def find_all_actors(namespace: str) -> dict[str, Any]:
+    """Return handles of all named actors in a namespace, sorted by name."""
+    import ray
+
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return find_actors(namespace, sorted(each["name"] for each in listed if each["namespace"] == namespace))
+
+
+def ask_about(actors: Mapping[str, Any], timeout_s: float = _ABOUT_S) -> dict[str, ActorInfo]:
+    """Return what actors say of themselves; those that do not answer in time are left out."""
+    import ray
+
+    asked = {name: handle.about.remote() for name, handle in actors.items()}
+    if asked:
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
+    found = {}
+    for name, reference in asked.items():
+        with contextlib.suppress(ray.exceptions.RayError, msgspec.MsgspecError):
+            found[name] = msgspec.msgpack.decode(ray.get(reference, timeout=0), type=ActorInfo)
+    return found
+
+
+def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
+    """End actors, and the jobs that they run if `end_jobs`: the gateway and the agents first, then the others.
+
+    What does not answer in time is ended all the same: its journal is whole at every instant.
+    """
+    import ray
+
+    first = [name for name in sorted(actors) if name == GATEWAY_ACTOR or name.startswith("agent:")]
+    others = [name for name in sorted(actors) if name not in first]
+    for names in (first, others):
+        with contextlib.suppress(ray.exceptions.RayError):
+            answers = [actors[name].stop.remote(*([end_jobs] if name.startswith("agent:") else [])) for name in names]
+            if answers:
+                ray.wait(answers, num_returns=len(answers), timeout=timeout_s)
+    for actor in actors.values():
+        ray.kill(actor)
+
+
+class Spot(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an actor is: on a Ray node with these labels, on the machine with this IP address; empty: on any."""
+
+    labels: dict[str, str] = {}
+    ip: str = ""
+
+
+class RunningActors:
+    """Actors on Ray, of a grid or of a site alone; those in `made` did not run before.
+
+    Parameters
+    ----------
+    namespace
+        Ray namespace of the actors.
+    grid_id
+        A text by which the actors of one grid are told from those of another.
+    logs
+        Folder for the logs of the actors, on each machine; empty: Ray keeps what they say.
+    """
+
+    def __init__(self, namespace: str, *, grid_id: str = "", logs: str = "") -> None:
+        self.namespace, self._grid_id, self._logs = namespace, grid_id, logs
+        self.actors: dict[str, Any] = {}
+        self.made: set[str] = set()
+
+    def find(self, names: Sequence[str]) -> None:
+        """Take over those actors that run.
+
+        Raises
+        ------
+        UnavailableError
+            If one is of another grid, or of another version of gridweave.
+        """
+        found = find_actors(self.namespace, names)
+        for name, info in ask_about(found).items():
+            if info.grid_id != self._grid_id:
+                right = "give this one another --name"
+                where = f"the Ray namespace {self.namespace} has the actors of another grid ({name} on {info.host})"
+                raise UnavailableError(f"{where}; {right}")
+            if info.version != __version__:
+                right = "stop the grid with that version first, or install it here"
+                raise UnavailableError(
+                    f"actor {name} on {info.host} is of gridweave {info.version}, and this is {__version__}; {right}"
+                )
+        self.actors |= found
+
+    def add(self, kind: type[LiveActor], name: str, spot: Spot, *arguments: object, **options: object) -> None:
+        """Make an actor, unless it runs; it starts when there is a node for it."""
+        import ray
+
+        if name in self.actors:
+            return
+        maker: Any = ray.remote(kind)
+        how = actor_options(name, self.namespace, spot.labels, spot.ip)
+        options |= {"calls": ActorCalls(self.namespace), "grid_id": self._grid_id, "logs": self._logs}
+        self.actors[name] = maker.options(**how).remote(*arguments, **options)
+        self.made.add(name)
+
+    def call(self, actor: str, method: str, *arguments: object, timeout_s: float = START_S) -> Any:
+        """Call a method of an actor; UnavailableError if there is no answer."""
+        import ray
+
+        try:
+            return ray.get(getattr(self.actors[actor], method).remote(*arguments), timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
+
+    def wait_for(self, names: Sequence[str], timeout_s: float, tell: TellMissing | None = None) -> None:
+        """Wait until actors work, reporting now and then to `tell` those that do not yet.
+
+        Raises
+        ------
+        InputError
+            If the journal of one belongs to another plan, or is none.
+        UnavailableError
+            If one does not work in time. In both cases the actors that were made here are ended.
+        """
+        import ray
+
+        until = time.monotonic() + timeout_s
+        waiting = {name: self._ready(name) for name in names}
+        while waiting:
+            if tell is not None:
+                ready, _ = ray.wait(list(waiting.values()), timeout=min(_TELL_EVERY_S, timeout_s))
+                if not ready and time.monotonic() < until:
+                    tell(list(waiting))
+                    continue
+                waiting = dict(sorted(waiting.items(), key=lambda item: item[1] not in ready))
+            name, reference = next(iter(waiting.items()))
+            try:
+                ray.get(reference, timeout=max(0.0, until - time.monotonic()))
+                del waiting[name]
+            except (ray.exceptions.ActorUnavailableError, UnavailableError) as error:
+                # Its node or its process was killed just now, and Ray is about to restart it.
+                if time.monotonic() > until:
+                    self._give_up(name, timeout_s, error)
+                time.sleep(_AGAIN_S)
+                waiting[name] = self._ready(name)
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                self._give_up(name, timeout_s, error)
+
+    def _ready(self, name: str) -> Any:
+        return self.actors[name].ready.remote()
+
+    def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
+        """End the actors that were made here, and raise why one of all actors does not work."""
+        reason = reason_of(error)
+        self.actors = {made: self.actors[made] for made in self.made}
+        self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
+        if isinstance(error, InputError):
+            raise InputError(reason) from error
+        raise UnavailableError(f"actor {name} is not ready: {reason}") from error
+
+    def wait(self, timeout_s: float = START_S, tell: TellMissing | None = None) -> None:
+        """Wait until all actors work; if one does not, end those that were made here."""
+        agents = [name for name in self.actors if name.startswith("agent:")]
+        # Agents compile nothing: one that is not there soon has no node to be on.
+        self.wait_for(agents, timeout_s)
+        self.wait_for([name for name in self.actors if name not in agents], max(timeout_s, COMPILE_S), tell)
+
+    def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
+        """End the actors, as `stop_actors`."""
+        stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
+        self.actors = {}

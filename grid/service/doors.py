@@ -1,0 +1,149 @@
+"""What a gateway serves: a grid of its own Ray cluster, a site alone, or a grid whose sites are reached over links."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.gateway.link import LinkDoor
+from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.service.backend import LiveBackend, SiteBackend
+from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Calls, agent_actor, site_actor
+from gridweave.site.service.link import Link, LinkEnd, Secrets
+
+
+class ClusterDoor(msgspec.Struct, frozen=True, tag="cluster"):
+    """A grid all of whose actors are in the gateway's Ray cluster."""
+
+
+class SiteDoor(msgspec.Struct, frozen=True, tag="site"):
+    """A site alone, which may belong to a grid that is elsewhere."""
+
+    name: str
+    machines: tuple[str, ...]
+    accepts_file: str = ""  # of the secrets that are expected from the grid; empty: the site belongs to none
+
+
+class FarSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that is elsewhere, as the grid reaches it."""
+
+    end: LinkEnd
+    accepts_file: str  # of the secrets that are expected from it
+    machines: tuple[str, ...]
+
+
+class LinksDoor(msgspec.Struct, frozen=True, tag="links"):
+    """A meta-scheduler in the gateway's Ray cluster whose sites are elsewhere."""
+
+    sites: tuple[FarSite, ...]
+
+
+Door = ClusterDoor | SiteDoor | LinksDoor
+
+
+class Served(NamedTuple):
+    """A gateway, and the links by which it reaches sites that are elsewhere."""
+
+    gateway: Gateway
+    links: dict[str, Link]
+
+
+def serve_door(door: Door, settings: GatewaySettings, calls: Calls) -> Served:
+    """Return the gateway of what a door names; OptionError if a file of a link cannot be used."""
+    match door:
+        case SiteDoor():
+            return Served(_site_gateway(door, settings, calls), {})
+        case LinksDoor():
+            return _links_gateway(door, settings, calls)
+        case _:
+            return Served(Gateway(LiveBackend(calls), settings), {})
+
+
+def _site_gateway(door: SiteDoor, settings: GatewaySettings, calls: Calls) -> Gateway:
+    name = door.name
+
+    async def take(_site: str, data: bytes) -> str | None:
+        problem: str | None = await calls.call(site_actor(name), "packet", data)
+        return problem
+
+    async def answer(_site: str, machine: str, method: str, data: bytes) -> bytes:
+        if machine and machine not in door.machines:
+            raise UnavailableError(f"site {name} has no machine {machine!r:.100}; it has {', '.join(door.machines)}")
+        return await calls.ask(agent_actor(name, machine) if machine else site_actor(name), method, data, alone=True)
+
+    link = None
+    if door.accepts_file:
+        accepts = {name: Secrets(door.accepts_file)}
+        link = LinkDoor(accepts, take, answer, wants_certificate=settings.client_ca is not None)
+    return Gateway(SiteBackend(calls, name), settings, link=link)
+
+
+def open_links(sites: tuple[FarSite, ...]) -> tuple[dict[str, Link], dict[str, Secrets]]:
+    """Return the links to sites, and the secrets expected from each; OptionError names the site of a bad file."""
+    links: dict[str, Link] = {}
+    accepts: dict[str, Secrets] = {}
+    for site in sites:
+        name = site.end.site
+        try:
+            links[name], accepts[name] = Link(site.end), Secrets(site.accepts_file)
+        except OptionError as error:
+            raise OptionError(f"sites.{name}", f"{error.option}: {error.problem}") from None
+    return links, accepts
+
+
+def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> Served:
+    links, accepts = open_links(door.sites)
+
+    async def take(site: str, data: bytes) -> str | None:
+        problem: str | None = await calls.call(GRID_ACTOR, "packet", site, data)
+        return problem
+
+    link = LinkDoor(
+        accepts,
+        take,
+        wants_certificate=settings.client_ca is not None,
+        problem=lambda site: links[site].problem,
+    )
+    return Served(Gateway(LiveBackend(CallsOverLinks(calls, links)), settings, link=link, links=links), links)
+
+
+class CallsOverLinks:
+    """Calls to the meta-scheduler by its own Ray cluster, and over links to the sites and their machines."""
+
+    def __init__(self, calls: Calls, links: dict[str, Link]) -> None:
+        self._calls, self._links = calls, links
+
+    async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Call a method of the meta-scheduler; a site is only asked at its desk (`ask`)."""
+        if actor != GRID_ACTOR:
+            raise InputError(f"{actor!r:.100} is elsewhere, where only its desk can be asked")
+        return await self._calls.call(actor, method, *arguments, timeout_s=timeout_s)
+
+    async def ask(
+        self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
+    ) -> bytes:
+        """Ask a question at the desk of the meta-scheduler, of a site, or of a machine of a site."""
+        if actor == GRID_ACTOR:
+            return await self._calls.ask(actor, method, data, timeout_s=timeout_s, alone=alone)
+        kind, _, place = actor.partition(":")
+        site, _, machine = place.partition("/")
+        link = self._links.get(site)
+        if link is None or kind not in ("site", "agent"):
+            raise InputError(f"there is no {actor!r:.100}; the grid has {', '.join(self._links)}")
+        return await link.ask(machine, method, data, timeout_s)
+
+
+async def carry(links: dict[str, Link], site: str, data: bytes) -> None:
+    """Carry a packet of the meta-scheduler to a site; UnavailableError if it is not known to have arrived."""
+    if site not in links:
+        raise UnavailableError(f"there is no link to {site!r:.100}; there are {', '.join(links)}")
+    await links[site].packet(data)
+
+
+async def close_links(links: dict[str, Link]) -> None:
+    """Close the connections of all links."""
+    await asyncio.gather(*(link.close() for link in links.values()))
