@@ -23,6 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.grid.service.ray import knock
 from gridweave.grid.service.state import (
     KEEPER,
     KEPT,
@@ -80,8 +81,10 @@ class GridKeeper:
         say: Callable[[str], None],
         wait: Callable[[LocalGridState | None, float], None],
         monotonic_s: Callable[[], float] = time.monotonic,
+        knock: Callable[[str], None] = knock,
     ) -> None:
         self._name, self._mend, self._say, self._wait, self._monotonic_s = name, mend, say, wait, monotonic_s
+        self._knock, self._is_away = knock, False
         self._mended_s = monotonic_s()
         self.kept = Kept()
 
@@ -107,6 +110,9 @@ class GridKeeper:
         state = read_grid_state(self._name)
         if state is None or not state.missing:
             return  # someone else has done it
+        if not state.own_ray and not self._is_reachable(state.address):
+            self._wait(None, LONGEST_PAUSE_S)
+            return
         tries, missing = self.kept.tries + 1, state.missing
         self._say(f"{_listed(missing)} ended; try {tries} to bring back what is missing")
         self._change(tries=tries, missing=missing, last_ms=int(time.time() * 1000))
@@ -114,6 +120,19 @@ class GridKeeper:
         self._mended_s = self._monotonic_s()
         self._say(f"it failed: {problem}" if problem else f"brought back: {_listed(missing)}")
         self._change(problem=problem, mended=self.kept.mended + (not problem))
+
+    def _is_reachable(self, address: str) -> bool:
+        """Whether the Ray cluster of others answers; while it does not, no try is counted."""
+        try:
+            self._knock(address)
+        except UnavailableError as error:
+            if not self._is_away:
+                self._say(f"{error}; waiting for it")
+                self._change(problem=str(error))
+            self._is_away = True
+        else:
+            self._is_away = False
+        return not self._is_away
 
     def _give_up(self, missing: tuple[str, ...]) -> bool:
         self._change(gave_up=True, missing=missing)

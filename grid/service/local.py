@@ -282,6 +282,7 @@ class _Work:
     def _on_a_cluster(self) -> None:
         address = self.done.state.address
         self._tell("Joining Ray")
+        check_ray()
         knock(address)
         with connected(address) as ray:
             self._lap("connect")

@@ -54,11 +54,28 @@ _LOOK_AT_RAY_EVERY_S, _MISSES = 5.0, 3
 _QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
+def resolved(address: str) -> str:
+    """Return the address that ``auto`` stands for: ``$RAY_ADDRESS``, or the cluster that this host belongs to.
+
+    If neither is known, ``auto`` is left to Ray.
+    """
+    if address.strip() != "auto":
+        return address
+    named = os.environ.get("RAY_ADDRESS", "").strip()
+    if named and named != "auto":
+        return named
+    place = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return place.read_text(encoding="ascii").strip() or address
+    return address
+
+
 def knock(address: str) -> None:
     """Raise UnavailableError in a few seconds if nothing listens at an address; Ray would take many minutes."""
+    address = resolved(address)
     host, colon, port = address.strip().removeprefix("ray://").rpartition(":")
     if not colon:
-        return  # auto, or what Ray knows better
+        return  # what Ray knows better
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
     except (OSError, ValueError, OverflowError) as error:
@@ -78,6 +95,11 @@ def _environment_of_this(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def with_token(token: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Let this process join a Ray of one's own by the token in a file; None: as the environment says."""
+    return contextlib.nullcontext() if token is None else _environment_of_this(token_environment(token))
 
 
 @contextlib.contextmanager
@@ -145,8 +167,8 @@ LOOPBACK = "127.0.0.2"
 MOST_NODES = 8
 """A site has a Ray node of its own if there are no more than so many; each costs some hundred megabytes."""
 
-FIRST_WITH_TOKENS = (2, 52)
-"""The first release of Ray that asks who connects for a token."""
+FIRST_WITH_TOKENS, FIRST_UNTESTED = (2, 52), (3, 0)
+"""The first release of Ray that asks who connects for a token, and the first that nobody has tried."""
 
 STORE_BYTES = 80 << 20
 
@@ -495,14 +517,15 @@ _OF_NODES = {
 
 
 def check_ray() -> None:
-    """Raise UnavailableError if there is no Ray, or one that knows no tokens."""
+    """Raise UnavailableError if there is no Ray, or one that knows no tokens or that nobody has tried."""
     if importlib.util.find_spec("ray") is None:
         raise not_installed("ray")
     version = importlib.metadata.version("ray")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if numbers < FIRST_WITH_TOKENS:
-        right = ".".join(map(str, FIRST_WITH_TOKENS))
-        raise UnavailableError(f"ray {version} does not check tokens; run: pip install 'ray>={right}'")
+    if not FIRST_WITH_TOKENS <= numbers < FIRST_UNTESTED:
+        least, most = (".".join(map(str, each)) for each in (FIRST_WITH_TOKENS, FIRST_UNTESTED))
+        why = "does not check tokens" if numbers < FIRST_WITH_TOKENS else "was never tried with gridweave"
+        raise UnavailableError(f"ray {version} {why}; run: pip install 'ray>={least},<{most}'")
 
 
 def token_environment(token: Path) -> dict[str, str]:

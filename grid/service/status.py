@@ -5,6 +5,7 @@ What the gateway cannot tell because it is down is seen from the processes: whoe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -12,19 +13,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gridweave.errors import GridweaveError
+from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.api import Queue, SiteInfo
+from gridweave.grid.service.actor_status import ActorStatus, look_at_actors, namespace_of
 from gridweave.grid.service.keeper import LOG, read_kept
+from gridweave.grid.service.ray import resolved, with_token
 from gridweave.grid.service.state import (
     DEFAULT_NAME,
     GATEWAY,
     HEAD,
     KEEPER,
+    RAY_TOKEN,
     LocalGridState,
     LocalSite,
     count_running,
     node_of,
     read_grid_state,
+    state_folder,
 )
 from gridweave.site.machine.processes import PROC, process_stat
 
@@ -56,11 +61,18 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
     starting: int | None = None
     running: int | None = None
     kept: int = 0  # parts of jobs whose processes run on this machine
+    actors: tuple[ActorStatus, ...] = ()  # as Ray knows them, if it was asked
 
     @property
     def well(self) -> bool:
         """Whether all of it runs and answers."""
-        return self.up and all(part.well for part in self.parts)
+        return self.up and not self.missing
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of the parts and actors that do not run or do not answer."""
+        parts = [part.name for part in self.parts if not part.well]
+        return (*parts, *(actor.name for actor in self.actors if not actor.well))
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -74,17 +86,44 @@ class _Said(msgspec.Struct, frozen=True):
 _COUNTED = ("waiting", "held", "starting", "running")
 
 
-def look(name: str) -> LocalStatus:
-    """Return how a grid on this machine is."""
+def look(name: str, *, ask_ray: bool = False) -> LocalStatus:
+    """Return how a grid on this machine is; with `ask_ray` also what each of its actors says.
+
+    Ray is asked in any case on a cluster of others of which something is missing: there it may wait for a node.
+    """
     state = read_grid_state(name)
     if state is None:
-        return LocalStatus(name=name, up=False)
+        return _on_this_cluster(name)
+    found = _look_here(name, state)
+    is_unclear = found.up and not state.own_ray and not found.well
+    if not found.up or not (ask_ray or is_unclear):
+        return found
+    try:
+        with with_token(state_folder(state.name) / RAY_TOKEN if state.own_ray else None):
+            actors = look_at_actors(state.address, state.namespace)
+    except UnavailableError as error:
+        part = PartStatus(name="Ray", well=False, detail=str(error))
+        return msgspec.structs.replace(found, parts=(part, *found.parts[1:]))
+    return msgspec.structs.replace(found, actors=tuple(actors))
+
+
+def _on_this_cluster(name: str) -> LocalStatus:
+    """Return how a grid is that was started from another host of the Ray cluster to which this one belongs."""
+    address = resolved("auto")
+    if address != "auto":
+        with contextlib.suppress(UnavailableError):
+            actors = look_at_actors(address, namespace_of(name, DEFAULT_NAME))
+            return LocalStatus(name=name, up=bool(actors), actors=tuple(actors))
+    return LocalStatus(name=name, up=False)
+
+
+def _look_here(name: str, state: LocalGridState) -> LocalStatus:
     kept = count_running(Path(state.folder))
     if not state.runs:
         return LocalStatus(name=name, up=False, folder=state.folder, kept=kept)
     said = _ask(state)
     queue = said.queue or Queue()
-    counts = {key: getattr(queue, key) if said.queue else None for key in _COUNTED}
+    counts: dict[str, Any] = {key: getattr(queue, key) if said.queue else None for key in _COUNTED}
     return LocalStatus(
         name=name,
         up=True,

@@ -182,7 +182,7 @@ def test_what_is_killed_comes_back_by_itself(world: World) -> None:
     assert (before.state, before.attempt) == ("running", 1)
     keeper = state_folder("default") / "logs" / "keeper.log"
     # What ends while it mends is mended with the rest, and not told apart.
-    assert "brought back: the head of Ray" in keeper.read_text()
+    assert "brought back: the Ray node of south" in keeper.read_text()
 
 
 def test_the_meta_scheduler_stands_on_the_head(world: World) -> None:

@@ -279,16 +279,21 @@ def _print_next(state: LocalGridState) -> None:
     typer.echo(f"  gridweave down{named}".ljust(46) + "stop it; submitted jobs are still there after the next up")
 
 
-def status(name: Name = None, as_json: Json = False) -> None:
+_Actors = Annotated[bool, typer.Option("--actors", help="Ask Ray for each actor: its host, process and start.")]
+
+
+def status(name: Name = None, actors: _Actors = False, as_json: Json = False) -> None:
     """Show whether the grid on this machine is healthy; exits with status 3 if a part of it is missing.
 
-    Example: gridweave status --json
+    On another host of the grid's Ray cluster, show the actors as Ray knows them.
+
+    Example: gridweave status --actors
     """
     from gridweave.grid.service.state import DEFAULT_NAME, known_grids
     from gridweave.grid.service.status import look, parts_run
 
     name = name or DEFAULT_NAME
-    found = look(name)
+    found = look(name, ask_ray=actors)
     if as_json:
         print_json(plain(found) | {"well": found.well})
     elif found.up:
@@ -308,26 +313,40 @@ def _word(found: LocalStatus) -> str:
     """Return in short how a grid is."""
     if found.well:
         return "is healthy"
-    missing = [part.name for part in found.parts if not part.well]
-    if missing == ["gateway"]:
+    if found.missing == ("gateway",):
         return "has no gateway; its sites run on"
-    if missing == ["keeper"]:
+    if found.missing == ("keeper",):
         return "runs, but nobody keeps it"
-    return "is not healthy: " + ", ".join(missing)
+    return "is not healthy: " + ", ".join(found.missing)
+
+
+def _since(ms: int | None) -> str:
+    from datetime import datetime
+
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _health(well: bool) -> str:
+    return "healthy" if well else "MISSING"
 
 
 def _print_status(found: LocalStatus) -> None:
-    from datetime import datetime
-
-    def since(ms: int | None) -> str:
-        return "" if ms is None else datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-    rows = [
-        (part.name, "healthy" if part.well else "MISSING", str(part.pid or ""), since(part.since_ms), part.detail)
-        for part in found.parts
-    ]
-    print_table(rows, headings=("", "", "process", "since", ""), title=f"The grid {found.name} {_word(found)}", left=5)
-    typer.echo(f"journals, jobs and output: {found.folder}")
+    title = f"The grid {found.name} {_word(found)}"
+    if found.parts:
+        rows = [
+            (part.name, _health(part.well), str(part.pid or ""), _since(part.since_ms), part.detail)
+            for part in found.parts
+        ]
+        print_table(rows, headings=("", "", "process", "since", ""), title=title, left=5)
+    if found.actors:
+        listed = [
+            (actor.name, _health(actor.well), actor.host, str(actor.pid or ""), _since(actor.since_ms), actor.detail)
+            for actor in found.actors
+        ]
+        headings = ("actor", "", "host", "process", "since", "")
+        print_table(listed, headings=headings, title="Actors on Ray" if found.parts else title, left=6)
+    if found.folder:
+        typer.echo(f"journals, jobs and output: {found.folder}")
 
 
 DEMO = "demo"
