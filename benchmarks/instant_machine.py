@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 from gridweave.errors import UnavailableError
 from gridweave.site.messages import ORDERS, Machine, MachineJoined, RunEnded, RunStarted, StartRun
-from gridweave.site.service.calls import HostLines, NearActor, encode, endure, site_actor
+from gridweave.site.service.calls import Calls, LiveActor, agent_actor, encode, endure, site_actor
 
 
-class InstantMachine(NearActor):
+class InstantMachine(LiveActor):
     """A machine whose jobs end as soon as they have started."""
 
-    near_methods = ("order", "process", "ready", "stop")
-
-    def __init__(self, site: str, machine: Machine, folder: str, virtual: bool, *_: object, calls: HostLines) -> None:
-        self._calls, self._site, self._name = calls, site, machine.name
+    def __init__(
+        self, site: str, machine: Machine, folder: str, virtual: bool, *_: object, calls: Calls, **own: str
+    ) -> None:
+        super().__init__(agent_actor(site, machine.name), **own)
+        self._calls, self._site, self._machine = calls, site, machine.name
         self._reports: list[object] = [MachineJoined(machine.name, "127.0.0.1")]
         self._news = asyncio.Event()
         self._news.set()
         self._seen: set[tuple[int, int]] = set()
-        self._tasks = endure(f"{site}/{machine.name}", self._tell())
+        self._tasks = endure(self._name, self._tell())
 
     async def ready(self) -> str:
         """Return its name."""
         return self._name
-
-    async def process(self) -> int:
-        """Return the number of the process that it is."""
-        return os.getpid()
 
     async def order(self, data: bytes) -> None:
         """Have what is ordered start and end."""
@@ -37,7 +33,7 @@ class InstantMachine(NearActor):
             if isinstance(order, StartRun) and (order.launch.job_id, order.launch.attempt) not in self._seen:
                 key = order.launch.job_id, order.launch.attempt
                 self._seen.add(key)
-                self._reports += [RunStarted(self._name, *key), RunEnded(self._name, *key, "finished")]
+                self._reports += [RunStarted(self._machine, *key), RunEnded(self._machine, *key, "finished")]
                 self._news.set()
 
     async def _tell(self) -> None:

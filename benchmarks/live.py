@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -27,7 +28,7 @@ from rich.table import Table
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.cluster import GridPlan, Kinds, RunningGrid, SitePlan, start_grid
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.service.agent_actor import NodeAgent
+from gridweave.site.service.agent_actor import AgentActor
 from gridweave.site.service.calls import GRID_ACTOR, question, site_actor
 
 BATCH = 500
@@ -36,9 +37,12 @@ MEASURED = 10_000
 
 
 @contextlib.contextmanager
-def grid_of(sites: int, nodes: int, machine: type = NodeAgent) -> Iterator[RunningGrid]:
+def grid_of(sites: int, nodes: int, machine: type = AgentActor) -> Iterator[RunningGrid]:
     """Yield a grid on a Ray of this machine, whose workers are as nice as with ``gridweave up``."""
-    own = {"include_dashboard": False, "log_to_driver": False, "_system_config": {"worker_niceness": 0}}
+    own: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    own |= {"_system_config": {"worker_niceness": 0}}
+    # Workers find the machine of these measurements where this process finds it.
+    own |= {"runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}}
     with tempfile.TemporaryDirectory() as folder:
         ray.init(address="local", num_cpus=2, namespace="benchmark", **own)
         try:

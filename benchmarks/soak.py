@@ -28,7 +28,7 @@ from rich.table import Table
 from gridweave.grid.client.client import Client
 from gridweave.grid.service.cluster import RunningGrid
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.service.agent_actor import NodeAgent
+from gridweave.site.service.agent_actor import AgentActor
 
 AHEAD = 2_000
 BATCH = 500
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--real", action="store_true")
     asked = parser.parse_args()
-    machine = NodeAgent if asked.real else InstantMachine
+    machine = AgentActor if asked.real else InstantMachine
     with grid_of(3, 64, machine) as grid, gateway_process(ray.get_runtime_context().gcs_address) as url:
         begin_s = time.perf_counter()
         seen = asyncio.run(soak(grid, url, asked.jobs))

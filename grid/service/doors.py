@@ -42,25 +42,25 @@ class LinksDoor(msgspec.Struct, frozen=True, tag="links"):
     sites: tuple[FarSite, ...]
 
 
-Door = ClusterDoor | SiteDoor | LinksDoor
+GatewayDoor = ClusterDoor | SiteDoor | LinksDoor
 
 
-class Served(NamedTuple):
+class ServedGateway(NamedTuple):
     """A gateway, and the links by which it reaches sites that are elsewhere."""
 
     gateway: Gateway
     links: dict[str, Link]
 
 
-def serve_door(door: Door, settings: GatewaySettings, calls: Calls) -> Served:
+def serve_door(door: GatewayDoor, settings: GatewaySettings, calls: Calls) -> ServedGateway:
     """Return the gateway of what a door names; OptionError if a file of a link cannot be used."""
     match door:
         case SiteDoor():
-            return Served(_site_gateway(door, settings, calls), {})
+            return ServedGateway(_site_gateway(door, settings, calls), {})
         case LinksDoor():
             return _links_gateway(door, settings, calls)
         case _:
-            return Served(Gateway(LiveBackend(calls), settings), {})
+            return ServedGateway(Gateway(LiveBackend(calls), settings), {})
 
 
 def _site_gateway(door: SiteDoor, settings: GatewaySettings, calls: Calls) -> Gateway:
@@ -95,7 +95,7 @@ def open_links(sites: tuple[FarSite, ...]) -> tuple[dict[str, Link], dict[str, S
     return links, accepts
 
 
-def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> Served:
+def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> ServedGateway:
     links, accepts = open_links(door.sites)
 
     async def take(site: str, data: bytes) -> str | None:
@@ -108,7 +108,7 @@ def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> 
         wants_certificate=settings.client_ca is not None,
         problem=lambda site: links[site].problem,
     )
-    return Served(Gateway(LiveBackend(CallsOverLinks(calls, links)), settings, link=link, links=links), links)
+    return ServedGateway(Gateway(LiveBackend(CallsOverLinks(calls, links)), settings, link=link, links=links), links)
 
 
 class CallsOverLinks:

@@ -19,7 +19,7 @@ from gridweave.site.service.calls import GATEWAY_ACTOR, Calls, LiveActor, endure
 
 if TYPE_CHECKING:
     from gridweave.grid.gateway.settings import GatewaySettings
-    from gridweave.grid.service.doors import Door, Served
+    from gridweave.grid.service.doors import GatewayDoor, ServedGateway
 
 logger = logging.getLogger("gridweave.gateway")
 
@@ -37,10 +37,12 @@ class GatewayActor(LiveActor):
         File for the process that listens: commands on its host read it to see that no other program does.
     """
 
-    def __init__(self, settings: GatewaySettings, door: Door, *, calls: Calls, mark: str = "", **own: str) -> None:
+    def __init__(
+        self, settings: GatewaySettings, door: GatewayDoor, *, calls: Calls, mark: str = "", **own: str
+    ) -> None:
         super().__init__(GATEWAY_ACTOR, **own)
         self._settings, self._door, self._mark, self._calls = settings, door, mark, calls
-        self._served: Served | None = None
+        self._served: ServedGateway | None = None
         self._problem: GridweaveError | None = None
         self._tried = asyncio.Event()
         self._tasks = endure(self._name, self._serve())

@@ -23,7 +23,6 @@ from typing import NoReturn
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.grid.service.ray import knock
 from gridweave.grid.service.state import (
     KEEPER,
     KEPT,
@@ -67,6 +66,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     gave_up: bool = False
 
 
+def _knock(address: str) -> None:
+    # Only on a cluster of others is this module loaded.
+    from gridweave.grid.service.ray import knock
+
+    knock(address)
+
+
 class GridKeeper:
     """Keeps a grid going; `mend` brings back what is missing and returns what went wrong, or "".
 
@@ -81,7 +87,7 @@ class GridKeeper:
         say: Callable[[str], None],
         wait: Callable[[LocalGridState | None, float], None],
         monotonic_s: Callable[[], float] = time.monotonic,
-        knock: Callable[[str], None] = knock,
+        knock: Callable[[str], None] = _knock,
     ) -> None:
         self._name, self._mend, self._say, self._wait, self._monotonic_s = name, mend, say, wait, monotonic_s
         self._knock, self._is_away = knock, False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from gridweave.site.machine.processes import process_stat, strays
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
 from ports import unused_port
 from up_world import PATIENCE_S, World
+from waiting import until
 
 # It brings a grid up three times: a minute each on a machine that does much else.
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -199,15 +201,33 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         made.close()
 
 
+def test_every_actor_is_seen_from_any_host_of_the_cluster(hosts: Hosts) -> None:
+    """With its host, process and start: where `up` ran, and where nothing of the grid is written down."""
+    names = {"grid", "gateway", "site:north", "site:south", "agent:north/m0", "agent:south/m0"}
+    elsewhere = dict(hosts.world.environment, XDG_STATE_HOME=str(hosts.folder / "elsewhere"))
+    for environment, arguments in ((hosts.world.environment, ["--actors"]), (elsewhere, [])):
+        hosts.world.environment = environment
+        status, printed = hosts.world.run("status", "--json", *arguments)
+        assert status == 0, printed
+        actors = {actor["name"]: actor for actor in json.loads(printed)["actors"]}
+        assert actors.keys() == names
+        assert all(actor["well"] and actor["host"] and actor["pid"] and actor["since_ms"] for actor in actors.values())
+    status, printed = hosts.world.run("up", "--address", "auto", "--grid", "grid.toml")
+    assert (status, "has the actors of another grid" in printed) == (3, True), printed
+
+
 def test_nothing_is_lost_when_hosts_and_the_head_are(hosts: Hosts) -> None:
     """A host is killed, then all of Ray with its head: after the next `up` what was accepted runs, once and whole."""
     jobs = hosts.submit("first", [5, 2, 3], 1.0)
     hosts.kill("south")
+    until(lambda: "waits for a Ray node with the label gridweave.io/site=south" in hosts.world.run("status")[1])
     hosts.start("south")
     hosts.up()
     jobs += hosts.submit("second", [3, 5, 1], 2.0)
     for host in SITES:
         hosts.kill(host)
+    status, printed = hosts.world.run("up", "--address", "auto", "--grid", "grid.toml")
+    assert (status, f"--address: no Ray cluster answers at {hosts.address}" in printed) == (3, True), printed
     hosts.start_all()
     hosts.up()
     assert hosts.submit("second", [3, 5, 1], 2.0) == jobs[3:]

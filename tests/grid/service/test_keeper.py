@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gridweave.errors import UnavailableError
 from gridweave.grid.service.keeper import (
     LONGEST_PAUSE_S,
     MOST_TRIES,
@@ -189,3 +190,22 @@ def test_it_is_small() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"ray", "numba", "numpy", "aiohttp", "asyncio", "sqlalchemy", "typer"}
+
+
+def test_it_waits_for_a_cluster_of_others_without_counting_tries(tmp_path: Path) -> None:
+    """While the head of that Ray does not answer, the keeper tries nothing; when it is back, one try is enough."""
+    bench = Bench(tmp_path, [""])
+    answers = ["no Ray cluster answers"] * 50
+
+    def knock(address: str) -> None:
+        if answers:
+            raise UnavailableError(answers.pop())
+
+    bench.keeper = GridKeeper(
+        NAME, bench._mend, say=bench.said.append, wait=bench._wait, monotonic_s=lambda: bench.now_s, knock=knock
+    )
+    write_state(msgspec.structs.replace(a_state(tmp_path, bench.own), own_ray=False, address="10.0.0.1:6379"))
+    assert bench.keeper.run(os.getpid())
+    assert len(bench.tried_s) == 1
+    assert bench.tried_s[0] >= 50 * LONGEST_PAUSE_S
+    assert bench.said[0] == "no Ray cluster answers; waiting for it"
