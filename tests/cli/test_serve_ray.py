@@ -86,9 +86,14 @@ class Served:
         return (self.folder / f"{name}.log").read_text()
 
     def kill(self, name: str) -> None:
-        """Kill the process of one of them, as nothing can be caught."""
+        """Kill the process of one of them, as nothing can be caught; its Ray and its actors run on."""
         self.running[name].kill()
         self.running[name].wait()
+
+    def kill_all(self, name: str) -> None:
+        """Kill all processes of one of them, its Ray and its actors too."""
+        self.kill(name)
+        end_marked((self.folder / f"state-{name}" / "marker").read_text())
 
     def is_ready(self, name: str) -> bool:
         """Return whether one of them answers, and what is behind it; fail if it has ended."""
@@ -131,8 +136,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
         for process in world.running.values():
             process.kill()
             process.wait()
-        for site in SITES:
-            marker = tmp_path / f"state-{site}" / "marker"
+        for name in world.ports:
+            marker = tmp_path / f"state-{name}" / "marker"
             if marker.exists():
                 end_marked(marker.read_text())
 
@@ -148,7 +153,7 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
         line = f"echo x >> {ran}; while [ ! -e {go} ]; do sleep 0.1; done"
         waits = grid.submit(["sh", "-c", line], nodes=4, limit="10m")
         until(lambda: waits.record().state == "running")
-        served.kill("grid")
+        served.kill_all("grid")
     # The grid is away: a site's own users go on, by the site's gateway.
     printed = served.command(
         "submit", "--site", "beta", "--wait", "--", "true",
@@ -157,10 +162,12 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
         GRIDWEAVE_SITE_BETA_TOKEN=served.token,
     )  # fmt: skip
     assert printed == "2000000000001"
-    # The gateway of a site is killed while the grid is away, and finds its Ray again.
+    # What serves a site is killed while the grid is away, and finds its Ray and its actors again.
     served.kill("alpha")
+    assert urllib.request.urlopen(f"{served.url('alpha')}/healthz", timeout=60).status == 200
     served.start("alpha")
     served.start("grid")
+    until(lambda: "the gateway listens at" in served.log("alpha").partition("Ray runs already")[2])
     go.touch()
     until(lambda: served.is_ready("alpha") and served.is_ready("grid"))
     assert "Ray runs already" in served.log("alpha")

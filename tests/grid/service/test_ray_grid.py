@@ -203,3 +203,18 @@ def test_an_actor_that_ray_kills_leaves_its_journal_free(grid: Any) -> None:
     assert left is None or left.state == "Z", "it runs on"  # one that has ended waits for Ray to take note
     (answer,) = grid.submit([("with the new one", shell("true", nodes=6))])
     assert the_end(grid, answer.job_id).outcome == "finished"
+
+
+def test_an_actor_that_was_removed_from_ray_is_made_again_by_the_next_start(grid: Any) -> None:
+    """Nobody else restarts it then; it continues from its journal, and the others stay."""
+    import ray
+
+    from gridweave.grid.service.cluster import start_grid
+
+    (answer,) = grid.submit([("before it", shell("true", nodes=6))])
+    ray.kill(grid.actors["site:south"])
+    until(lambda: process_of(grid, "site:south") is None)
+    again = start_grid(grid.plan, timeout_s=PATIENCE_S)
+    assert again.made == {"site:south"}
+    assert the_end(again, answer.job_id).outcome == "finished"
+    grid.actors = again.actors
