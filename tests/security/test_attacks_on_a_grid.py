@@ -213,7 +213,7 @@ def test_what_the_grid_keeps_is_closed_to_jobs(grid: OthersGrid) -> None:
     uid = pwd.getpwnam(USERS["alice"]).pw_uid
     kept = [path for path in kept if (path.is_file() or path.is_socket()) and path.stat().st_uid != uid]
     names = {path.name for path in kept}
-    assert {"token", "ray-token", "tokens.db", "site.journal", "grid.journal", "gateway.log"} <= names
+    assert {"token", "ray-token", "tokens.db", "site.journal", "grid.journal", "requests.log", "gateway.json"} <= names
     paths = grid.folder / "paths"
     paths.write_text("\n".join(map(str, kept)))
     paths.chmod(0o644)
@@ -226,7 +226,7 @@ def test_nothing_secret_is_in_the_list_of_processes(grid: OthersGrid) -> None:
     (token,) = grid.home.rglob("ray-token")
     secrets = [token.read_text().strip(), *grid.tokens.values()]
     seen = "".join(" ".join(each.cmdline()) for each in psutil.process_iter() if each.username() == SERVICE)
-    assert "gateway_process" in seen
+    assert "ray::GatewayActor" in seen
     assert not [secret for secret in secrets if secret in seen]
 
 
