@@ -466,11 +466,14 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
         Of its first byte.
     is_last : bool
         Whether nothing follows: the job has ended, and this reaches to the end.
+    removed : str
+        When and why the output was removed, in one line; empty if it was not.
     """
 
     data: bytes
     offset: int
     is_last: bool
+    removed: str = ""
 
 
 class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -144,6 +144,31 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, str] = {}
 
 
+class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a machine keeps the folders of ended jobs, with their output.
+
+    Attributes
+    ----------
+    days : int
+        Days after the end of the job.
+    bytes_per_user : int
+        Disk space on the machine for the folders of each user; beyond it the user's oldest are removed.
+    """
+
+    days: int = 90
+    bytes_per_user: int = 10 << 30
+
+
+KEEP_OUTPUT = OutputLimits()
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """When a machine removed the output of a job (Unix time), and why, in words that follow a colon."""
+
+    at_ms: int
+    reason: str
+
+
 _NAMED = 5
 
 
@@ -242,6 +267,8 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         As `TakenUsers.options`.
     mapped : tuple of str, optional
         Whose jobs alone it starts, as users are mapped to accounts of a batch system; None: that is not said.
+    output : OutputLimits
+        How long it keeps the output of jobs that have ended.
     """
 
     owner: str = ""
@@ -250,6 +277,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     gives_parts: bool = False
     options: tuple[str, ...] = ()
     mapped: tuple[str, ...] | None = None
+    output: OutputLimits = KEEP_OUTPUT
 
     def refusal(self, user: str) -> str | None:
         """Return why a job of a user is not started, in one line, or None.

@@ -75,6 +75,7 @@ class FakeBackend(Backend):
         self.stories: dict[int, list[StoryEntry]] = {}
         self.told: list[JobEvent] = []
         self.written: dict[tuple[int, int, str], bytes] = {}
+        self.removed: dict[int, str] = {}  # why the output of a job was removed
         self.learned: dict[TimesKey, KnownTimes] = {}
         self.draining: dict[str, bool] = {"north": False, "south": False}
         self.away = {"north": ("m1",), "south": ()}
@@ -295,7 +296,8 @@ class FakeBackend(Backend):
         data = self.written.get((job_id, rank, stream), b"")
         part = data[offset : offset + limit]
         is_over = record.state in ("ended", "refused")
-        return OutputPart(data=part, offset=offset, is_last=is_over and offset + len(part) >= len(data))
+        is_last, removed = is_over and offset + len(part) >= len(data), self.removed.get(job_id, "")
+        return OutputPart(data=part, offset=offset, is_last=is_last, removed=removed)
 
     async def sites(self) -> list[SiteInfo]:
         """Return how the sites are."""

@@ -257,14 +257,13 @@ class Works:
 class FakeRunner:
     """Stands for the agent's `Runner`: starts, ends and finds again pieces of a `Machine` of this file."""
 
-    def __init__(
-        self, root: Machine, environment: Mapping[str, str] | None = None, *, others: bool = False, shared: bool = False
-    ) -> None:
+    def __init__(self, root: Machine, environment: Mapping[str, str] | None = None, **options: object) -> None:
         self.machine = root
         self.root = root
         self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()
         self._forgotten: set[Key] = set()
         self._told: set[Key] = set()
+        self._released: list[Key] = []
 
     async def open(self) -> None:
         """Take the folder."""
@@ -398,12 +397,21 @@ class FakeRunner:
         works.loop.outside(max(0, at_unix_ms - works.loop.now_ms()) / 1000 + works.rng.exponential(0.005), due)
         await asyncio.sleep(0)
 
-    async def forget(self, job_id: int, attempt: int) -> None:
-        """Remove what is kept of a piece."""
-        piece = self.machine.folder.pop((job_id, attempt), None)
-        assert piece is None or piece.outcome, "it has not ended"
-        self._forgotten.add((job_id, attempt))
-        await asyncio.sleep(0)
+    def release(self, job_id: int, attempt: int) -> None:
+        """Keep the last few pieces whose end is known, and remove those before."""
+        self._released.append((job_id, attempt))
+        while len(self._released) > 3:
+            key = self._released.pop(0)
+            piece = self.machine.folder.pop(key, None)
+            assert piece is None or piece.outcome, "it has not ended"
+            self._forgotten.add(key)
+
+    async def report_again(self, job_id: int, attempt: int) -> None:
+        """Tell of an end that the site has lost."""
+        piece = self.machine.folder.get((job_id, attempt))
+        if piece is not None and piece.outcome:
+            self._told.discard((job_id, attempt))
+            self.tell((job_id, attempt))
 
     async def events(self) -> AsyncIterator[PieceEvent]:
         """Yield what happens."""

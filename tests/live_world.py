@@ -253,7 +253,7 @@ class LiveWorld:
                 await self._report(self.sites[machine.site], data)
 
             root: Any = machine
-            driver = AgentDriver(machine.name, root, report, environment={}, keep_ended=3)
+            driver = AgentDriver(machine.name, root, report, environment={})
             await driver.open()
             process.spawn(driver.run(), endless=True)
             return driver

@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
@@ -216,8 +217,12 @@ class JobHandle:
         rank, code, signal = record.exit_codes[0] if record.exit_codes else (0, None, None)
         tail = b""
         if record.start_ms is not None:
-            async for data in streams.output(self._client.transport, self.id, rank=rank, stream="err"):
-                tail = (tail + data)[-TAIL_BYTES:]
+            try:
+                async for data in streams.output(self._client.transport, self.id, rank=rank, stream="err"):
+                    tail = (tail + data)[-TAIL_BYTES:]
+            except RefusedError as error:
+                if error.status != HTTPStatus.GONE:  # the output was removed; the failure is told all the same
+                    raise
         return JobFailedError(
             self.id,
             record.outcome or record.state,

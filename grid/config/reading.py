@@ -202,7 +202,7 @@ def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
 
 def _grid_of(file: GridFile | ServedGrid | ServedSite) -> LiveGridTable:
     if isinstance(file, ServedSite):
-        same = ("rendezvous_ms", "alone_ms", "history_days")
+        same = ("rendezvous_ms", "alone_ms", "history_days", "output_days", "output_bytes")
         return LiveGridTable(**{name: getattr(file.site, name) for name in same})
     return file.grid
 

@@ -17,6 +17,7 @@ from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
+from gridweave.site.launch import KEEP_OUTPUT, OutputLimits
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
@@ -159,6 +160,9 @@ class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
     rendezvous_ms: _Ms = 30_000
     alone_ms: _Ms = 1_500
     history_days: _Days = 90
+    # As ``grid.output_days`` and ``grid.output_bytes`` of GRID.toml.
+    output_days: _Days = KEEP_OUTPUT.days
+    output_bytes: _Count = KEEP_OUTPUT.bytes_per_user
     # By which name or address other sites reach its machine; if left out, the address by which it reaches the grid, or
     # that which Ray has on a cluster that it joins.
     host: str | None = None
@@ -266,9 +270,17 @@ class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
     rendezvous_ms: _Ms = 30_000
     alone_ms: _Ms = 1_500
     history_days: _Days = 90
+    # How long machines keep the output of ended jobs, and how much of each user on each machine.
+    output_days: _Days = KEEP_OUTPUT.days
+    output_bytes: _Count = KEEP_OUTPUT.bytes_per_user
     seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0  # of the selection ``random``
     journal: str = ""  # URL of the meta-scheduler's journal; a file in the folder, if left out
     journal_password_file: str | None = None  # of the password of the journal's database
+
+    @property
+    def output(self) -> OutputLimits:
+        """How long machines keep the output of ended jobs."""
+        return OutputLimits(days=self.output_days, bytes_per_user=self.output_bytes)
 
 
 class LiveTimesTable(Table, frozen=True, kw_only=True):
@@ -348,6 +360,7 @@ Refused = dict[tuple[str, str], str]
 _SIMULATED = "counts only in simulation; leave it out"
 _MARGIN = "is not known here, but as grid.margin_ms"
 _SERVED = "is not known in GRID.toml, but in the files of gridweave serve; leave it out"
+_OF_SITES = "is not a key of the grid's side; it belongs in the file of each site"
 _NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "contention", "at")}
 
 
@@ -380,7 +393,9 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     """A whole file of the grid's side."""
 
     refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "rendezvous_ms"): "is not a key of the grid's side; it belongs in the file of each site",
+        ("grid", "rendezvous_ms"): _OF_SITES,
+        ("grid", "output_days"): _OF_SITES,
+        ("grid", "output_bytes"): _OF_SITES,
         ("live", "margin_ms"): _MARGIN,
         ("ray", "nodes"): "is not known here, but in GRID.toml; leave it out",
         ("ray", "first_port"): "is not known here, but in the file of each site; leave it out",

@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "slow-body": Kind(408, "The body did not come in time"),
     "too-many-open-jobs": Kind(409, "The user has too many jobs that have not ended"),
     "machine-answers": Kind(409, "The machine is not away"),
+    "output-removed": Kind(410, "The output of the job was removed"),
     "body-too-large": Kind(413, "The body is too large"),
     "too-many-jobs": Kind(413, "Too many jobs in one request"),
     "unsupported-media-type": Kind(415, "The body is of a form that is not understood"),

@@ -103,7 +103,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "GET /v1/jobs/{id}/output",
         streams.output,
         forms=(TEXT, BYTES),
-        problems=_STREAM_OF_JOBS,
+        problems=(*_STREAM_OF_JOBS, "output-removed"),
         is_stream=True,
         answer_headers=(_OFFSET, _LAST),
     ),

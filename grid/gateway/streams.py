@@ -227,6 +227,8 @@ async def _output_part(call: GatewayCall, job_id: int, query: OutputQuery, offse
     part = await call.backend.output(*where, attempt=query.attempt)
     if part is None:
         raise unknown_job(job_id)
+    if part.removed:
+        raise RefusalError("output-removed", part.removed)
     return part
 
 

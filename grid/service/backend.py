@@ -6,6 +6,7 @@ To the gateway of a site alone the grid behind it may be away, or there may be n
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 from collections.abc import Awaitable, Coroutine, Hashable, Sequence
 from typing import Any, TypeVar
@@ -37,6 +38,7 @@ from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast, with_site_answer
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
+from gridweave.site.launch import Removal
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.service.calls import (
     CALL_S,
@@ -300,7 +302,7 @@ class LiveBackend:
         nothing = OutputPart(data=b"", offset=offset, is_last=is_over)
         if not record.places or not record.attempt:
             return nothing
-        where, problem = (job_id, attempt or record.attempt, rank), None
+        where, problem, removal = (job_id, attempt or record.attempt, rank), None, None
         for actor in await self._actors_with(record, rank, attempt):
             try:
                 read = await self._ask(actor, "part", OutputRead, *where, stream, offset, limit)
@@ -310,9 +312,12 @@ class LiveBackend:
             if read.is_here:
                 at_end = offset + len(read.data) >= read.size
                 return OutputPart(data=read.data, offset=offset, is_last=is_over and at_end)
+            removal = removal or read.removal
         if problem is not None:
             raise problem
-        return nothing
+        # Where an earlier attempt ran, and whether it did, nobody knows any more.
+        has_run = record.start_ms is not None and record.state in OVER and attempt in (None, record.attempt)
+        return msgspec.structs.replace(nothing, removed=_removed(record, removal)) if removal or has_run else nothing
 
     async def _actors_with(self, record: JobRecord, rank: int, attempt: int | None) -> list[str]:
         """Return who may be able to read the output of a rank, the likeliest first."""
@@ -401,6 +406,15 @@ async def _or_none(answer: Awaitable[T]) -> T | None:
         return await answer
     except UnavailableError:
         return None
+
+
+def _removed(record: JobRecord, removal: Removal | None) -> str:
+    """Return in one line why there is no output of a job that has run."""
+    what = f"the output of job {record.job_id}"
+    if removal is None:
+        return f"{what} is on none of its machines any more"
+    at = datetime.datetime.fromtimestamp(removal.at_ms // 1000, datetime.UTC)
+    return f"{what} was removed at {at:%Y-%m-%d %H:%M:%S} UTC: {removal.reason}"
 
 
 def _site_of_rank(record: JobRecord, rank: int) -> str:

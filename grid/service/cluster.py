@@ -33,7 +33,7 @@ from gridweave.site.disciplines.batch.policy import NAME
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
-from gridweave.site.launch import ANY_JOBS, Limits, MachineRules
+from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, Limits, MachineRules, OutputLimits
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
@@ -341,7 +341,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         policy=policy,
         owner=owner_policy(site),
         journal=site.journal,
-        rules=machine_rules(site.launcher, gives_parts=deciding(policy)[1].gives_fractions),
+        rules=machine_rules(site.launcher, gives_parts=deciding(policy)[1].gives_fractions, output=grid.output),
         batch=batch_plan(site),
     )
 
@@ -364,7 +364,9 @@ def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
     )
 
 
-def machine_rules(table: LauncherTable, *, gives_parts: bool = False) -> MachineRules:
+def machine_rules(
+    table: LauncherTable, *, gives_parts: bool = False, output: OutputLimits = KEEP_OUTPUT
+) -> MachineRules:
     """Return what the machines of a site hold jobs to; the owner of the grid is who runs this process."""
     memory = None if table.memory_mb is None else table.memory_mb << 20
     limits = Limits(memory_bytes=memory, cpus=table.cpus, processes=table.processes)
@@ -373,6 +375,7 @@ def machine_rules(table: LauncherTable, *, gives_parts: bool = False) -> Machine
         launcher=table.socket if table.kind == "user" else "",
         limits=limits if limits.controllers else None,
         gives_parts=gives_parts,
+        output=output,
     )
 
 

@@ -23,6 +23,7 @@ from gridweave.site.launch import (
     PieceReady,
     PieceStarted,
     Rank,
+    Removal,
     TakenUsers,
 )
 from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups, parts_problem
@@ -68,9 +69,6 @@ RESULT, USAGE_OVER_TIME = "result", "usage"
 MOST_OUTPUT = 4 << 20
 """So much output is handed out at one time."""
 
-KEEP_ENDED = 1_000
-"""The folders of so many ended pieces, with their output, are kept on a machine."""
-
 LOOK_AT_USERS_S = 30.0
 """So often it is asked whom the launcher takes."""
 
@@ -95,6 +93,7 @@ class OutputRead(msgspec.Struct, frozen=True):
     is_here: bool  # whether the rank is one of this machine, and its folder is still there
     data: bytes
     size: int  # how much there was after that was read
+    removal: Removal | None = None  # when and why the machine removed what the rank wrote, if it did
 
 
 class AgentDriver:
@@ -118,20 +117,18 @@ class AgentDriver:
         threads: Sequence[tuple[int, ...]] = (),
         nodes: int = 1,
         environment: Mapping[str, str] | None = None,
-        keep_ended: int = KEEP_ENDED,
         rules: MachineRules = ANY_JOBS,
         shared: bool = False,
     ) -> None:
         self.name, self.host = name, host
         self._rules, self._nodes = rules, nodes
         environment = own_environment() if environment is None else environment
-        self.runner = Runner(root, environment, others=bool(rules.launcher), shared=shared)
+        self.runner = Runner(root, environment, others=bool(rules.launcher), shared=shared, output=rules.output)
         self._groups: dict[str, str] | None = None
         self._users = ANYONE
-        self._report, self._threads, self._keep = report, tuple(threads), keep_ended
+        self._report, self._threads = report, tuple(threads)
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
-        self._ended: deque[Key] = deque()
         # What could not be started for want of room, and was not asked for again since.
         self._delayed: set[Key] = set()
         # The last pace of what was not started yet.
@@ -271,9 +268,9 @@ class AgentDriver:
     async def _confirm(self, order: ConfirmRun) -> None:
         """Say whether a piece is still here; one that is not must not be started by an order that comes late."""
         if self.runner.knows(order.job_id, order.attempt):
-            # If it has ended, that is told as well.
             is_at_gate = self.runner.is_at_gate(order.job_id, order.attempt)
             self._say((RunReady if is_at_gate else RunStarted)(self.name, order.job_id, order.attempt))
+            await self.runner.report_again(order.job_id, order.attempt)
             return
         reason = f"machine {self.name} knows nothing of it any more"
         self._say(RunEnded(self.name, order.job_id, order.attempt, "lost", reason))
@@ -285,11 +282,12 @@ class AgentDriver:
         folder = piece_folder(self.runner.root, (job_id, attempt))
         launch = read_launch(folder)
         is_here = launch is not None and any(each.rank == rank for each in launch.ranks)
+        removal = None if launch is not None else self.runner.removal(job_id, attempt)
         try:
             size = self._written_path(folder, rank, stream).lstat().st_size
         except OSError:
             size = 0
-        return OutputRead(is_here, data, size)
+        return OutputRead(is_here, data, size, removal)
 
     def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
         """Return a part of a rank's output: ``out`` or ``err``; of ``result`` or ``usage``, as JSON."""
@@ -367,9 +365,7 @@ class AgentDriver:
             for report in part:
                 self._queue.popleft()
                 if isinstance(report, RunEnded):
-                    self._ended.append((report.job_id, report.attempt))
-            while len(self._ended) > self._keep:
-                await self.runner.forget(*self._ended.popleft())
+                    self.runner.release(report.job_id, report.attempt)
 
 
 def _told(agent: str, event: PieceEvent) -> Report:

@@ -5,20 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.site.elements import Element
 from gridweave.site.job import SignalName
-from gridweave.site.launch import Launch, Outcome, PieceEnded, PieceEvent, PieceReady, PieceStarted, PieceState
+from gridweave.site.launch import (
+    KEEP_OUTPUT,
+    Launch,
+    Outcome,
+    OutputLimits,
+    PieceEnded,
+    PieceEvent,
+    PieceReady,
+    PieceStarted,
+    PieceState,
+    Removal,
+    Used,
+)
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
 from gridweave.site.machine.elements import ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
@@ -50,8 +64,11 @@ from gridweave.site.machine.folders import (
     write_whole,
 )
 from gridweave.site.machine.forks import Forks
+from gridweave.site.machine.kept import KeptPiece, KeptPieces, folder_bytes
 from gridweave.site.machine.processes import boot_id, open_process, strays
 from gridweave.site.machine.starter import clear_as_user
+
+logger = logging.getLogger("gridweave.live")
 
 
 class KnownPiece:
@@ -179,6 +196,9 @@ def _packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
 
 LOCK = "runner.lock"
 
+SWEEP_S = 600.0
+"""How often the machine looks for output that has become too old."""
+
 _GONE = ".gone-"
 _REMEMBERED = 1 << 16
 _LOOK_AGAIN_S = 0.02
@@ -197,6 +217,8 @@ class Runner:
         Whether a launcher starts jobs as other users, who must reach their folders in this one.
     shared : bool
         Whether the group of the folder reads what is in it.
+    output : OutputLimits
+        How long the folders of ended pieces are kept.
 
     Raises
     ------
@@ -208,7 +230,8 @@ class Runner:
     Notes
     -----
     Every call may be repeated. Calls and events belong to one event loop. A piece is started at most once, whatever
-    dies in between; its end is reported at least once, and again by every runner that adopts it, until it is forgotten.
+    dies in between; its end is reported at least once, and again by every runner that adopts it, until it is released
+    or forgotten.
 
     Examples
     --------
@@ -227,9 +250,18 @@ class Runner:
     """
 
     def __init__(
-        self, root: Path, environment: Mapping[str, str] | None = None, *, others: bool = False, shared: bool = False
+        self,
+        root: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        others: bool = False,
+        shared: bool = False,
+        output: OutputLimits = KEEP_OUTPUT,
     ) -> None:
         self.root = root.absolute()
+        self._output = output
+        self._kept: KeptPieces | None = None
+        self._released: asyncio.Queue[Key] = asyncio.Queue()
         self._others, self._shared = others, shared
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._pieces: dict[Key, KnownPiece] = {}
@@ -260,6 +292,8 @@ class Runner:
             # Open for writing as well, so that it has no end when the last shim has closed it.
             self._notices = os.open(self.root / NOTICES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             asyncio.get_running_loop().add_reader(self._notices, self._on_notice)
+            self._kept = KeptPieces(self.root, self._output)
+            self._background(self._keep_released())
             self._forks.open()
         except BlockingIOError as error:
             await self.close()
@@ -289,6 +323,8 @@ class Runner:
             await asyncio.wait(self._tasks)
         for piece in self._pieces.values():
             self._unwatch(piece)
+        if self._kept is not None:
+            self._kept.close()
         if self._notices >= 0:
             loop.remove_reader(self._notices)
             os.close(self._notices)
@@ -305,6 +341,9 @@ class Runner:
         key = (launch.job_id, launch.attempt)
         folder = piece_folder(self.root, key)
         if key in self._pieces or key in self._forgotten:
+            return
+        if self.removal(*key) is not None:
+            self._tell_removed(key)
             return
         if (folder / LAUNCH).exists() or (folder / STATE).exists():
             await self._find(key, folder)
@@ -367,7 +406,7 @@ class Runner:
         """
         key = (job_id, attempt)
         folder = piece_folder(self.root, key)
-        if key in self._forgotten:
+        if key in self._forgotten or self.removal(*key) is not None:
             return
         if key not in self._pieces and folder.exists():
             await self._find(key, folder)
@@ -423,13 +462,16 @@ class Runner:
         Their starts, and the ends of those that live no more, are told by events, as if they had just come to pass.
         A shim is known by its number, its start and the start of the machine, so a number that was given anew is never
         taken for it. A piece that lives no more and has not told its end is ``lost``; whatever is left of it is
-        ended first.
+        ended first. Released pieces stay as they are.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
             await asyncio.to_thread(_remove, gone)
+        released = self._register.registered()
         for folder in sorted((self.root / JOBS).iterdir()):
             key = piece_key(folder)
-            if key is not None and key not in self._pieces:
+            if key is not None and self.removal(*key) is not None:
+                await self._clear(key)
+            elif key is not None and key not in self._pieces and key not in released:
                 await self._find(key, folder)
             await asyncio.sleep(0)  # others are not kept waiting by many folders
         return tuple(sorted(key for key, piece in self._pieces.items() if not piece.ended))
@@ -445,20 +487,85 @@ class Runner:
             return
         if not piece.ended:
             raise UnavailableError(f"piece {job_id}.{attempt} has not ended; cancel it and wait for its end")
-        del self._pieces[key]
+        await self._clear(key)
+
+    async def _clear(self, key: Key) -> None:
+        """Remove the folder of an ended piece."""
+        self._pieces.pop(key, None)
         self._forgotten[key] = None
         if len(self._forgotten) > _REMEMBERED:
             del self._forgotten[next(iter(self._forgotten))]
+        folder = piece_folder(self.root, key)
         # One step that cannot be seen half done; the rest may be interrupted.
         gone = folder.with_name(f"{_GONE}{folder.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(gone)
             await asyncio.to_thread(_remove, gone)
 
+    def release(self, job_id: int, attempt: int) -> None:
+        """Report the end of a piece no more, as the site has recorded it; keep its folder as long as the limits allow.
+
+        Nothing happens to a piece that has not ended.
+        """
+        piece = self._pieces.get((job_id, attempt))
+        if piece is not None and piece.ended:
+            self._released.put_nowait(piece.key)
+
+    def removal(self, job_id: int, attempt: int) -> Removal | None:
+        """Return when and why the folder of a released piece was removed, or None."""
+        return self._register.removal((job_id, attempt))
+
+    async def report_again(self, job_id: int, attempt: int) -> None:
+        """Report the end of a released piece once more, to a site that has lost it."""
+        key = (job_id, attempt)
+        folder = piece_folder(self.root, key)
+        if self.removal(*key) is not None:
+            self._tell_removed(key)
+        elif key not in self._pieces and folder.exists():
+            await self._find(key, folder)
+
+    @property
+    def _register(self) -> KeptPieces:
+        assert self._kept is not None, "the runner is open"
+        return self._kept
+
+    async def _keep_released(self) -> None:
+        """Register released pieces, and remove what exceeds the limits, until the runner is closed."""
+        keys: set[Key] = set()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_S):
+                    keys.add(await self._released.get())
+            while not self._released.empty():
+                keys.add(self._released.get_nowait())
+            try:
+                excess = await asyncio.to_thread(self._register_pieces, sorted(keys))
+            except OSError as error:
+                logger.warning("%s: %s; it is tried again", self.root, error)
+                continue
+            for key in keys:
+                self._pieces.pop(key, None)
+            keys.clear()
+            for key in excess:
+                await self._clear(key)
+
+    def _register_pieces(self, keys: Sequence[Key]) -> list[Key]:
+        """Register ended pieces; return those to be removed."""
+        now_ms, pieces = int(time.time() * 1000), []
+        for key in keys:
+            folder = piece_folder(self.root, key)
+            state, launch = read_state(folder), read_launch(folder)
+            user = "" if launch is None else launch.user
+            ended_ms = now_ms if state is None or state.ended_ms is None else state.ended_ms
+            pieces.append(KeptPiece(key, user, ended_ms, folder_bytes(folder)))
+        return self._register.register(pieces, now_ms)
+
     def knows(self, job_id: int, attempt: int) -> bool:
         """Return whether a piece is or was here, as far as this machine has not lost its folder."""
         key = (job_id, attempt)
-        return key in self._pieces or key in self._forgotten or piece_folder(self.root, key).exists()
+        if key in self._pieces or key in self._forgotten:
+            return True
+        return piece_folder(self.root, key).exists() or self.removal(*key) is not None
 
     def known(self) -> tuple[Key, ...]:
         """Return job and attempt of all pieces that it runs, or whose end it has not forgotten."""
@@ -518,7 +625,10 @@ class Runner:
         self._later(piece)
 
     def _later(self, piece: KnownPiece, failed: str = "") -> None:
-        task = asyncio.get_running_loop().create_task(self._settle(piece, failed))
+        self._background(self._settle(piece, failed))
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -591,6 +701,13 @@ class Runner:
         if not piece.told_started and not piece.ended:
             piece.told_started = True
             self._events.put_nowait(PieceStarted(*piece.key, started_ms, piece.alone_ms))
+
+    def _tell_removed(self, key: Key) -> None:
+        """Tell of a piece whose record was removed: that it ran here once is all that is known."""
+        removal = self.removal(*key)
+        assert removal is not None, "it was removed"
+        reason = "it ended here before, and its record was removed with its output"
+        self._events.put_nowait(PieceEnded(*key, "lost", reason, (), Used(), None, removal.at_ms))
 
     def _tell_ended(self, piece: KnownPiece, state: PieceState) -> None:
         """Tell of an end, once, and of the start before it."""

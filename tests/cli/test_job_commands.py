@@ -351,6 +351,16 @@ def test_output_is_printed(here: Elsewhere) -> None:
     assert printed("-f", "--rank", "1") == b"one\n\xff\0two"
 
 
+def test_output_that_was_removed_is_an_error(here: Elsewhere, shell: Shell) -> None:
+    """When and why is one line, and the status is not 0, whether the output is followed or not."""
+    request = JobRequest(program=Program(argv=("true",)), limit_ms=1_000)
+    here.do(here.grid.submit([("key", request)], site=None, origin="a test"))
+    here.call(here.grid.end, 1)
+    here.grid.removed[1] = said = "the output of job 1 was removed at 2026-11-27 08:00:00 UTC: it was too old"
+    for arguments in ([], ["-f"], ["--stderr"]):
+        assert shell("logs", "1", *arguments) == (2, "", f"gridweave: {said}\n")
+
+
 # -- the grid
 
 

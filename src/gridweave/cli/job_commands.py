@@ -609,6 +609,8 @@ def logs(
 ) -> None:
     """Print the output of a job.
 
+    If the machine has removed the output, say when and why, and end with status 2.
+
     Example: gridweave logs 17 -f --rank 2
     """
     from gridweave.grid.client.streams import output

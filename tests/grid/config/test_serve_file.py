@@ -10,6 +10,7 @@ from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.config.reading import KINDS, example_text, grid_of_text, read_service, service_of_text
 from gridweave.grid.service.cluster import plan_of
 from gridweave.grid.service.serve import grid_service, site_service
+from gridweave.site.launch import OutputLimits
 
 UPLINK = '[uplink]\nurl = "http://grid:8765"\ntoken_file = "out"\naccepts_file = "in"\n'
 SITE = 'folder = "state"\n[site]\nname = "beta"\nnumber = 1\nnodes = 6\n'
@@ -78,6 +79,20 @@ def test_how_long_history_is_kept() -> None:
         site_service(service_of_text(SITE + "history_days = 30\n" + UPLINK, "serve.toml", "/etc/gw")).history_days == 30
     )
     assert "site.history_days" in problems(SITE + "history_days = 0\n" + UPLINK)[0]
+
+
+def test_how_long_output_is_kept() -> None:
+    """Machines keep as much of each user as the file of their site, or GRID.toml, says."""
+    said = "output_days = 7\noutput_bytes = 1000\n"
+    for more, limits in (("", OutputLimits()), (said, OutputLimits(days=7, bytes_per_user=1000))):
+        service = site_service(service_of_text(SITE + more + UPLINK, "serve.toml", "/etc/gw"))
+        assert service.plan.rules.output == limits
+        read = grid_of_text(f"[grid]\n{more}[[sites]]\nname = 'a'\nnodes = 2\n", "g", "")
+        plan = plan_of(read, folder="", namespace="", labelled=True, first_port=20_000, secret=b"")
+        assert plan.sites[0].rules.output == limits
+    told = problems(GRID + "[grid]\n" + said)
+    assert [line for line in told if "belongs in the file of each site" in line] == told
+    assert len(told) == 2
 
 
 def test_all_that_is_wrong_with_a_site_is_told_at_once() -> None:

@@ -287,6 +287,19 @@ async def test_an_event_that_is_still_to_come_is_no_place_to_go_on_from() -> Non
         assert (await grid.ask("GET", "/v1/events/ws?after=5"))[0] == 422
 
 
+async def test_output_that_was_removed_is_gone() -> None:
+    """The answer is 410 with the reason, never an empty output."""
+    backend = FakeBackend()
+    async with serving(backend) as grid:
+        [job_id] = await grid.submit(a_job())
+        backend.end(job_id)
+        backend.removed[job_id] = "the output of job 1 was removed at 2026-11-27 08:00:00 UTC: it was too old"
+        for query in ("", "?follow=1", "?stream=result"):
+            status, problem, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/output{query}")
+            assert (status, problem["type"]) == (410, "urn:gridweave:problem:output-removed")
+            assert problem["detail"] == backend.removed[job_id]
+
+
 async def test_output_is_read_in_parts_and_followed() -> None:
     """Output comes from where it is asked for, with what follows; followed, all of it until the job has ended."""
     backend = FakeBackend()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, SiteAwayError, UnavailableError
-from gridweave.grid.api import JobQuery, Queue, SiteInfo
+from gridweave.grid.api import JobQuery, OutputPart, Queue, SiteInfo
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import SiteNames
@@ -22,6 +24,7 @@ from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
 from virtual_time import VirtualLoop
@@ -541,3 +544,46 @@ async def test_a_requeued_job_goes_on_from_what_it_has_saved(tmp_path: Path) -> 
     assert len(list(tmp_path.glob("saved-*"))) == 6
     assert story.count("requeue") == 1
     assert story.index("requeue") < story.index("retried") < len(story) - story[::-1].index("runs")
+
+
+@pytest.mark.asyncio
+async def test_output_that_was_removed_is_never_an_empty_output(tmp_path: Path) -> None:
+    """Beyond a user's share the oldest goes, and it is said when and why; what others have written stays."""
+    rules = {site: MachineRules(output=OutputLimits(bytes_per_user=1)) for site in ("north", "south")}
+    async with LocalGrid(tmp_path, (("north", (1,)),), rules=rules) as grid:
+        backend = grid.backend
+        numbers = []
+        for user, word in (("bert", "theirs"), ("anna", "first"), ("anna", "second")):
+            numbers += await submit(backend, shell(f"echo {word}", user=user))
+            await in_state(backend, numbers[-1], "ended")
+
+        async def first() -> OutputPart | None:
+            part = await backend.output(numbers[1], 0, "out", 0, 100)
+            return part if part is not None and part.removed else None
+
+        part = await until(first)
+        assert part.data == b""
+        assert part.is_last
+        assert re.fullmatch(
+            rf"the output of job {numbers[1]} was removed at \S+ \S+ UTC: the output of this user exceeded 1 bytes on "
+            r"the machine \(output_bytes\)",
+            part.removed,
+        )
+        for number, word in ((numbers[0], b"theirs\n"), (numbers[2], b"second\n")):
+            kept = await backend.output(number, 0, "out", 0, 100)
+            assert kept is not None
+            assert (kept.data, kept.removed) == (word, "")
+
+
+@pytest.mark.asyncio
+async def test_output_that_no_machine_has_is_never_an_empty_output(tmp_path: Path) -> None:
+    """A machine that has lost its folder says so; a job that never ran has written nothing."""
+    async with LocalGrid(tmp_path, (("north", (1,)),)) as grid:
+        backend = grid.backend
+        [job_id] = await submit(backend, shell("echo said"))
+        await in_state(backend, job_id, "ended")
+        shutil.rmtree(tmp_path / "north" / "m0" / "jobs")
+        part = await backend.output(job_id, 0, "out", 0, 100)
+        assert part is not None
+        assert part.removed == f"the output of job {job_id} is on none of its machines any more"
+        (tmp_path / "north" / "m0" / "jobs").mkdir()

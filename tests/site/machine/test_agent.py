@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import Launch, MachineRules, PieceEnded, PieceStarted, Rank, Used
+from gridweave.site.launch import Launch, MachineRules, PieceEnded, PieceStarted, Rank, Removal, Used
 from gridweave.site.machine import agent as agent_module
-from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.machine.agent import AgentDriver, OutputRead
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
@@ -32,8 +32,10 @@ from gridweave.site.messages import (
 class NoProcesses:
     """Stands for the agent's runner: keeps what it was told, and has nothing running."""
 
-    def __init__(self, root: Path, environment: object = None, *, others: bool = False, shared: bool = False) -> None:
-        self.root, self.started, self.cancelled, self.forgotten = root, [], [], []  # type: ignore[var-annotated]
+    def __init__(self, root: Path, environment: object = None, **options: object) -> None:
+        self.root, self.started, self.cancelled, self.released = root, [], [], []  # type: ignore[var-annotated]
+        self.removals: dict[tuple[int, int], Removal] = {}
+        self.told_again: list[tuple[int, int]] = []
         self.here: set[tuple[int, int]] = set()
         self.at_gate: set[tuple[int, int]] = set()
         self.opened: list[tuple[int, int]] = []
@@ -82,9 +84,17 @@ class NoProcesses:
         """Keep a wish to end."""
         self.cancelled.append((job_id, attempt, reason))
 
-    async def forget(self, job_id: int, attempt: int) -> None:
-        """Keep what was forgotten."""
-        self.forgotten.append((job_id, attempt))
+    def release(self, job_id: int, attempt: int) -> None:
+        """Keep what was released."""
+        self.released.append((job_id, attempt))
+
+    def removal(self, job_id: int, attempt: int) -> Removal | None:
+        """Return when the output was removed, as the test says."""
+        return self.removals.get((job_id, attempt))
+
+    async def report_again(self, job_id: int, attempt: int) -> None:
+        """Keep whose end was asked for again."""
+        self.told_again.append((job_id, attempt))
 
     def knows(self, job_id: int, attempt: int) -> bool:
         """Return whether a piece is here."""
@@ -138,10 +148,10 @@ def start(job_id: int = 1, *lanes: tuple[int, ...] | None, machine: str = "n0") 
 
 @pytest.mark.asyncio
 async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happens while the site is away is told when it is back, in order; what has ended is kept for a while."""
+    """What happens while the site is away is told when it is back, in order; what has ended is released then."""
     site = Site()
     site.failures = 3
-    agent, runner = made(site, monkeypatch, tmp_path, keep_ended=1, host="here")
+    agent, runner = made(site, monkeypatch, tmp_path, host="here")
     await agent.open()
     running = asyncio.ensure_future(agent.run())
     for job_id in (1, 2):
@@ -159,7 +169,7 @@ async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkey
     ]
     for _ in range(5):
         await asyncio.sleep(0)
-    assert runner.forgotten == [(1, 1)]
+    assert runner.released == [(1, 1), (2, 1)]
     running.cancel()
 
 
@@ -229,12 +239,13 @@ async def test_a_machine_says_what_it_still_knows(tmp_path: Path, monkeypatch: p
     reason = "machine n0 knows nothing of it any more"
     assert await site.until(2) == [RunStarted("n0", 1, 1), RunEnded("n0", 2, 3, "lost", reason)]
     assert runner.cancelled == [(2, 3, reason)]
+    assert runner.told_again == [(1, 1)]
     running.cancel()
 
 
 def test_output_is_that_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of a file, nothing where there is none, and an error for a stream that no rank has."""
-    agent, _ = made(Site(), monkeypatch, tmp_path)
+    agent, runner = made(Site(), monkeypatch, tmp_path)
     folder = tmp_path / "jobs" / "7.1"
     folder.mkdir(parents=True)
     (folder / "rank-0.out").write_bytes(b"0123456789")
@@ -244,6 +255,9 @@ def test_output_is_that_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert agent.output(7, 1, 0, "result", 1, 8) == b'"answer"'
     (folder / "usage.json").write_bytes(b'{"points": []}')
     assert agent.part(7, 1, 5, "usage", 0, 8).data == b'{"points'
+    assert agent.part(8, 1, 0, "out", 0, 8) == OutputRead(is_here=False, data=b"", size=0)
+    runner.removals[8, 1] = Removal(5, "it was too old")
+    assert agent.part(8, 1, 0, "out", 0, 8).removal == Removal(5, "it was too old")
     for wrong in ((7, 1, 0, "../x", 0, 4), (7, 1, -1, "out", 0, 4), (7, 1, 0, "out", -1, 4)):
         with pytest.raises(OptionError):
             agent.output(*wrong)

@@ -45,6 +45,10 @@ export function Output({ record }) {
         say("all of it");
       } catch (error) {
         if (stop.signal.aborted) return;
+        if (error.status === 410) {
+          say(error.message);
+          return;
+        }
         say("cut off; trying again");
         timer = setTimeout(go, pause);
         pause = Math.min(2 * pause, 10_000);

@@ -1,0 +1,217 @@
+"""Which ended pieces keep their folders on a machine, how large those are, and which were removed, when and why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from gridweave.site.launch import OutputLimits, Removal
+from gridweave.site.machine.folders import Key
+
+KEPT = "kept.db"
+
+MOST_REMOVALS = 200_000
+"""A machine remembers this many removals; of older ones it knows only that the folder is not there."""
+
+DAY_MS = 86_400_000
+
+_BLOCK_BYTES = 4096
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS kept (
+    job_id INTEGER, attempt INTEGER, user TEXT, ended_ms INTEGER, bytes INTEGER, PRIMARY KEY (job_id, attempt)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS kept_by_user ON kept (user, ended_ms, job_id, attempt, bytes);
+CREATE INDEX IF NOT EXISTS kept_by_age ON kept (ended_ms);
+CREATE TABLE IF NOT EXISTS removed (
+    job_id INTEGER, attempt INTEGER, at_ms INTEGER, reason TEXT, PRIMARY KEY (job_id, attempt)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS removed_by_time ON removed (at_ms);
+"""
+
+
+class KeptPiece(NamedTuple):
+    """An ended piece whose end the site has recorded; `size_bytes` is what its folder takes on the disk."""
+
+    key: Key
+    user: str
+    ended_ms: int  # Unix time
+    size_bytes: int
+
+
+class UserUse(NamedTuple):
+    """How many pieces of a user are registered, and the disk space that they take together."""
+
+    pieces: int
+    size_bytes: int
+
+
+def excess(oldest_first: Iterable[KeptPiece], use: UserUse, limit_bytes: int) -> list[KeptPiece]:
+    """Return the oldest pieces of a user that must go for the others to fit; the newest one always stays.
+
+    Parameters
+    ----------
+    oldest_first : iterable of KeptPiece
+        The user's pieces on the machine; no more of them are read than must go.
+    use : UserUse
+        What all of them take.
+
+    Examples
+    --------
+    >>> pieces = [KeptPiece((number, 1), "anna", number, 40) for number in range(4)]
+    >>> [piece.key[0] for piece in excess(pieces, UserUse(4, 160), 100)], excess(pieces, UserUse(4, 160), 160)
+    ([0, 1], [])
+    >>> excess(pieces[:1], UserUse(1, 40), 10)
+    []
+    """
+    found, left_bytes = [], use.size_bytes
+    for piece in islice(oldest_first, max(0, use.pieces - 1)):
+        if left_bytes <= limit_bytes:
+            break
+        left_bytes -= piece.size_bytes
+        found.append(piece)
+    return found
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the disk space of a folder with everything below it; each entry counts as one block (4 KiB) at least.
+
+    The blocks bound the number of files as well. What cannot be read counts by itself alone.
+    """
+    total, waiting = _BLOCK_BYTES, [os.fspath(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                total += max(_BLOCK_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+    return total
+
+
+class KeptPieces:
+    """The register of a machine's ended pieces, in a database in its folder.
+
+    A piece is in it once the site has recorded its end. Other threads may call it as well.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The folder of the runner, of which only one process uses the register at a time.
+    """
+
+    def __init__(self, root: Path, limits: OutputLimits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        try:
+            self._database = _opened(root / KEPT)
+        except sqlite3.DatabaseError:
+            # A damaged register: the pieces on the disk are reported once more, and registered again.
+            (root / KEPT).replace(root / f"{KEPT}.damaged")
+            self._database = _opened(root / KEPT)
+        self._uses = self._counted()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def registered(self) -> set[Key]:
+        """Return job and attempt of all registered pieces."""
+        with self._lock:
+            return set(self._database.execute("SELECT job_id, attempt FROM kept"))
+
+    def has(self, key: Key) -> bool:
+        """Whether a piece is registered."""
+        with self._lock:
+            return bool(self._database.execute("SELECT 1 FROM kept WHERE job_id = ? AND attempt = ?", key).fetchone())
+
+    def removal(self, key: Key) -> Removal | None:
+        """Return when and why the folder of a piece was removed, or None."""
+        with self._lock:
+            what = "SELECT at_ms, reason FROM removed WHERE job_id = ? AND attempt = ?"
+            found = self._database.execute(what, key).fetchone()
+        return None if found is None else Removal(*found)
+
+    def register(self, pieces: Iterable[KeptPiece], now_ms: int) -> list[Key]:
+        """Add pieces, and return which must be removed now; these count as removed from here on.
+
+        Raises
+        ------
+        OSError
+            If the database cannot be written, as on a full disk. Nothing has changed then.
+        """
+        try:
+            with self._lock, self._database:
+                return self._registered(pieces, now_ms)
+        except sqlite3.Error as error:
+            self._uses = self._counted()
+            raise OSError(f"{KEPT} cannot be written: {error}") from error
+
+    def _registered(self, pieces: Iterable[KeptPiece], now_ms: int) -> list[Key]:
+        for piece in pieces:
+            row = (*piece.key, piece.user, piece.ended_ms, piece.size_bytes)
+            self._drop(piece.key)
+            self._database.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", row)
+            self._count(piece.user, 1, piece.size_bytes)
+        found = self._too_old(now_ms) | self._too_much()
+        for key, reason in found.items():
+            self._drop(key)
+            self._database.execute("INSERT OR REPLACE INTO removed VALUES (?, ?, ?, ?)", (*key, now_ms, reason))
+        if found:
+            oldest = "SELECT at_ms FROM removed ORDER BY at_ms DESC LIMIT 1 OFFSET ?"
+            self._database.execute(f"DELETE FROM removed WHERE at_ms < ({oldest})", (MOST_REMOVALS,))
+        return list(found)
+
+    def _counted(self) -> dict[str, UserUse]:
+        uses = self._database.execute("SELECT user, count(*), sum(bytes) FROM kept GROUP BY user")
+        return {user: UserUse(pieces, size_bytes) for user, pieces, size_bytes in uses}
+
+    def _drop(self, key: Key) -> None:
+        """Take a piece out of the register, if it is in it."""
+        where = "FROM kept WHERE job_id = ? AND attempt = ?"
+        for user, size_bytes in self._database.execute(f"SELECT user, bytes {where}", key).fetchall():
+            self._count(user, -1, -size_bytes)
+        self._database.execute(f"DELETE {where}", key)
+
+    def _count(self, user: str, pieces: int, size_bytes: int) -> None:
+        before = self._uses.get(user, UserUse(0, 0))
+        self._uses[user] = UserUse(before.pieces + pieces, before.size_bytes + size_bytes)
+
+    def _too_old(self, now_ms: int) -> dict[Key, str]:
+        days = self._limits.days
+        what = "SELECT job_id, attempt FROM kept WHERE ended_ms < ?"
+        rows = self._database.execute(what, (now_ms - days * DAY_MS,)).fetchall()
+        return dict.fromkeys(rows, f"the job had ended more than {days} days before (output_days)")
+
+    def _too_much(self) -> dict[Key, str]:
+        limit_bytes = self._limits.bytes_per_user
+        reason = f"the output of this user exceeded {limit_bytes:,} bytes on the machine (output_bytes)"
+        what = (
+            "SELECT job_id, attempt, user, ended_ms, bytes FROM kept WHERE user = ? ORDER BY ended_ms, job_id, attempt"
+        )
+        found = {}
+        for user, use in self._uses.items():
+            if use.size_bytes > limit_bytes:
+                pieces = (KeptPiece((row[0], row[1]), *row[2:]) for row in self._database.execute(what, (user,)))
+                found |= {piece.key: reason for piece in excess(pieces, use, limit_bytes)}
+        return found
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, check_same_thread=False)
+    try:
+        # Locked for one process, WAL needs no shared memory, and so works on the shared folders of batch systems.
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(_TABLES)
+    except BaseException:
+        database.close()
+        raise
+    path.chmod(0o600)
+    return database

@@ -1,0 +1,178 @@
+"""How long a machine keeps the folders of ended pieces: by age and by size for each user."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridweave.site.launch import OutputLimits, Removal
+from gridweave.site.machine.folders import piece_folder
+from gridweave.site.machine.kept import DAY_MS, KEPT, KeptPiece, KeptPieces, UserUse, excess, folder_bytes
+from gridweave.site.machine.runner import Runner
+
+if TYPE_CHECKING:
+    from conftest import Machine
+
+NOW_MS = 1_000 * DAY_MS
+PATIENCE_S = 60.0
+
+
+def piece(job_id: int, user: str = "anna", size_bytes: int = 10, ended_ms: int = NOW_MS) -> KeptPiece:
+    """Return an ended piece."""
+    return KeptPiece((job_id, 1), user, ended_ms, size_bytes)
+
+
+@given(st.lists(st.integers(1, 100), max_size=20), st.integers(0, 500))
+def test_only_the_oldest_go_until_the_rest_fits(sizes: list[int], limit: int) -> None:
+    """What stays fits, or is the newest piece alone; and one piece less would not have been enough."""
+    pieces = [piece(number, size_bytes=size) for number, size in enumerate(sizes)]
+    gone = excess(pieces, UserUse(len(pieces), sum(sizes)), limit)
+    assert gone == pieces[: len(gone)]
+    assert sum(sizes[len(gone) :]) <= limit or len(gone) >= len(sizes) - 1
+    assert not gone or sum(sizes[len(gone) - 1 :]) > limit
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Iterator[KeptPieces]:
+    """Return a register with room for 1,000 bytes of each user."""
+    register = KeptPieces(tmp_path, OutputLimits(days=90, bytes_per_user=1_000))
+    yield register
+    register.close()
+
+
+def test_a_user_who_floods_loses_only_their_own_oldest_output(register: KeptPieces) -> None:
+    """20,000 jobs of ten users: nine of them lose nothing, and of the tenth the newest 1,000 bytes are kept."""
+    owners = {job: f"user{job % 10}" if job % 250 < 10 and job % 10 else "flood" for job in range(20_000)}
+    for first in range(0, 20_000, 100):
+        jobs = range(first, first + 100)
+        register.register([piece(job, owners[job], 10, NOW_MS + job) for job in jobs], NOW_MS)
+    kept = {key[0] for key in register.registered()}
+    modest = {job for job, owner in owners.items() if owner != "flood"}
+    flood = sorted(set(owners) - modest)
+    assert kept == modest | set(flood[-100:])
+    removal = register.removal((flood[0], 1))
+    assert removal is not None
+    assert "exceeded 1,000 bytes on the machine (output_bytes)" in removal.reason
+    assert all(register.removal((job, 1)) is None for job in kept)
+
+
+def test_output_goes_when_it_is_too_old(register: KeptPieces) -> None:
+    """After 90 days, not before, whether anything new has ended or not."""
+    register.register([piece(1, ended_ms=NOW_MS), piece(2, ended_ms=NOW_MS + DAY_MS)], NOW_MS)
+    assert register.register([], NOW_MS + 90 * DAY_MS) == []
+    assert register.register([], NOW_MS + 90 * DAY_MS + 1) == [(1, 1)]
+    reason = "the job had ended more than 90 days before (output_days)"
+    assert register.removal((1, 1)) == Removal(NOW_MS + 90 * DAY_MS + 1, reason)
+    assert register.registered() == {(2, 1)}
+
+
+def test_a_piece_that_is_registered_twice_counts_once(register: KeptPieces) -> None:
+    """An end that is reported again after a failure does not cost its user room."""
+    for _ in range(3):
+        assert register.register([piece(1, size_bytes=600)], NOW_MS) == []
+    assert register.register([piece(2, size_bytes=400)], NOW_MS) == []
+
+
+def test_what_was_kept_and_removed_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Sizes, ages and removals are on the disk."""
+    limits = OutputLimits(bytes_per_user=1_000)
+    first = KeptPieces(tmp_path, limits)
+    first.register([piece(1, size_bytes=700, ended_ms=NOW_MS - 1), piece(2, size_bytes=700)], NOW_MS)
+    first.close()
+    again = KeptPieces(tmp_path, limits)
+    assert again.registered() == {(2, 1)}
+    assert again.removal((1, 1)) is not None
+    assert again.register([piece(3, size_bytes=700, ended_ms=NOW_MS + 1)], NOW_MS) == [(2, 1)]
+    again.close()
+
+
+def test_a_damaged_register_is_begun_again(tmp_path: Path) -> None:
+    """It is put aside; what lies on the disk is reported and registered once more."""
+    (tmp_path / KEPT).write_bytes(b"no database" * 1_000)
+    register = KeptPieces(tmp_path, OutputLimits())
+    assert register.register([piece(1)], NOW_MS) == []
+    register.close()
+    assert (tmp_path / f"{KEPT}.damaged").exists()
+
+
+def test_a_register_that_cannot_be_written_counts_what_it_has(
+    register: KeptPieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk nothing is registered and nothing removed; later all of it is."""
+    register.register([piece(1, size_bytes=600)], NOW_MS)
+
+    def full(now_ms: int) -> dict[tuple[int, int], str]:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(register, "_too_old", full)
+        with pytest.raises(OSError, match="disk is full"):
+            register.register([piece(2, size_bytes=600, ended_ms=NOW_MS + 1)], NOW_MS)
+    assert register.registered() == {(1, 1)}
+    assert register.register([piece(2, size_bytes=300, ended_ms=NOW_MS + 1)], NOW_MS) == []
+
+
+def test_each_file_counts_as_a_block_at_least(tmp_path: Path) -> None:
+    """So the number of files is bounded as well; links are not followed."""
+    (tmp_path / "one").mkdir()
+    for number in range(10):
+        (tmp_path / "one" / str(number)).touch()
+    (tmp_path / "root").symlink_to("/")
+    small = folder_bytes(tmp_path)
+    assert 4_096 * 13 <= small < 4_096 * 20
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+    assert folder_bytes(tmp_path) >= small + 100_000
+
+
+async def removed(runner: Runner, job_id: int) -> Removal:
+    """Wait until a piece was removed."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (removal := runner.removal(job_id, 0)) is None or piece_folder(runner.root, (job_id, 0)).exists():
+            await asyncio.sleep(0.01)
+    return removal
+
+
+@pytest.mark.asyncio
+async def test_a_released_piece_is_kept_as_long_as_the_limits_allow(machine: Machine) -> None:
+    """The newest of each user stays; a later runner reports no end again, and a late order starts nothing."""
+    limits = OutputLimits(bytes_per_user=1)
+    async with Runner(machine.root, machine.environment, output=limits) as runner:
+        for job_id, user in ((1, "anna"), (2, "anna"), (3, "bert")):
+            await runner.start(machine.launch("echo", "said", job_id=job_id, user=user))
+            await machine.ended(runner, job_id)
+            runner.release(job_id, 0)
+        await removed(runner, 1)
+        assert machine.output(2) == machine.output(3) == "said\n"
+        async with asyncio.timeout(PATIENCE_S):
+            while runner.known():
+                await asyncio.sleep(0.01)
+    async with Runner(machine.root, machine.environment, output=limits) as runner:
+        assert await runner.adopt() == ()
+        assert runner.known() == ()
+        await runner.start(machine.launch("echo", "again", job_id=1, user="anna"))
+        ended = await machine.ended(runner, 1)
+        assert (ended.outcome, ended.started_ms) == ("lost", None)
+        assert not piece_folder(runner.root, (1, 0)).exists()
+        await runner.report_again(2, 0)
+        assert (await machine.ended(runner, 2)).outcome == "finished"
+
+
+@pytest.mark.asyncio
+async def test_a_piece_whose_end_was_not_recorded_is_never_removed(machine: Machine) -> None:
+    """What the site does not know yet is reported by the next runner, however little room there is."""
+    limits = OutputLimits(bytes_per_user=1)
+    for job_id in (1, 2):
+        async with Runner(machine.root, machine.environment, output=limits) as runner:
+            await runner.start(machine.launch("true", job_id=job_id))
+            await machine.ended(runner, job_id)
+    async with Runner(machine.root, machine.environment, output=limits) as runner:
+        await runner.adopt()
+        for job_id in (1, 2):
+            assert (await machine.ended(runner, job_id)).outcome == "finished"
