@@ -22,6 +22,7 @@ STATE = "state.msgpack"
 CANCEL = "cancel"
 PACE = "pace"
 CANCEL_NOW = "cancel-now"
+ASK = "ask"
 CANCEL_SAVE = "cancel-save"
 GATE = "gate-open"
 SIGNAL = "signal"
@@ -166,12 +167,27 @@ def write_cancel(folder: Path, reason: str) -> bool:
     return True
 
 
+def one_line(reason: str) -> str:
+    """Return why a piece was cancelled, in one line."""
+    return " ".join(reason.split()) or "cancelled"
+
+
 def read_cancel(folder: Path) -> str | None:
-    """Return the reason of a wish to end, or ``None`` if there is none."""
+    """Return the reason of a wish to end, in one line, or ``None`` if there is none."""
     try:
-        return (folder / CANCEL).read_text(encoding="utf-8", errors="replace")
+        return one_line((folder / CANCEL).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return None
+
+
+def read_cancel_time(folder: Path) -> tuple[int, bool]:
+    """Return when somebody first wished to end a piece (Unix time in ms), and whether it is to end at once."""
+    at_ms = []
+    for sign in (CANCEL_NOW, CANCEL):
+        with contextlib.suppress(OSError):
+            at_ms.append((folder / sign).stat().st_mtime_ns // 1_000_000)
+    # On a full disk there is no file: by the signal alone it ends now.
+    return min(at_ms, default=0), (folder / CANCEL_NOW).exists()
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -196,7 +212,7 @@ def read_pace(folder: Path) -> Pace | None:
 
 
 def leave(folder: Path, sign: str) -> None:
-    """Leave an empty file as a sign: `GATE`, `HEARD`, `SHARED`, `CANCEL_NOW` or `CANCEL_SAVE`."""
+    """Leave an empty file as a sign: `ASK`, `GATE`, `HEARD`, `SHARED`, `CANCEL_NOW` or `CANCEL_SAVE`."""
     (folder / sign).touch(mode=0o600)
 
 

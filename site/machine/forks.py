@@ -17,6 +17,9 @@ LOG = "forkserver.log"
 _AT_ONCE = 64
 _ATTEMPTS = 3
 
+ANSWER_S = 30.0
+"""A server that answers nothing for this long is replaced: a job of the same user may have stopped it."""
+
 OnShim = Callable[[Path, int | None, str], None]
 
 
@@ -35,6 +38,7 @@ class Forks:
         self._waiting: deque[bytes] = deque()
         self._asked: dict[bytes, None] = {}
         self._in_vain = 0
+        self._patience: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[int]] = set()
 
     def ask(self, folder: Path) -> None:
@@ -44,6 +48,8 @@ class Forks:
 
     async def close(self) -> None:
         """Let the server go: it ends when it has no shim left."""
+        if self._patience is not None:
+            self._patience.cancel()
         self._drop_socket()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -93,6 +99,19 @@ class Forks:
                 self._socket.send(request)
             except OSError:
                 self._server_gone(None)
+        self._be_patient()
+
+    def _be_patient(self) -> None:
+        """Replace the server if it answers nothing of what it was asked; its shims go on."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self._asked:
+            self._patience = asyncio.get_running_loop().call_later(ANSWER_S, self._waited_in_vain)
+
+    def _waited_in_vain(self) -> None:
+        self._server_gone(None)
+        self._send()
 
     def _receive(self) -> None:
         if self._socket is None:

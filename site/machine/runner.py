@@ -10,15 +10,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from gridweave.errors import GridweaveError, InputError, UnavailableError
-from gridweave.site.elements import Element
+from gridweave.errors import InputError, UnavailableError
 from gridweave.site.job import SignalName
 from gridweave.site.launch import (
     KEEP_OUTPUT,
@@ -33,8 +32,6 @@ from gridweave.site.launch import (
     Removal,
     Used,
 )
-from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
-from gridweave.site.machine.elements import ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     CANCEL_NOW,
     CANCEL_SAVE,
@@ -51,13 +48,13 @@ from gridweave.site.machine.folders import (
     check_way,
     close_folder,
     leave,
+    one_line,
     piece_folder,
     piece_key,
     read_cancel,
     read_launch,
     read_state,
     room_problem,
-    user_folder,
     write_cancel,
     write_pace,
     write_state,
@@ -65,139 +62,25 @@ from gridweave.site.machine.folders import (
 )
 from gridweave.site.machine.forks import Forks
 from gridweave.site.machine.kept import KeptPiece, KeptPieces, folder_bytes
-from gridweave.site.machine.processes import boot_id, open_process, strays
-from gridweave.site.machine.starter import clear_as_user
+from gridweave.site.machine.pieces import (
+    SILENT_S,
+    KnownPiece,
+    end_group,
+    end_strays,
+    packed_ends,
+    remove_piece,
+    unstarted,
+)
+from gridweave.site.machine.processes import boot_id, open_process
 
 logger = logging.getLogger("gridweave.live")
-
-
-class KnownPiece:
-    """What the runner knows of a piece."""
-
-    def __init__(self, key: Key, folder: Path) -> None:
-        self.key = key
-        self.folder = folder
-        self.shim: int | None = None
-        self.alone_ms: int | None = None
-        self.told_ready = False
-        self.told_started = False
-        self.cancelled = False
-        self.ended = False
-
-    def wake(self, number: int = signal.SIGCHLD) -> None:
-        """Have the shim look for what was left in the folder, if it is known already which it is, and it lives."""
-        if self.shim is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.shim, number)
-
-
-@contextlib.contextmanager
-def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | None]:
-    """Hold a piece that has no state, so that no shim starts it, while its end is written; yield that end.
-
-    ``None``: a shim has it in hand, or it has a state by now. ``failed`` is why it could not be started, if that is
-    known.
-    """
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield "lost", "its folder was removed"
-        return
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        yield _unstarted_end(folder, failed)
-    finally:
-        os.close(lock)
-
-
-def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
-    """Say how a piece ended that nobody has in hand, if it has not begun."""
-    if (folder / STATE).exists():
-        return None if read_state(folder) is not None else ("lost", "its state is damaged; it may have run")
-    reason = read_cancel(folder)
-    if reason is not None:
-        return "cancelled", " ".join(reason.split()) or "cancelled"
-    if failed:
-        return "failed", failed
-    return "lost", "its runner or its shim ended before the start; it never ran"
-
-
-async def end_strays(state: PieceState) -> None:
-    """End what a shim has left that was killed since this start of the machine, and wait until it is gone."""
-    while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
-        for process in found:
-            handle = open_process(process.pid, process.start_ticks)
-            if handle is None:
-                continue
-            try:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-                await _readable(handle)
-            except ProcessLookupError:
-                pass
-            except PermissionError:
-                return  # a program that became somebody else (setuid); it cannot be ended from here
-            finally:
-                os.close(handle)
-
-
-async def _readable(handle: int) -> None:
-    """Wait until a descriptor is readable: of a pidfd, until its process has ended."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    loop.add_reader(handle, done.set_result, None)
-    try:
-        await done
-    finally:
-        loop.remove_reader(handle)
-
-
-def _remove(folder: Path) -> None:
-    """Remove the folder of a piece, with what its user has in it."""
-    launch = read_launch(folder)
-    if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
-        with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
-            clear_as_user(folder, launch)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_empty(folder: Path) -> bool:
-    """Tell whether a folder of a user holds nothing; one that may not be looked into may hold something."""
-    try:
-        return not os.listdir(folder)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-
-
-def _end_group(folder: Path) -> None:
-    """End what is left in the control group of a piece, and remove it."""
-    launch = read_launch(folder)
-    if launch is not None and launch.groups:
-        with contextlib.suppress(OSError):  # what belongs to others, their keeper ends
-            group = Cgroups(ControlGroup(launch.groups)).group(group_name(folder))
-            group.kill()
-            group.remove()
-
-
-def _packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
-    """Return what became of the elements of a piece of a packed array, and which were drawn and have not ended."""
-    launch = read_launch(folder)
-    if launch is None or launch.elements is None:
-        return (), ()
-    own = user_folder(folder, launcher=launch.launcher)
-    ended = ended_elements(own, launch.elements)
-    return ended, interrupted_elements(own, launch.elements, ended)
-
 
 LOCK = "runner.lock"
 
 SWEEP_S = 600.0
 """How often the machine looks for output that has become too old."""
+
+_LOOK_OVERDUE_S = 30.0
 
 _GONE = ".gone-"
 _REMEMBERED = 1 << 16
@@ -352,7 +235,7 @@ class Runner:
         if problem is not None:
             raise UnavailableError(problem)
         piece = self._pieces[key] = KnownPiece(key, folder)
-        piece.alone_ms = launch.alone_ms
+        piece.alone_ms, piece.grace_ms = launch.alone_ms, launch.grace_ms
         try:
             folder.mkdir(exist_ok=True)
             close_folder(folder, passes=bool(launch.launcher), shared=self._shared)
@@ -416,7 +299,7 @@ class Runner:
             with contextlib.suppress(OSError):
                 folder.mkdir()
                 close_folder(folder, shared=self._shared)
-            self._conclude(piece, "cancelled", " ".join(reason.split()) or "cancelled")
+            self._conclude(piece, "cancelled", one_line(reason))
         if piece.ended:
             return
         piece.cancelled = True
@@ -427,6 +310,7 @@ class Runner:
                 leave(folder, CANCEL_SAVE)
             write_cancel(folder, reason)
         piece.wake(signal.SIGTERM)
+        self._expect_end(piece)
 
     async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
         """Have a piece stand still, or go on, from an instant on: all its processes at once.
@@ -446,6 +330,8 @@ class Runner:
         with contextlib.suppress(OSError):  # a full disk: whoever orders it does so again
             write_pace(piece.folder, Pace(runs, at_unix_ms, speed))
         piece.wake()
+        # The instant at which it must end is another one afterwards.
+        self._look_later(piece, max(0.0, at_unix_ms / 1000 - time.time()) + SILENT_S)
 
     def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
         """Have all processes of a piece get a signal, if it runs."""
@@ -465,7 +351,7 @@ class Runner:
         ended first. Released pieces stay as they are.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
-            await asyncio.to_thread(_remove, gone)
+            await asyncio.to_thread(remove_piece, gone)
         released = self._register.registered()
         for folder in sorted((self.root / JOBS).iterdir()):
             key = piece_key(folder)
@@ -500,7 +386,7 @@ class Runner:
         gone = folder.with_name(f"{_GONE}{folder.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(gone)
-            await asyncio.to_thread(_remove, gone)
+            await asyncio.to_thread(remove_piece, gone)
 
     def release(self, job_id: int, attempt: int) -> None:
         """Report the end of a piece no more, as the site has recorded it; keep its folder as long as the limits allow.
@@ -613,12 +499,15 @@ class Runner:
             piece.wake(signal.SIGTERM)
         # A wish that came before there was a shim to tell.
         piece.wake()
+        self._expect_end(piece)
 
     def _unwatch(self, piece: KnownPiece) -> None:
         if piece.shim is not None:
             asyncio.get_running_loop().remove_reader(piece.shim)
             os.close(piece.shim)
             piece.shim = None
+        if piece.look is not None:
+            piece.look.cancel()
 
     def _on_exit(self, piece: KnownPiece) -> None:
         self._unwatch(piece)
@@ -639,7 +528,8 @@ class Runner:
         piece = self._pieces[key] = KnownPiece(key, folder)
         piece.cancelled = read_cancel(folder) is not None
         launch = read_launch(folder)
-        piece.alone_ms = None if launch is None else launch.alone_ms
+        if launch is not None:
+            piece.alone_ms, piece.grace_ms = launch.alone_ms, launch.grace_ms
         await self._settle(piece)
 
     async def _settle(self, piece: KnownPiece, failed: str = "") -> None:
@@ -669,10 +559,42 @@ class Runner:
             self._tell_ended(piece, last)
             return
         if here:
-            await asyncio.to_thread(_end_group, piece.folder)  # first: what is frozen does not end by a signal
+            await asyncio.to_thread(end_group, piece.folder)  # first: what is frozen does not end by a signal
             await end_strays(state)
         why = "its supervising process was killed" if here else "the machine was restarted while it ran"
-        self._conclude(piece, "lost", why, state)
+        reason = read_cancel(piece.folder)
+        # What somebody wanted to end is not lost: it would be run again.
+        end: tuple[Outcome, str] = ("lost", why) if reason is None else ("cancelled", f"{reason}; {why}")
+        self._conclude(piece, *(piece.forced or end), state)
+
+    # -- what should have ended ---------------------------------------------------------------------------------------
+
+    def _expect_end(self, piece: KnownPiece) -> None:
+        """See to it that a piece ends when KILL is due, if that is known."""
+        due_ms = piece.due_ms()
+        if due_ms is not None and not piece.ended:
+            self._look_later(piece, due_ms / 1000 - time.time())
+
+    def _look_later(self, piece: KnownPiece, pause_s: float) -> None:
+        if piece.look is not None:
+            piece.look.cancel()
+        loop = asyncio.get_running_loop()
+        piece.look = loop.call_later(max(0.0, pause_s), lambda: self._background(self._look_overdue(piece)))
+
+    async def _look_overdue(self, piece: KnownPiece) -> None:
+        """End a piece by force that should have ended, if its supervisor does not do it."""
+        due_ms = piece.due_ms()
+        if due_ms is None or piece.ended or piece.shim is None:
+            return
+        if time.time() * 1000 < due_ms:
+            self._expect_end(piece)
+        elif await piece.is_silent():
+            logger.warning("the supervisor of %s is silent; it is killed", piece.folder)
+            piece.end_by_force()
+        elif not piece.ended:
+            # It works, and the time may be another one; or the kernel does not let its processes go yet.
+            due_ms = piece.due_ms() or 0
+            self._look_later(piece, max(_LOOK_OVERDUE_S, due_ms / 1000 - time.time()))
 
     def _conclude_unstarted(self, piece: KnownPiece, failed: str) -> bool:
         """Conclude a piece without a state, unless a shim has it in hand."""
@@ -701,6 +623,7 @@ class Runner:
         if not piece.told_started and not piece.ended:
             piece.told_started = True
             self._events.put_nowait(PieceStarted(*piece.key, started_ms, piece.alone_ms))
+            self._expect_end(piece)
 
     def _tell_removed(self, key: Key) -> None:
         """Tell of a piece whose record was removed: that it ran here once is all that is known."""
@@ -716,7 +639,9 @@ class Runner:
         if state.started_ms is not None:
             self._tell_started(piece, state.started_ms)
         piece.ended = True
-        elements, interrupted = _packed_ends(piece.folder)
+        if piece.look is not None:
+            piece.look.cancel()
+        elements, interrupted = packed_ends(piece.folder)
         self._events.put_nowait(
             PieceEnded(
                 *piece.key,

@@ -31,6 +31,7 @@ from gridweave.site.launch import (
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, around_of, group_name
 from gridweave.site.machine.elements import Packed, ended_elements
 from gridweave.site.machine.folders import (
+    ASK,
     CALL,
     CANCEL_NOW,
     CANCEL_SAVE,
@@ -262,6 +263,15 @@ class Supervisor:
         # SIGCHLD also says that there is a new wish: it does no harm to a shim that does not listen yet.
         self.pace = read_pace(self.folder)
         self._pass_on_signal()
+        self._answer()
+
+    def _answer(self) -> None:
+        """Show that this process works, if the runner asks: with a state of now."""
+        if (self.folder / ASK).exists():
+            with contextlib.suppress(OSError):  # a full disk
+                self._write()
+            with contextlib.suppress(OSError):
+                (self.folder / ASK).unlink()
 
     def _pass_on_signal(self) -> None:
         """Send all processes the signal that somebody wants them to get, once they have begun."""
@@ -276,7 +286,7 @@ class Supervisor:
         if reason is None and told:
             reason = "its supervising process was told to end (SIGTERM)"
         if reason is not None and (self.outcome is None or at_once):
-            self._end("cancelled", " ".join(reason.split()) or "cancelled", at_once=at_once)
+            self._end("cancelled", reason, at_once=at_once)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -376,7 +386,7 @@ class Supervisor:
         """Let all ranks go; what is needed to find them again is written before any of them does anything."""
         assert self.gate is not None
         self.phase = "running"
-        self.started_ms = int(time.time() * 1000)
+        self.started_ms, self.worked_at_s = int(time.time() * 1000), time.monotonic()
         self._write()
         self.started_s = self.worked_at_s = time.monotonic()
         self.started_ms = int(time.time() * 1000)
@@ -678,7 +688,15 @@ class Supervisor:
             usage=usage,
             is_paused=self.paused_at_s is not None,
             paused_ms=round(self.paused_s * 1000),
+            kill_due_ms=self._kill_due_ms(),
         )
+
+    def _kill_due_ms(self) -> int | None:
+        """Return when its processes are killed if all stays as it is (Unix time): at the limit, and after the grace."""
+        due_s, limit_at_s = self.kill_at_s, self._limit_at_s()
+        if due_s is None and limit_at_s is not None:
+            due_s = limit_at_s + self.launch.grace_ms / 1000
+        return None if due_s is None else round((time.time() + due_s - time.monotonic()) * 1000)
 
     def _has_run(self) -> bool:
         """Tell whether there are ranks to be told of: not those that never passed the gate."""

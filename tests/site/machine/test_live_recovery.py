@@ -18,7 +18,7 @@ import pytest
 
 from gridweave.errors import UnavailableError
 from gridweave.site.launch import Launch, PieceState, RankReport
-from gridweave.site.machine import folders
+from gridweave.site.machine import folders, forks, pieces
 from gridweave.site.machine import runner as runner_module
 from gridweave.site.machine.folders import STATE, piece_folder, read_state, write_state
 from gridweave.site.machine.processes import boot_id, process_stat
@@ -456,3 +456,74 @@ async def test_the_kernel_ends_the_ranks_of_a_killed_shim(machine: Machine, post
         rank = await post.pid()
         shim.kill()
     assert machine.is_over(rank)
+
+
+HELLO = r"""
+import os, signal
+pipe = os.open(os.environ['POST'], os.O_WRONLY)
+os.write(pipe, b'%d\n' % os.getpid())
+"""
+STOPS_ITS_SUPERVISOR = "import os, signal\nfor _ in range(1 + forever * 10**9): os.kill(os.getppid(), signal.SIGSTOP)\n"
+
+
+@pytest.mark.parametrize("forever", [False, True])
+@pytest.mark.parametrize("by", ["limit", "cancel", "cancel at once"])
+async def test_a_job_that_stops_its_supervisor_ends(
+    machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch, by: str, forever: bool
+) -> None:
+    """Whether its supervisor goes on when it is woken or is stopped for ever, the piece ends, and is not lost."""
+    monkeypatch.setattr(pieces, "SILENT_S", 0.2)
+    limit_ms = 1_000 if by == "limit" else None
+    script = f"{HELLO}forever = {forever}\n{STOPS_ITS_SUPERVISOR}signal.pause()"
+    async with machine.runner() as runner:
+        await runner.start(machine.launch(*machine.python(script), limit_ms=limit_ms, grace_ms=100))
+        rank = await post.pid()
+        if limit_ms is None:
+            await runner.cancel(1, 0, "enough", at_once=by == "cancel at once")
+        ended = await machine.ended(runner)
+    assert machine.is_over(rank)
+    assert ended.outcome == ("limit" if limit_ms else "cancelled")
+    assert ended.reason.startswith("ended at its limit of 1000 ms" if limit_ms else "enough")
+
+
+async def test_a_supervisor_that_never_answers_is_killed_with_its_piece(
+    machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a later runner, and what has left its session: nothing of the piece is left, and how it ended is told."""
+    monkeypatch.setattr(pieces, "SILENT_S", 0.2)
+    child = f"{HELLO}signal.pause()"
+    script = (
+        f"{HELLO}import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)"
+    )
+    launch = machine.launch(*machine.python(f"{script}\nsignal.pause()"), limit_ms=1_000, grace_ms=100)
+    async with machine.runner() as runner:
+        await runner.start(launch)
+        processes = [await post.pid(), await post.pid()]
+        state = runner.state(1, 0)
+        assert state is not None
+        os.kill(state.shim_pid, signal.SIGSTOP)
+        monkeypatch.setattr(signal, "SIGCONT", signal.SIGSTOP)  # as if a job stopped it faster than it answers
+    async with machine.runner() as runner:
+        assert await runner.adopt() == ((1, 0),)
+        ended = await machine.ended(runner)
+    assert all(machine.is_over(process) for process in processes)
+    why = "its supervising process did not answer, and was killed"
+    assert (ended.outcome, ended.reason) == ("limit", f"ended at its limit of 1000 ms; {why}")
+
+
+async def test_a_fork_server_that_is_stopped_is_replaced(
+    machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that stops the fork server of its machine keeps nothing from starting; each piece runs once."""
+    monkeypatch.setattr(forks, "ANSWER_S", 0.2)
+    async with machine.runner() as runner:
+        await runner.start(machine.launch("sh", "-c", "echo $$ > $POST; exec sleep 1000"))
+        os.close(await post.pid())
+        server = fork_server_of(machine)
+        os.kill(server, signal.SIGSTOP)
+        await runner.start(machine.launch("sh", "-c", "echo 2 >> ran", job_id=2))
+        assert (await machine.ended(runner, 2)).outcome == "finished"
+        os.kill(server, signal.SIGCONT)
+        await runner.cancel(1, 0, "enough")
+        await machine.ended(runner)
+    assert (machine.scratch / "ran").read_text() == "2\n"
