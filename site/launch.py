@@ -361,6 +361,7 @@ class PieceState(msgspec.Struct, frozen=True, kw_only=True):
     usage: Used = Used()  # of the whole piece, also of processes that no rank can be found for
     is_paused: bool = False
     paused_ms: int = 0  # how long it has stood still, up to the last time that it went on
+    has_own_ipc: bool = False  # whether what it leaves of System V and POSIX IPC goes with its last process
     kill_due_ms: int | None = None  # when its processes are killed at the latest, at the pace that it has now
 
 

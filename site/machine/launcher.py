@@ -11,7 +11,6 @@ several times what is left to do for a piece.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import gc
 import json
@@ -26,13 +25,16 @@ import stat
 import struct
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from gridweave.site.machine.accounts import DeniedError, Settings, read_settings
 from gridweave.site.machine.cgroups import ControlGroup
 from gridweave.site.machine.processes import (
+    CLONE_NEWIPC,
     PR_SET_PDEATHSIG,
     become_subreaper,
+    call_kernel,
     continue_descendants,
     control_process,
     die_with_parent,
@@ -40,6 +42,7 @@ from gridweave.site.machine.processes import (
     signal_descendants,
     signal_pipe,
     stop_descendants,
+    unshare,
 )
 from gridweave.site.machine.rank import NOT_STARTED, become_rank_of, forget_parent, tell_problem
 from gridweave.site.machine.usage import reap
@@ -53,7 +56,8 @@ _NUMBER = struct.Struct("i")
 _GROUP = re.compile(r"[0-9a-f]{8}-\d+\.\d+")
 _PR_SET_NO_NEW_PRIVS = 38
 _CLONE_NEWNS, _MS_BIND, _MS_REC_PRIVATE, _MS_NOSUID_NODEV = 0x20000, 4096, 0x44000, 2 | 4
-_libc = ctypes.CDLL(None, use_errno=True)
+_INSIDE = (("mnt", _CLONE_NEWNS), ("ipc", CLONE_NEWIPC))
+"""The namespaces that a piece has for itself."""
 
 
 # -- for one piece: the keeper ----------------------------------------------------------------------------------------
@@ -68,8 +72,8 @@ class Keeper:
     def __init__(self, listener: socket.socket, settings: Settings, news: int) -> None:
         self.listener, self.settings, self.news = listener, settings, news
         self.launcher = os.getppid()
-        # The namespace of mounts of the machine, to which it comes back from that of a piece.
-        self.outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        # The namespaces of the machine, to which it comes back from those of a piece.
+        self.outside = [(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), flag) for name, flag in _INSIDE]
         become_subreaper()
         self.reader = signal_pipe({signal.SIGCHLD})
         self.selector = selectors.DefaultSelector()
@@ -120,7 +124,8 @@ class Keeper:
                     os.rmdir(folder, dir_fd=self.own)
             os.close(self.own)
         if self.is_inside:
-            _call("setns", self.outside, _CLONE_NEWNS)
+            for handle, flag in self.outside:
+                call_kernel("setns", handle, flag)
         self.account, self.group, self.own, self.is_inside, self.is_limited = None, "", -1, False, False
 
     def serve(self) -> bool:
@@ -176,28 +181,37 @@ class Keeper:
             self.give(folder)
         if self.own < 0:
             self.own = os.dup(folders[0])
-        if self.settings.file.private_tmp and len(folders) == 3:
-            try:
-                self.hide_others(folders[2])
-            except OSError as error:
-                print(f"no private /tmp for {user!r}: {error}", file=sys.stderr, flush=True)
+        if len(folders) == 3:
+            self.is_inside = True
+            # What is left of System V and POSIX IPC goes with the last process of the piece.
+            self.separate(user, lambda: unshare(CLONE_NEWIPC))
+            if self.settings.file.private_tmp:
+                self.separate(user, lambda: self.hide_others(folders[2]))
         self.say({"keeper": os.getpid()})
+
+    def separate(self, user: str, how: Callable[[], None]) -> None:
+        """Give this process, and all below it, something of its own; where the kernel does not allow it, say so."""
+        try:
+            how()
+        except OSError as error:
+            print(f"jobs of {user!r} are not wholly separated: {error}", file=sys.stderr, flush=True)
 
     def hide_others(self, folder: int) -> None:
         """Give this process, and all below it, a /tmp of its own, and hide the processes of other users."""
         place = os.readlink(f"/proc/self/fd/{folder}")
-        _call("unshare", _CLONE_NEWNS)
-        self.is_inside = True
+        unshare(_CLONE_NEWNS)
         # The same folder as it is seen here: what was opened outside cannot be mounted.
         inside = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if not os.path.sameopenfile(inside, folder):
             raise OSError(errno.ESTALE, f"{place} was replaced")
-        _call("mount", None, b"/", None, _MS_REC_PRIVATE, None)
-        _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID_NODEV | 8, b"hidepid=2")
+        call_kernel("mount", None, b"/", None, _MS_REC_PRIVATE, None)
+        call_kernel("mount", b"proc", b"/proc", b"proc", _MS_NOSUID_NODEV | 8, b"hidepid=2")
         for hidden in ("/tmp", "/var/tmp"):
             if not place.startswith(hidden + "/"):
-                _call("mount", f"/proc/self/fd/{inside}".encode(), hidden.encode(), None, _MS_BIND, None)
-        _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", _MS_NOSUID_NODEV, b"mode=1777")
+                call_kernel("mount", f"/proc/self/fd/{inside}".encode(), hidden.encode(), None, _MS_BIND, None)
+        call_kernel("mount", b"tmpfs", b"/dev/shm", b"tmpfs", _MS_NOSUID_NODEV, b"mode=1777")
+        if os.path.isdir("/dev/mqueue"):
+            call_kernel("mount", b"mqueue", b"/dev/mqueue", b"mqueue", _MS_NOSUID_NODEV, None)
         os.close(inside)
 
     def job_group(self) -> ControlGroup:
@@ -263,12 +277,6 @@ def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
     os.umask(0o027)
     if 0 in (*os.getresuid(), *os.getresgid()):
         os._exit(NOT_STARTED)
-
-
-def _call(name: str, *arguments: Any) -> None:
-    if getattr(_libc, name)(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
 # -- for a machine ----------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class KnownPiece:
         self.cancelled = False
         self.ended = False
         self.grace_ms = 0
+        self.since_s = 0.0  # no process of it began before (Unix time)
         # When it is looked at next whether it has ended, as it should have; and how it ended if its shim was killed.
         self.look: asyncio.TimerHandle | None = None
         self.forced: tuple[Outcome, str] | None = None

@@ -17,6 +17,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
+CLONE_NEWIPC = 0x08000000
+
 TOKEN_VARIABLE = "GRIDWEAVE_PIECE"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -80,11 +82,21 @@ def open_process(pid: int, start_ticks: int) -> int | None:
     return handle
 
 
+def call_kernel(name: str, *arguments: int | bytes | None) -> None:
+    """Call a function of the C library that returns 0, or sets errno."""
+    if getattr(_libc, name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
 def control_process(option: int, value: int | bytes) -> None:
     """Call prctl(2) for this process."""
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    call_kernel("prctl", option, value, 0, 0, 0)
+
+
+def unshare(namespaces: int) -> None:
+    """Give this process, and all that it forks from now on, namespaces of its own; it needs CAP_SYS_ADMIN."""
+    call_kernel("unshare", namespaces)
 
 
 def signal_pipe(numbers: Iterable[int]) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import shutil
 import signal
@@ -61,6 +62,7 @@ from gridweave.site.machine.folders import (
     write_whole,
 )
 from gridweave.site.machine.forks import Forks
+from gridweave.site.machine.ipc import JobSpan, remove_left
 from gridweave.site.machine.kept import KeptPiece, KeptPieces, folder_bytes
 from gridweave.site.machine.pieces import (
     SILENT_S,
@@ -149,6 +151,8 @@ class Runner:
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._pieces: dict[Key, KnownPiece] = {}
         self._forgotten: dict[Key, None] = {}
+        # Pieces that are over and overlapped with one that is not.
+        self._over: list[JobSpan] = []
         self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = -1
@@ -235,7 +239,7 @@ class Runner:
         if problem is not None:
             raise UnavailableError(problem)
         piece = self._pieces[key] = KnownPiece(key, folder)
-        piece.alone_ms, piece.grace_ms = launch.alone_ms, launch.grace_ms
+        piece.alone_ms, piece.grace_ms, piece.since_s = launch.alone_ms, launch.grace_ms, time.time()
         try:
             folder.mkdir(exist_ok=True)
             close_folder(folder, passes=bool(launch.launcher), shared=self._shared)
@@ -625,6 +629,17 @@ class Runner:
             self._events.put_nowait(PieceStarted(*piece.key, started_ms, piece.alone_ms))
             self._expect_end(piece)
 
+    def _clean_ipc(self, state: PieceState) -> None:
+        """Remove the IPC objects that pieces which are over have left, and no piece that runs can have made."""
+        if state.started_ms is not None and not state.has_own_ipc:
+            self._over.append(JobSpan(state.started_ms / 1000, (state.ended_ms or 0) / 1000))
+        if not self._over:
+            return
+        running = [JobSpan(piece.since_s, None) for piece in self._pieces.values() if not piece.ended]
+        self._background(asyncio.to_thread(remove_left, [*self._over, *running]))
+        first_s = min((job.start_s for job in running), default=math.inf)
+        self._over = [job for job in self._over if job.end_s is not None and job.end_s >= first_s]
+
     def _tell_removed(self, key: Key) -> None:
         """Tell of a piece whose record was removed: that it ran here once is all that is known."""
         removal = self.removal(*key)
@@ -641,6 +656,7 @@ class Runner:
         piece.ended = True
         if piece.look is not None:
             piece.look.cancel()
+        self._clean_ipc(state)
         elements, interrupted = packed_ends(piece.folder)
         self._events.put_nowait(
             PieceEnded(

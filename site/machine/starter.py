@@ -22,12 +22,14 @@ from gridweave.site.launch import Launch
 from gridweave.site.machine.cgroups import ControlGroup, group_name
 from gridweave.site.machine.folders import user_folder
 from gridweave.site.machine.processes import (
+    CLONE_NEWIPC,
     become_subreaper,
     continue_descendants,
     die_with_parent,
     process_stat,
     signal_descendants,
     stop_descendants,
+    unshare,
 )
 from gridweave.site.machine.rank import GO, HANDLED, NOT_STARTED, RankStart, become_rank, forget_parent, tell_problem
 from gridweave.site.machine.usage import EndedProcess, reap
@@ -38,6 +40,7 @@ class Starter(Protocol):
 
     root: int  # the process of which all stems
     nothing_left: bool
+    has_own_ipc: bool  # whether its ranks have an IPC namespace of their own
 
     def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
         """Start a rank up to the gate; return its pid, when it began in ticks, and the pipe of its report."""
@@ -67,8 +70,11 @@ class OwnStarter:
     def __init__(self, group: ControlGroup | None) -> None:
         become_subreaper()
         self.root = os.getpid()
-        self.nothing_left = True
+        self.nothing_left, self.has_own_ipc = True, False
         self._group = group
+        with contextlib.suppress(OSError):  # only root can; after the jobs of others the runner cleans up
+            unshare(CLONE_NEWIPC)
+            self.has_own_ipc = True
 
     def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
         """See `Starter`."""
@@ -142,7 +148,8 @@ class LauncherStarter:
     """
 
     def __init__(self, launch: Launch, folder: Path, *, is_grouped: bool = False, clears: bool = False) -> None:
-        self.nothing_left = True
+        # The launcher says in its log if its kernel has no such namespace; nobody else may remove what is left then.
+        self.nothing_left, self.has_own_ipc = True, True
         self._early: list[dict[str, Any]] = []
         self._socket = connect_launcher(launch.launcher)
         own = user_folder(folder, launcher=launch.launcher)

@@ -212,6 +212,7 @@ class Supervisor:
         self.worked_at_s = 0.0
         self.speed = 1.0
         self.starter: Starter | None = None
+        self.has_own_ipc = False
         self.group: ControlGroup | None = None
         # Somebody else, such as a batch system, may have limited all that runs here.
         self.around = ControlGroup(around_of("memory"))
@@ -324,6 +325,7 @@ class Supervisor:
             self.starter = OwnStarter(self.group)
             if launch.working_directory is None:
                 (self.folder / "work").mkdir(exist_ok=True)
+        self.has_own_ipc = self.starter.has_own_ipc
         if launch.call is not None:
             self._tell_call(launch.call, self.starter)
 
@@ -688,6 +690,7 @@ class Supervisor:
             usage=usage,
             is_paused=self.paused_at_s is not None,
             paused_ms=round(self.paused_s * 1000),
+            has_own_ipc=self.has_own_ipc,
             kill_due_ms=self._kill_due_ms(),
         )
 

@@ -20,6 +20,7 @@ from gridweave.errors import UnavailableError
 from gridweave.site.machine import launcher
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
 from gridweave.site.machine.folders import error_path, piece_folder, read_regular, result_path
+from gridweave.site.machine.ipc import objects_of
 from gridweave.site.machine.output import output_path
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.machine.starter import LauncherStarter, ask_launcher
@@ -246,6 +247,32 @@ def test_memory_in_a_shared_file_counts(place: Place) -> None:
     ended, _, _ = place.run("alice", "sh", "-c", "head -c 400M /dev/zero > /dev/shm/big; echo $?")
     assert ended.reason.startswith("out of memory")
     assert not os.path.exists("/dev/shm/big")
+
+
+SYSTEM_V = (
+    "import ctypes; c=ctypes.CDLL(None); shm=c.shmget(77777, {size}, 0o{flags}); "
+    "sem=c.semget(77777, 1, 0o{flags}); msg=c.msgget(77777, 0o{flags}); "
+    "queue=ctypes.CDLL('librt.so.1').mq_open(b'/gridweave-test', {queue}, 0o666, None); "
+    "print('GOT' if max(shm, sem, msg, queue) >= 0 else 'held')"
+)
+CREATES = SYSTEM_V.format(size=1 << 20, flags="3666", queue=os.O_CREAT | os.O_RDWR)
+ATTACHES = SYSTEM_V.format(size=0, flags="666", queue=os.O_RDWR)
+
+
+def test_ipc_is_private_and_goes(place: Place) -> None:
+    """Shared memory, semaphores and queues are of one job: neither another job nor the machine sees them."""
+    before = objects_of(pwd.getpwnam("gw-test-alice").pw_uid)
+    for user in ("alice", "bob"):
+        # Made and found by the job itself, and by nobody after it.
+        assert place.run(user, "/usr/bin/python3", "-c", CREATES + "\n" + ATTACHES)[2].split() == ["GOT", "GOT"]
+        assert place.run(user, "/usr/bin/python3", "-c", ATTACHES)[2].split() == ["held"]
+    assert objects_of(pwd.getpwnam("gw-test-alice").pw_uid) == before == []
+    script = f"{CREATES}\nimport time; time.sleep(1000)"
+    place.loop.run(place.runner.start(place.launch("bob", 7, "/usr/bin/python3", "-uc", script)))
+    _until(lambda: b"GOT" in read_regular(output_path(piece_folder(place.runner.root, (7, 0)), 0, "out")))
+    assert place.run("alice", "/usr/bin/python3", "-c", ATTACHES)[2].split() == ["held"]
+    place.loop.run(place.runner.cancel(7, 0, "enough"))
+    place.loop.run(place.end_of(7))
 
 
 def test_tmp_is_private_and_goes(place: Place) -> None:
