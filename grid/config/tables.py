@@ -17,7 +17,7 @@ from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
-from gridweave.site.launch import KEEP_OUTPUT, OutputLimits
+from gridweave.site.launch import KEEP_OUTPUT, Limits, OutputLimits
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
@@ -133,6 +133,12 @@ class LauncherTable(Table, frozen=True, kw_only=True):
     memory_mb: _Count | None = None
     cpus: _Seconds | None = None
     processes: _Count | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What a job may use on each node."""
+        memory_bytes = None if self.memory_mb is None else self.memory_mb << 20
+        return Limits(memory_bytes=memory_bytes, cpus=self.cpus, processes=self.processes)
 
     @property
     def words(self) -> str:

@@ -33,7 +33,7 @@ from gridweave.site.disciplines.batch.policy import NAME
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
-from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, Limits, MachineRules, OutputLimits
+from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.owner import OwnerPolicy
@@ -368,8 +368,7 @@ def machine_rules(
     table: LauncherTable, *, gives_parts: bool = False, output: OutputLimits = KEEP_OUTPUT
 ) -> MachineRules:
     """Return what the machines of a site hold jobs to; the owner of the grid is who runs this process."""
-    memory = None if table.memory_mb is None else table.memory_mb << 20
-    limits = Limits(memory_bytes=memory, cpus=table.cpus, processes=table.processes)
+    limits = table.limits
     return MachineRules(
         owner=(login_name() or f"uid {os.getuid()}") if table.kind == "self" and table.trust == "owner" else "",
         launcher=table.socket if table.kind == "user" else "",

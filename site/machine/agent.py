@@ -26,7 +26,14 @@ from gridweave.site.launch import (
     Removal,
     TakenUsers,
 )
-from gridweave.site.machine.cgroups import CONTROLLERS, missing_groups, open_cgroups, parts_problem
+from gridweave.site.machine.cgroups import (
+    CONTROLLERS,
+    machine_memory_bytes,
+    memory_problem,
+    missing_groups,
+    open_cgroups,
+    parts_problem,
+)
 from gridweave.site.machine.folders import (
     USAGE,
     Key,
@@ -146,6 +153,9 @@ class AgentDriver:
             self._groups = open_cgroups(_GROUP, controllers=wanted).paths
             if self._rules.gives_parts and (problem := parts_problem(self._groups)):
                 logger.warning("machine %s: %s", self.name, problem)
+        limits = self._rules.limits
+        if limits is not None and (problem := memory_problem({self.name: (self._nodes, limits.memory_bytes)})):
+            logger.warning("machine %s: %s", self.name, problem)
         self._users = await self._asked_users() or ANYONE
         self._say(MachineJoined(self.name, self.host, self._users))
 
@@ -249,7 +259,7 @@ class AgentDriver:
     def _limits_of(self, part: NodePart, node: Limits) -> Limits:
         """Return the limits of a part of nodes; a node whose own are not said is as large as all others here."""
         cpus = node.cpus or len(os.sched_getaffinity(0)) / self._nodes
-        memory_bytes = node.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self._nodes
+        memory_bytes = node.memory_bytes or machine_memory_bytes() // self._nodes
         return msgspec.structs.replace(node, cpus=part.cpu * cpus, memory_bytes=int(part.memory * memory_bytes))
 
     def _look_for_room(self) -> None:

@@ -288,6 +288,41 @@ def around_of(controller: str, root: str = "/proc/self") -> dict[str, Path]:
     return {}
 
 
+def memory_problem(nodes: Mapping[str, tuple[int, int | None]], machine_bytes: int | None = None) -> str | None:
+    """Return what is wrong with the limits of memory of all nodes that are on this machine, in one line, or None.
+
+    Parameters
+    ----------
+    nodes : mapping from str to tuple of int
+        How many nodes, and the limit in bytes of a job on each of them, by the name of their site or machine; without
+        a limit a job may use whatever there is.
+    machine_bytes : int, optional
+        The memory of the machine; None: of this one.
+
+    Examples
+    --------
+    >>> memory_problem({"north": (16, 4 << 30), "south": (4, None)}, 24 << 30)
+    'jobs may use 65,536 MiB by the limits of north, and this machine has 24,576 MiB; lower memory_mb or nodes'
+    >>> memory_problem({"north": (4, 4 << 30)}, 24 << 30)
+    """
+    limited = {name: count * limit_bytes for name, (count, limit_bytes) in nodes.items() if limit_bytes is not None}
+    machine_bytes = machine_memory_bytes() if machine_bytes is None else machine_bytes
+    if sum(limited.values()) <= machine_bytes:
+        return None
+    what = f"jobs may use {sum(limited.values()) >> 20:,} MiB by the limits of {', '.join(limited)}"
+    return f"{what}, and this machine has {machine_bytes >> 20:,} MiB; lower memory_mb or nodes"
+
+
+def machine_memory_bytes(root: str = "/proc/self") -> int:
+    """Return how much memory processes of this machine can have together: all of it, or what a container leaves."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for folder in around_of("memory", root).values():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # "max": as much as there is
+                found = min(found, int((folder / name).read_text(encoding="ascii")))
+    return found
+
+
 def _below(mount: str, inside: str, path: str) -> Path:
     """Return where a group is, if `inside` of the hierarchy is seen at `mount`."""
     relative = os.path.relpath(path, inside)

@@ -29,6 +29,7 @@ from gridweave.site.launch import Launch, PieceState, Rank, RankReport, launch_p
 from gridweave.site.machine.folders import SHIM_LOG, STATE, piece_key, read_launch
 from gridweave.site.machine.processes import (
     PR_SET_NAME,
+    be_last_to_go,
     become_subreaper,
     boot_id,
     control_process,
@@ -232,6 +233,7 @@ def serve(number: int) -> None:
     requests.set_inheritable(False)
     with contextlib.suppress(OSError):
         control_process(PR_SET_NAME, b"gridweave-forks")
+    be_last_to_go()  # and so the shims
     ForkServer().run(requests)
 
 

@@ -33,6 +33,8 @@ from gridweave.site.machine.cgroups import ControlGroup
 from gridweave.site.machine.processes import (
     CLONE_NEWIPC,
     PR_SET_PDEATHSIG,
+    be_first_to_go,
+    be_last_to_go,
     become_subreaper,
     call_kernel,
     continue_descendants,
@@ -268,8 +270,7 @@ def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
     """Become a user for good: groups, ids, limits, and no way to more rights by files that are setuid."""
     for name, value in {"core": 0, **limits}.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("0")
+    be_first_to_go()  # set with CAP_SYS_RESOURCE, it cannot be taken back by the user
     os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
     os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
     os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
@@ -360,9 +361,7 @@ def main(arguments: list[str]) -> None:
         if not sys.flags.safe_path:
             raise DeniedError("the launcher must be started with -P: else it would import from where it is started")
         settings = read_settings(arguments[0])
-        # Without CAP_SYS_RESOURCE the kernel may choose it as any other when memory is short.
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("-900")
+        be_last_to_go()
         serve(settings)
     except (DeniedError, OSError) as error:
         sys.exit(str(error))

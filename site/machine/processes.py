@@ -94,6 +94,37 @@ def control_process(option: int, value: int | bytes) -> None:
     call_kernel("prctl", option, value, 0, 0, 0)
 
 
+FIRST_TO_GO = 1000
+"""What ranks have as oom_score_adj: when memory runs out, the kernel ends a job before anything else."""
+
+_LAST_TO_GO = (-900, 0)
+
+
+def be_first_to_go() -> None:
+    """Have the kernel end this process, and what it forks, before all others when memory runs out."""
+    with contextlib.suppress(OSError):
+        _set_oom_score(FIRST_TO_GO)
+
+
+def be_last_to_go() -> None:
+    """Have the kernel end a part of the grid, and what it forks, after all others; without rights like any other."""
+    for score in _LAST_TO_GO:
+        with contextlib.suppress(OSError):
+            _set_oom_score(score)
+            return
+
+
+def spare_ray_worker() -> None:
+    """Do the same for a worker of Ray, which Ray lets the kernel end first unless its operator says otherwise."""
+    if "RAY_JOB_ID" in os.environ:
+        be_last_to_go()
+
+
+def _set_oom_score(score: int) -> None:
+    with open(f"{PROC}/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(score))
+
+
 def unshare(namespaces: int) -> None:
     """Give this process, and all that it forks from now on, namespaces of its own; it needs CAP_SYS_ADMIN."""
     call_kernel("unshare", namespaces)

@@ -23,6 +23,7 @@ from gridweave.site.machine.cgroups import ControlGroup, group_name
 from gridweave.site.machine.folders import user_folder
 from gridweave.site.machine.processes import (
     CLONE_NEWIPC,
+    be_first_to_go,
     become_subreaper,
     continue_descendants,
     die_with_parent,
@@ -103,6 +104,7 @@ class OwnStarter:
             os.close(gate[1])
             forget_parent()
             die_with_parent(self.root)
+            be_first_to_go()
             if self._group is not None:
                 self._group.add(os.getpid())
             become_rank(start, gate[0], writer, output)

@@ -21,6 +21,7 @@ from typing import Any, Protocol, get_type_hints
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.site.machine.processes import spare_ray_worker
 from gridweave.version import __version__
 
 logger = logging.getLogger("gridweave.live")
@@ -93,6 +94,7 @@ class LiveActor:
     def __init__(self, name: str, *, grid_id: str = "", logs: str = "") -> None:
         self._name, self._grid_id, self._since_ms = name, grid_id, time.time_ns() // 1_000_000
         self._tasks: list[asyncio.Task[Any]] = []
+        spare_ray_worker()
         if logs:
             log_to(Path(logs) / f"{re.sub('[:/]', '-', name)}.log")
 

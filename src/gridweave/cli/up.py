@@ -166,10 +166,14 @@ def _wanted(file: str | None, name: str, address: str | None, last: LocalGridSta
     """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
     from gridweave.grid.config.reading import grid_of_text, read_grid
     from gridweave.grid.service.local import wanted_grid
+    from gridweave.site.machine.cgroups import memory_problem
 
     read = read_grid(file) if file is not None or last is None else grid_of_text(last.text, last.file, last.base)
     for remark in read.remarks:
         say(remark)
+    nodes = {site.name: (site.nodes, site.launcher.limits.memory_bytes) for site in read.sites}
+    if address is None and (problem := memory_problem(nodes)):
+        say(problem)
     return wanted_grid(read, name=name, address=address)
 
 
