@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import hmac
 import json
 import operator
 import os
@@ -32,6 +33,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from statistics import median
 from typing import Any
 
@@ -61,6 +64,8 @@ class Place:
         ``host:port``, at which rank 0 listens; not needed by one rank alone.
     job : str
         What no other job has, nor another attempt at this one.
+    key : str
+        What nobody else knows; without one, whoever names the job is believed.
     """
 
     rank: int = 0
@@ -68,6 +73,7 @@ class Place:
     site: str = ""
     rendezvous: str = ""
     job: str = ""
+    key: str = ""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Place:
@@ -77,6 +83,7 @@ class Place:
             size=int(environment.get("GRIDWEAVE_SIZE", "1")),
             site=environment.get("GRIDWEAVE_SITE", ""),
             rendezvous=environment.get("GRIDWEAVE_RENDEZVOUS", ""),
+            key=environment.get("GRIDWEAVE_RENDEZVOUS_KEY", ""),
             job=f"{environment.get('GRIDWEAVE_JOB_ID', '')}.{environment.get('GRIDWEAVE_TRY', '')}",
         )
 
@@ -304,14 +311,35 @@ def join(place: Place, *, timeout_s: float = 60.0, stand_in: StandIn | None = No
             addresses = _be_met(place, listener, until)
             return _close_ring(place, listener, addresses, until, timeout_s, stand_in)
     with _reach(address, "the rendezvous", until) as meeting, _listen((meeting.getsockname()[0], 0)) as listener:
-        _say(meeting, _hello(place) | {"address": listener.getsockname()[:2]})
+        _prove(place, meeting, asks=False)
+        _say(meeting, _hello(place, 0) | {"address": listener.getsockname()[:2]})
         addresses = _hear(meeting, until, "rank 0 has not gathered all ranks")["addresses"]
         addresses[0] = address
         return _close_ring(place, listener, addresses, until, timeout_s, stand_in)
 
 
-def _hello(place: Place) -> dict[str, Any]:
-    return {"job": place.job, "rank": place.rank, "site": place.site}
+def _prove(place: Place, peer: socket.socket, *, asks: bool) -> None:
+    """Have both ends of a connection prove that they know the key of the job; the one that was reached asks first."""
+    if not place.key:
+        return
+    steps = (deliver_challenge, answer_challenge)
+    peer.settimeout(None)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_HELLO_S), 0))
+    try:
+        with Connection(os.dup(peer.fileno())) as line:
+            for step in steps if asks else reversed(steps):
+                step(line, place.key.encode())
+    except (OSError, EOFError, AuthenticationError) as error:
+        raise RingError(f"the other end is none of job {place.job}: {error}") from error
+
+
+def _hello(place: Place, to: int) -> dict[str, Any]:
+    return _whose(place, place.rank, to) | {"rank": place.rank, "site": place.site}
+
+
+def _whose(place: Place, rank: int, to: int) -> dict[str, Any]:
+    """Return how a rank shows another one that it is of the same job."""
+    return {"job": place.job, "proof": hmac.new(place.key.encode(), f"{rank} {to}".encode(), "sha256").hexdigest()}
 
 
 def _be_met(place: Place, listener: socket.socket, until: float) -> list[Any]:
@@ -320,7 +348,9 @@ def _be_met(place: Place, listener: socket.socket, until: float) -> list[Any]:
     try:
         while len(came) < place.size - 1:
             missing = ", ".join(str(rank) for rank in range(1, place.size) if rank not in came)
-            peer, told = _accept(place, listener, until, f"of {place.size} ranks have not come: {missing}")
+            peer, told = _accept(
+                place, listener, until, f"of {place.size} ranks have not come: {missing}", gathers=True
+            )
             before = came.pop(int(told["rank"]), None)  # it has tried twice
             if before is not None:
                 before[0].close()
@@ -346,7 +376,7 @@ def _close_ring(
     behind, ahead = (place.rank - 1) % place.size, (place.rank + 1) % place.size
     after = _reach((addresses[ahead][0], addresses[ahead][1]), f"rank {ahead}", until)
     try:
-        _say(after, _hello(place))
+        _say(after, _hello(place, ahead))
         while True:
             before, told = _accept(place, listener, until, f"rank {behind} has not come")
             if told["rank"] == behind:
@@ -383,7 +413,9 @@ def _reach(address: tuple[str, int], who: str, until: float) -> socket.socket:
         time.sleep(_AGAIN_S)
 
 
-def _accept(place: Place, listener: socket.socket, until: float, missing: str) -> tuple[socket.socket, dict[str, Any]]:
+def _accept(
+    place: Place, listener: socket.socket, until: float, missing: str, *, gathers: bool = False
+) -> tuple[socket.socket, dict[str, Any]]:
     """Return the next connection of a rank of this job, and what it says; whoever else comes is let go of."""
     while True:
         left_s = until - time.monotonic()
@@ -393,8 +425,10 @@ def _accept(place: Place, listener: socket.socket, until: float, missing: str) -
         except TimeoutError:
             raise RingError(missing) from None
         try:
+            if gathers:
+                _prove(place, peer, asks=True)
             told = _hear(peer, time.monotonic() + min(_HELLO_S, max(0.001, left_s)), "")
-            if told.get("job") == place.job and 0 <= int(told["rank"]) < place.size:
+            if 0 <= int(told["rank"]) < place.size and told == told | _whose(place, int(told["rank"]), place.rank):
                 return peer, told
         except (RingError, KeyError, TypeError, ValueError, AttributeError):
             pass

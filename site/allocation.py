@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
@@ -9,6 +10,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.elements import indexes_of
+from gridweave.site.launch import Meeting
 from gridweave.site.messages import LOCAL, Machine
 
 Interval = tuple[int, int]
@@ -156,6 +158,13 @@ class Port(msgspec.Struct, frozen=True):
 NO_PORT = Port()
 
 
+def _key_of(secret: str, job_id: int, attempt: int) -> str:
+    """Return the key of an attempt of a job, which nobody can guess who does not know the secret."""
+    if not secret:
+        return ""
+    return hashlib.blake2b(f"{job_id}.{attempt}".encode(), key=secret.encode(), digest_size=16).hexdigest()
+
+
 class Ports:
     """The ports of a site's machines, each given to one job at a time.
 
@@ -163,11 +172,11 @@ class Ports:
     --------
     >>> from gridweave.site.messages import Machine
     >>> ports = Ports([Machine(name="n0", nodes=1, ports=(2000, 2001))])
-    >>> first = ports.take("n0")
-    >>> first.meeting, ports.take("n0").meeting
+    >>> first = ports.take("n0", 7, 1)
+    >>> first.meeting, ports.take("n0", 8, 1).meeting
     ('127.0.0.1:2000', '')
     >>> ports.give(first)
-    >>> ports.take("n0").number
+    >>> ports.take("n0", 8, 1).number
     2000
     """
 
@@ -175,32 +184,36 @@ class Ports:
         self._ranges = {machine.name: range(*machine.ports) for machine in machines}
         self._taken: dict[str, set[int]] = {machine.name: set() for machine in machines}
         self._hosts: dict[str, str] = {}
+        self._secrets: dict[str, str] = {}
 
-    def state(self) -> tuple[dict[str, list[int]], dict[str, str]]:
-        """Return the ports that jobs have, and by which names machines are reached."""
-        return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts
+    def state(self) -> tuple[dict[str, list[int]], dict[str, str], dict[str, str]]:
+        """Return the ports that jobs have, and the names by which machines are reached, and their secrets."""
+        return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts, self._secrets
 
-    def restore(self, taken: dict[str, list[int]], hosts: dict[str, str]) -> None:
+    def restore(self, taken: dict[str, list[int]], hosts: dict[str, str], secrets: dict[str, str]) -> None:
         """Take in what `state` has returned of the same machines."""
         self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
-        self._hosts = hosts
+        self._hosts, self._secrets = hosts, secrets
 
-    def reached_by(self, machine: str, host: str) -> None:
-        """Have the ranks of later jobs reach a machine by this name."""
-        self._hosts[machine] = host
+    def reached_by(self, machine: str, host: str, secret: str = "") -> None:
+        """Have the ranks of later jobs reach a machine by this name, with keys that follow from its secret."""
+        self._hosts[machine], self._secrets[machine] = host, secret
 
     def host_of(self, machine: str) -> str:
         """Return by which name a machine is reached; empty if it was never there."""
         return self._hosts.get(machine, "")
 
-    def take(self, machine: str) -> Port:
-        """Return the lowest port of a machine that no job has; there may be none."""
+    def take(self, machine: str, job_id: int, attempt: int) -> Port:
+        """Return the lowest port of a machine that no job has, for an attempt of a job; there may be none."""
         taken = self._taken[machine]
         number = next((port for port in self._ranges[machine] if port not in taken), 0)
         if not number:
             return NO_PORT
         taken.add(number)
-        return Port(machine, number, f"{self._hosts.get(machine, LOCAL)}:{number}")
+        meeting = Meeting(
+            _key_of(self._secrets.get(machine, ""), job_id, attempt), self._hosts.get(machine, LOCAL), number
+        )
+        return Port(machine, number, meeting.text)
 
     def give(self, port: Port) -> None:
         """Take a port back."""

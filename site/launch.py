@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -95,6 +95,37 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, value in values.items() if value is not None)
 
 
+class Meeting(NamedTuple):
+    """Where the ranks of a job meet, and the key by which they know each other; empty: they have none."""
+
+    key: str
+    host: str
+    port: int
+
+    @property
+    def place(self) -> str:
+        """The address alone, as ``host:port``."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def text(self) -> str:
+        """All of it, as `Launch.rendezvous` has it."""
+        return f"{self.key}@{self.place}" if self.key else self.place
+
+
+def meeting_of(rendezvous: str) -> Meeting | None:
+    """Return where ranks meet, by `Launch.rendezvous`; None if nowhere.
+
+    Examples
+    --------
+    >>> meeting_of("6b65@[::1]:2000"), meeting_of("north:2000"), meeting_of("")
+    (Meeting(key='6b65', host='[::1]', port=2000), Meeting(key='', host='north', port=2000), None)
+    """
+    key, _, place = rendezvous.rpartition("@")
+    host, _, port = place.rpartition(":")
+    return Meeting(key, host, int(port)) if host and port.isdecimal() else None
+
+
 class NodePart(msgspec.Struct, frozen=True):
     """What all ranks of a piece together have of the nodes of their machine where jobs get parts of them, in nodes."""
 
@@ -118,7 +149,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     working_directory: str | None = None
     site: str = ""  # the name of this site
     sites: tuple[str, ...] = ()  # the names of all sites of the job
-    rendezvous: str = ""  # ``host:port`` at which the ranks find each other
+    # ``KEY@host:port`` (`Meeting`): where the ranks find each other, and by which key they know each other.
+    rendezvous: str = ""
     # Work after which the piece is ended, in ms at full speed: wall time, if it is neither paused nor slowed.
     limit_ms: int | None = None
     grace_ms: int = DEFAULT_GRACE_MS  # time between TERM and KILL

@@ -423,7 +423,8 @@ class LiveSite:
             run.is_paused, run.speed = last.is_paused, last.speed
         if len(described.sites) == 1:
             # It has one already if its start was agreed on, which a job on one site need not be.
-            run.port = port if port.number else self.runs.ports.take(next(iter(run.pieces)))
+            taken = next(iter(run.pieces)), run.job_id, run.attempt
+            run.port = port if port.number else self.runs.ports.take(*taken)
             meeting = run.port.meeting
         run.meet(meeting)
         others = [f"job {job_id}" for job_id in self.runs.in_way(run)]
@@ -484,7 +485,7 @@ class LiveSite:
         if grant is None or expected.described.first_rank != 0:
             return ""
         run = self._made(grant, expected.described)
-        expected.port = self.runs.ports.take(next(iter(run.pieces)))
+        expected.port = self.runs.ports.take(next(iter(run.pieces)), job_id, attempt)
         return expected.port.meeting
 
     def _ended_answer(self, answer: Ended) -> Ended:

@@ -279,7 +279,7 @@ class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_om
 class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
     """Start the fragment at the agreed instant: all sites have reserved their nodes."""
 
-    rendezvous: str = ""  # ``host:port`` at which the ranks of a live job find each other
+    rendezvous: str = ""  # where the ranks of a live job find each other, as in `Launch`
 
 
 class ReleaseNodes(OfAttempt, frozen=True, tag="ReleaseNodes", gc=False):
@@ -365,7 +365,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
     """The nodes are reserved, until the agreed start at most."""
 
-    # ``host:port`` at which the ranks of a live job could find each other, if the first of them is here.
+    # Where the ranks of a live job could find each other (as in `Launch`), if the first of them is here.
     rendezvous: str = ""
 
 
@@ -601,6 +601,7 @@ class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
     machine: str
     host: str  # by which other machines reach it
     users: TakenUsers = ANYONE  # of whom it starts jobs
+    secret: str = ""  # from which follow the keys of the jobs whose ranks meet there; empty: they have none
 
 
 class MachineTakes(msgspec.Struct, frozen=True, tag="MachineTakes"):

@@ -356,6 +356,7 @@ class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ports: dict[str, list[int]]
     hosts: dict[str, str]
     users: dict[str, TakenUsers] = {}  # whom each machine takes
+    secrets: dict[str, str] = {}
 
 
 class Runs:
@@ -380,13 +381,14 @@ class Runs:
 
     def state(self) -> RunsState:
         """Return what is known between two instants."""
-        return RunsState(list(self._runs.values()), self._full, *self.ports.state(), self._users)
+        ports, hosts, secrets = self.ports.state()
+        return RunsState(list(self._runs.values()), self._full, ports, hosts, self._users, secrets)
 
     def restore(self, state: RunsState) -> None:
         """Take in what was known of the same machines."""
         self._runs = {run.job_id: run for run in state.runs}
         self._full, self._users = state.full, state.users
-        self.ports.restore(state.ports, state.hosts)
+        self.ports.restore(state.ports, state.hosts, state.secrets)
 
     def begin(self) -> None:
         """Begin an instant."""
@@ -703,7 +705,7 @@ class Runs:
     def _go_on(self, old: Run, new: Run) -> None:
         """Have a job of the site's own users begin where it was moved to; for the core it has run all the while."""
         self.ports.give(old.port)
-        new.port = self.ports.take(next(iter(new.pieces)))
+        new.port = self.ports.take(next(iter(new.pieces)), new.job_id, new.attempt)
         new.meet(new.port.meeting)
         record = self._book.records[new.job_id]
         record.attempt, record.state = new.attempt, "starting"
@@ -730,7 +732,7 @@ class Runs:
 
     def _joined(self, event: MachineJoined) -> list[CoreEvent]:
         """Take note that a machine is there, for the first time or again."""
-        self.ports.reached_by(event.machine, event.host)
+        self.ports.reached_by(event.machine, event.host, event.secret)
         for run in self._runs.values():
             if event.machine in run.pieces:
                 run.pieces[event.machine].in_doubt = True

@@ -46,7 +46,7 @@ def places(size: int, sites: str = "") -> list[Any]:
     """Return the places of some ranks, each on the site of its letter."""
     meeting = f"127.0.0.1:{unused_port()}"
     letters = sites or "a" * size
-    return [ring.Place(rank, size, letters[rank], meeting, "7.1") for rank in range(size)]
+    return [ring.Place(rank, size, letters[rank], meeting, "7.1", "a key") for rank in range(size)]
 
 
 def together(ranks: list[Any], work: Callable[[Any], Any], **options: Any) -> list[Any]:
@@ -189,10 +189,20 @@ def test_strangers_at_the_rendezvous() -> None:
             stranger.sendall(says)
             stranger.settimeout(20)
             with suppress(ConnectionResetError):
-                assert stranger.recv(1) == b""
+                while stranger.recv(4096):  # it is asked for the key first
+                    pass
     found += together(ranks[1:], lambda one: one.all_gather({}))
     meeting.join(30)
     assert found == [[{}, {}]] * 2
+
+
+def test_a_rank_without_the_key_is_none_of_the_job() -> None:
+    """Neither is it let in, nor does it take who listens there for rank 0."""
+    ranks = places(2)
+    ranks[1] = ring.Place(1, 2, "a", ranks[0].rendezvous, "7.1", "another key")
+    first, second = together(ranks, lambda one: one.all_gather({}), timeout_s=2.0)
+    assert str(second).startswith("the other end is none of job 7.1")
+    assert str(first) == "of 2 ranks have not come: 1"
 
 
 def test_a_neighbour_that_leaves() -> None:

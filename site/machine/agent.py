@@ -107,7 +107,8 @@ class AgentDriver:
     """Runs pieces of jobs on a machine for its site.
 
     Of its ``nodes`` the ``threads`` of each are as the operating system counts them, core by core; of a node that is
-    none of its own there are none: its ranks run anywhere. ``report`` returns when what it carries is durable at the
+    none of its own there are none: its ranks run anywhere. From the ``secret`` follow the keys by which the ranks of
+    jobs know each other; without it they have none. ``report`` returns when what it carries is durable at the
     site, and raises if that is not known.
 
     Orders may come twice, late or never. A piece is started at most once (`Runner`). An order from before an agent
@@ -126,8 +127,9 @@ class AgentDriver:
         environment: Mapping[str, str] | None = None,
         rules: MachineRules = ANY_JOBS,
         shared: bool = False,
+        secret: str = "",
     ) -> None:
-        self.name, self.host = name, host
+        self.name, self.host, self._secret = name, host, secret
         self._rules, self._nodes = rules, nodes
         environment = own_environment() if environment is None else environment
         self.runner = Runner(root, environment, others=bool(rules.launcher), shared=shared, output=rules.output)
@@ -157,7 +159,7 @@ class AgentDriver:
         if limits is not None and (problem := memory_problem({self.name: (self._nodes, limits.memory_bytes)})):
             logger.warning("machine %s: %s", self.name, problem)
         self._users = await self._asked_users() or ANYONE
-        self._say(MachineJoined(self.name, self.host, self._users))
+        self._say(MachineJoined(self.name, self.host, self._users, self._secret))
 
     async def run(self) -> None:
         """Tell the site what happens, without end."""

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from gridweave.site.launch import Launch, PieceState, Rank, RankReport, launch_problem
+from gridweave.site.machine.environment import rank_environment
 from gridweave.site.machine.folders import SHIM_LOG, STATE, piece_key, read_launch
 from gridweave.site.machine.processes import (
     PR_SET_NAME,
@@ -38,7 +39,7 @@ from gridweave.site.machine.processes import (
     signal_descendants,
     signal_pipe,
 )
-from gridweave.site.machine.supervisor import Supervisor, rank_environment
+from gridweave.site.machine.supervisor import Supervisor
 from gridweave.site.machine.usage import process_io
 
 MAX_REQUEST_BYTES = 8192

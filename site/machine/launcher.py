@@ -237,14 +237,14 @@ class Keeper:
         """Start a rank up to the gate: what it is to execute, the gate, its report, its output."""
         if self.account is None:
             raise DeniedError("whose rank it is must be told first")
-        what, gate, report, out, err = handles
+        what, gate, report, *output = handles
         keeper, pid = os.getpid(), os.fork()
         if pid == 0:
-            self._be_rank(keeper, what, gate, report, (out, err))
+            self._be_rank(keeper, what, gate, report, output)
         status = process_stat(pid)
         self.say({"pid": pid, "ticks": status.start_ticks if status else 0})
 
-    def _be_rank(self, keeper: int, what: int, gate: int, report: int, output: tuple[int, int]) -> NoReturn:
+    def _be_rank(self, keeper: int, what: int, gate: int, report: int, output: list[int]) -> NoReturn:
         try:
             assert self.account is not None
             forget_parent()

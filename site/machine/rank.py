@@ -6,6 +6,7 @@ other.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -37,6 +38,9 @@ _RESET = tuple(
 )
 
 
+_FIRST_FREE = 10
+
+
 class RankStart(NamedTuple):
     """What a rank executes, and where."""
 
@@ -61,7 +65,7 @@ def forget_parent() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int, output: tuple[int, int]) -> NoReturn:
+def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int, output: Sequence[int]) -> NoReturn:
     """Make this process, which is a user's already, the rank that is told in a file; see `become_rank`."""
     start = msgspec.json.decode(os.pread(what, os.fstat(what).st_size, 0), type=RankStart)
     names = {"HOME": account.pw_dir, "SHELL": account.pw_shell or "/bin/sh"}
@@ -69,13 +73,14 @@ def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int
     become_rank(start._replace(environment=names | start.environment), gate, report, output)
 
 
-def become_rank(start: RankStart, gate: int, report: int, output: tuple[int, int]) -> NoReturn:
+def become_rank(start: RankStart, gate: int, report: int, output: Sequence[int]) -> NoReturn:
     """Make this process the rank, and execute its command when the gate opens.
 
     All ranks wait at the gate, a pipe, and each takes one byte; its end means: do not start. The report says `READY`,
     or why the rank cannot start, and ends when its command has begun.
     """
     try:
+        gate, report, output = (_out_of_the_way(gate), _out_of_the_way(report), [*map(_out_of_the_way, output)])
         _take_place(start, output)
         program = _program(start.command[0], start.environment.get("PATH", os.defpath))
         os.write(report, READY)
@@ -91,12 +96,17 @@ def become_rank(start: RankStart, gate: int, report: int, output: tuple[int, int
         os._exit(NOT_STARTED)
 
 
+def _out_of_the_way(handle: int) -> int:
+    """Return a copy of a descriptor that none of those of the rank replaces; it ends when the rank's command begins."""
+    return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+
+
 def tell_problem(report: int, problem: str) -> None:
     """Report why the rank cannot start."""
     os.write(report, " ".join(problem.split()).encode(errors="replace")[:4000])
 
 
-def _take_place(start: RankStart, output: tuple[int, int]) -> None:
+def _take_place(start: RankStart, output: Sequence[int]) -> None:
     control_process(PR_SET_NAME, f"gridweave-{start.rank}".encode()[:15])
     if start.threads is not None:
         _pin(start.rank, start.threads)

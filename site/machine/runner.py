@@ -62,14 +62,15 @@ from gridweave.site.machine.folders import (
     write_whole,
 )
 from gridweave.site.machine.forks import Forks
-from gridweave.site.machine.ipc import JobSpan, remove_left
 from gridweave.site.machine.kept import KeptPiece, KeptPieces, folder_bytes
 from gridweave.site.machine.pieces import (
     SILENT_S,
+    JobSpan,
     KnownPiece,
     end_group,
     end_strays,
     packed_ends,
+    remove_left,
     remove_piece,
     unstarted,
 )

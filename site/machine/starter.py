@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,8 +44,11 @@ class Starter(Protocol):
     nothing_left: bool
     has_own_ipc: bool  # whether its ranks have an IPC namespace of their own
 
-    def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
-        """Start a rank up to the gate; return its pid, when it began in ticks, and the pipe of its report."""
+    def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
+        """Start a rank up to the gate; return its pid, when it began in ticks, and the pipe of its report.
+
+        `output` are its descriptors from 1 on: standard output, error, and where its ranks meet if it gets that.
+        """
 
     def collect(self) -> list[EndedProcess]:
         """Return what has ended since the last time."""
@@ -77,7 +81,7 @@ class OwnStarter:
             unshare(CLONE_NEWIPC)
             self.has_own_ipc = True
 
-    def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
+    def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
         """See `Starter`."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         # The rank must not take a signal with the shim's handlers in place.
@@ -99,7 +103,7 @@ class OwnStarter:
         stat = process_stat(pid)
         return pid, stat.start_ticks if stat else 0, reader
 
-    def _be_rank(self, start: RankStart, gate: tuple[int, int], writer: int, output: tuple[int, int]) -> None:
+    def _be_rank(self, start: RankStart, gate: tuple[int, int], writer: int, output: Sequence[int]) -> None:
         try:
             os.close(gate[1])
             forget_parent()
@@ -172,7 +176,7 @@ class LauncherStarter:
                 os.close(handle)
         self._socket.setblocking(False)
 
-    def start(self, start: RankStart, gate: tuple[int, int], output: tuple[int, int]) -> tuple[int, int, int]:
+    def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
         """See `Starter`."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         what = os.memfd_create("rank", os.MFD_CLOEXEC)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import selectors
 import signal
-import sys
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,6 @@ from gridweave.site.launch import (
     Outcome,
     Phase,
     PieceState,
-    Rank,
     RankReport,
     UsageCurve,
     Used,
@@ -30,6 +29,13 @@ from gridweave.site.launch import (
 )
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, around_of, group_name
 from gridweave.site.machine.elements import Packed, ended_elements
+from gridweave.site.machine.environment import (
+    hold_meeting,
+    rank_command,
+    rank_environment,
+    takes_socket,
+    working_directory,
+)
 from gridweave.site.machine.folders import (
     ASK,
     CALL,
@@ -52,7 +58,7 @@ from gridweave.site.machine.folders import (
     write_whole,
 )
 from gridweave.site.machine.output import RankOutput
-from gridweave.site.machine.processes import TOKEN_VARIABLE, boot_id, process_stat, signal_pipe
+from gridweave.site.machine.processes import boot_id, process_stat, signal_pipe
 from gridweave.site.machine.rank import GO, HANDLED, READY, RankStart
 from gridweave.site.machine.starter import LauncherStarter, OwnStarter, Starter
 from gridweave.site.machine.usage import BoundedCurve, Meter
@@ -116,59 +122,6 @@ class RankProcess:
         )
 
 
-ALLOWED = ("LANG", "LC_", "TZ")
-"""What a job of another user gets of the environment of the service: variables that begin so."""
-
-PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where its commands are looked for."""
-
-
-def rank_command(launch: Launch, folder: Path, rank: Rank) -> tuple[str, ...]:
-    """Return what a rank executes: the command, or the Python that calls the callable."""
-    if launch.call is None:
-        return launch.argv
-    own = user_folder(folder, launcher=launch.launcher)
-    return (sys.executable, "-m", "gridweave.site.machine.call", str(folder / CALL), str(own), str(rank.rank))
-
-
-def rank_environment(
-    launch: Launch, folder: Path, rank: Rank, local_rank: int, token: str, base: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the environment of a rank.
-
-    That which every job of this machine gets, of which a job of another user gets what is `ALLOWED`; then the names
-    that PyTorch and others look for, then the job's own, then those of gridweave, which nothing replaces.
-    """
-    size = launch.size if launch.size is not None else len(launch.ranks)
-    host, _, port = launch.rendezvous.rpartition(":")
-    common = {"RANK": str(rank.rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank)}
-    common["LOCAL_WORLD_SIZE"] = str(len(launch.ranks))
-    if host:
-        common |= {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}
-    if launch.launcher:
-        base = {"PATH": PATH} | {name: value for name, value in base.items() if name.startswith(ALLOWED)}
-    own = {
-        "GRIDWEAVE_JOB_ID": str(launch.job_id),
-        "GRIDWEAVE_ATTEMPT": str(launch.starts + 1),
-        "GRIDWEAVE_TRY": str(launch.attempt),
-        "GRIDWEAVE_RANK": str(rank.rank),
-        "GRIDWEAVE_LOCAL_RANK": str(local_rank),
-        "GRIDWEAVE_NODE": str(rank.node),
-        "GRIDWEAVE_SIZE": str(size),
-        "GRIDWEAVE_SITE": launch.site,
-        "GRIDWEAVE_SITES": ",".join(launch.sites),
-        "GRIDWEAVE_RENDEZVOUS": launch.rendezvous,
-        "GRIDWEAVE_FOLDER": str(folder),
-        TOKEN_VARIABLE: token,
-    }
-    return {**base, **common, **launch.environment, "PWD": working_directory(launch, folder), **own}
-
-
-def working_directory(launch: Launch, folder: Path) -> str:
-    """Return where the ranks run."""
-    return launch.working_directory if launch.working_directory is not None else str(folder / "work")
-
-
 _FIRST_SAMPLE_S = 0.5
 _LAST_SAMPLE_S = 10.0
 _SAMPLE_SHARE = 100
@@ -182,6 +135,10 @@ _NOTICE_AGAIN_S = 0.05
 
 class Supervisor:
     """The life of one piece; the caller holds the lock of its folder."""
+
+    has_own_ipc = False
+    # It listens where the ranks meet until these begin, so that no other program takes the port.
+    meeting: socket.socket | None = None
 
     def __init__(self, folder: Path, launch: Launch, base: Mapping[str, str]) -> None:
         self.folder = folder
@@ -212,7 +169,6 @@ class Supervisor:
         self.worked_at_s = 0.0
         self.speed = 1.0
         self.starter: Starter | None = None
-        self.has_own_ipc = False
         self.group: ControlGroup | None = None
         # Somebody else, such as a batch system, may have limited all that runs here.
         self.around = ControlGroup(around_of("memory"))
@@ -299,6 +255,7 @@ class Supervisor:
             return
         try:
             reserve(self.folder, len(self.launch.ranks))
+            self.meeting, self.launch = hold_meeting(self.launch)
             self._choose_starter()
             self.gate = os.pipe2(os.O_CLOEXEC)
             for local_rank in range(len(self.launch.ranks)):
@@ -350,7 +307,10 @@ class Supervisor:
             None if elements is None else Packed(own, elements, launch.output_limit_bytes),
         )
         output = RankOutput(self.folder, rank.rank, launch.output_limit_bytes, self.starter.give)
-        pid, start_ticks, report = self.starter.start(start, self.gate, (output.writers[0], output.writers[1]))
+        descriptors = [*output.writers]
+        if self.meeting is not None and takes_socket(launch, rank):
+            descriptors.append(self.meeting.fileno())
+        pid, start_ticks, report = self.starter.start(start, self.gate, descriptors)
         output.close_writers()
         process = RankProcess(rank.rank, pid, start_ticks, report, output)
         self.processes.append(process)
@@ -394,6 +354,8 @@ class Supervisor:
         self.started_ms = int(time.time() * 1000)
         if self.launch.alone_ms is not None:
             self.heard_by_s = self.started_s + self.launch.alone_ms / 1000
+        if self.meeting is not None:
+            self.meeting.close()
         os.write(self.gate[1], GO * len(self.processes))
         os.close(self.gate[1])
         self.gate = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from pathlib import Path
 
 from gridweave.errors import UnavailableError
@@ -60,6 +61,7 @@ class AgentActor(LiveActor):
             threads=threads,
             nodes=machine.nodes,
             rules=rules,
+            secret=secrets.token_hex(16),
         )
         self._door = Door(self, ("part",))
         self._opened = asyncio.Event()

@@ -20,8 +20,8 @@ from gridweave.errors import UnavailableError
 from gridweave.site.machine import launcher
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
 from gridweave.site.machine.folders import error_path, piece_folder, read_regular, result_path
-from gridweave.site.machine.ipc import objects_of
 from gridweave.site.machine.output import output_path
+from gridweave.site.machine.pieces import objects_of
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.machine.starter import LauncherStarter, ask_launcher
 

@@ -13,7 +13,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import SharedFolder, SiteAddress
 from gridweave.site.batch.service.node_http import NodeServer
 from gridweave.site.disciplines.protocol import PILOT
-from gridweave.site.launch import MachineRules
+from gridweave.site.launch import MachineRules, meeting_of
 from gridweave.site.messages import (
     ENCODER,
     ORDERS,
@@ -178,9 +178,10 @@ class Hub:
             return order
         if order.machine in self._pilots:
             return order  # it was known where they meet when the job started
-        _, colon, port = order.launch.rendezvous.rpartition(":")
-        meeting = f"{first.host}:{port}" if colon else ""
-        return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, rendezvous=meeting))
+        if (meeting := meeting_of(order.launch.rendezvous)) is None:
+            return order
+        there = meeting._replace(host=first.host).text
+        return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, rendezvous=there))
 
     # -- what nodes call ----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gridweave.site.launch import PieceState
 from gridweave.site.machine.folders import write_state
-from gridweave.site.machine.ipc import IpcObject, JobSpan, left_objects, objects_of, remove
+from gridweave.site.machine.pieces import IpcObject, JobSpan, left_objects, objects_of, remove_object
 
 if TYPE_CHECKING:
     from conftest import Machine
@@ -53,7 +53,7 @@ def made() -> Iterator[list[IpcObject]]:
     numbers = dict(zip(("shm", "sem", "msg"), map(int, said.split()), strict=True))
     yield [each for each in objects_of(os.geteuid()) if numbers.get(each.kind) == each.name]
     for kind, number in numbers.items():
-        remove(IpcObject(kind, number, 0, False))
+        remove_object(IpcObject(kind, number, 0, False))
 
 
 def test_objects_are_found_and_removed(made: list[IpcObject]) -> None:
@@ -67,7 +67,7 @@ def test_objects_are_found_and_removed(made: list[IpcObject]) -> None:
     assert [each.is_used for each in objects_of(os.geteuid()) if each[:2] == segment[:2]] == [True]
     library.shmdt(ctypes.c_void_p(address))
     for each in made:
-        remove(each)
+        remove_object(each)
     assert not {each[:2] for each in made} & {each[:2] for each in objects_of(os.geteuid())}
 
 
@@ -76,7 +76,7 @@ def test_posix_queues_are_those_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "queue").touch()
     [found] = objects_of(os.geteuid(), tmp_path / "none", tmp_path)
     assert (found.kind, found.name, found.is_used) == ("mqueue", "queue", False)
-    remove(found, tmp_path)
+    remove_object(found, tmp_path)
     assert objects_of(os.geteuid(), tmp_path / "none", tmp_path) == []
 
 

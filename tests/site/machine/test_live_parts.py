@@ -18,10 +18,10 @@ from gridweave.ranges import ranges_text
 from gridweave.site.launch import Launch, PieceState, Rank, Used, launch_problem
 from gridweave.site.machine import processes
 from gridweave.site.machine.agent import node_threads, parse_cpu_list, thread_siblings, usable_cores
+from gridweave.site.machine.environment import rank_environment
 from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
 from gridweave.site.machine.output import RankOutput, output_path
 from gridweave.site.machine.processes import boot_id, descendants, open_process, process_stat
-from gridweave.site.machine.supervisor import rank_environment
 from gridweave.site.machine.usage import Meter
 
 
