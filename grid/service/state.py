@@ -11,6 +11,7 @@ import os
 import re
 import select
 import signal
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import platformdirs
 
-from gridweave.errors import GridweaveError, OptionError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.machine.folders import JOBS, piece_key, read_state, write_whole
 from gridweave.site.machine.processes import ProcessStat, boot_id, open_process, process_stat, send_signal, strays
 
@@ -216,12 +217,20 @@ def state_folder(name: str) -> Path:
 
 
 def make_private(folder: Path, *, passable: bool = False) -> Path:
-    """Make a folder that is closed to other users, and those around it; if it is `passable`, they may pass through."""
+    """Make a folder that is closed to other users; if it is `passable`, they may pass through.
+
+    One that is there keeps its mode, as its owner may have others to let in: what the grid puts there is closed by
+    itself. InputError if others may write in it, and so replace what is the grid's.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.chmod(0o711 if passable else 0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o711 if passable else 0o700)
+        mode = folder.stat().st_mode
+        if passable and not mode & stat.S_IXOTH:
+            folder.chmod(stat.S_IMODE(mode) | 0o011)
     except OSError as error:
         raise UnavailableError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    if mode & stat.S_IWOTH:
+        raise InputError(f"{folder}: all users may write in it, and so replace what is the grid's; chmod o-w")
     return folder
 
 
@@ -369,9 +378,9 @@ def end_marked(marker: str, *, within: Iterable[int] | None = None) -> int:
 
 def kill(found: Sequence[ProcessStat]) -> None:
     """Kill processes and wait until they are gone."""
-    for stat in found:
-        send_signal(stat, signal.SIGKILL)
-    wait_for_end([(stat.pid, stat.start_ticks) for stat in found], KILL_S)
+    for process in found:
+        send_signal(process, signal.SIGKILL)
+    wait_for_end([(process.pid, process.start_ticks) for process in found], KILL_S)
 
 
 def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> bool:

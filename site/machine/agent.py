@@ -34,6 +34,7 @@ from gridweave.site.machine.cgroups import (
     open_cgroups,
     parts_problem,
 )
+from gridweave.site.machine.environment import PASSED, PASSED_FROM
 from gridweave.site.machine.folders import (
     USAGE,
     Key,
@@ -393,15 +394,15 @@ def _told(agent: str, event: PieceEvent) -> Report:
     return msgspec.structs.replace(told, elements=event.elements, interrupted=event.interrupted, ran_ms=ran_ms)
 
 
-def own_environment() -> dict[str, str]:
-    """Return the environment of this process without what Ray puts into those of its workers."""
-    # Ray narrows the threads of its workers, and `up` their pools of memory; jobs are neither.
-    gone = (
-        {"OMP_NUM_THREADS", "TQDM_POSITION", "CUDA_VISIBLE_DEVICES", "MALLOC_ARENA_MAX"}
-        if "RAY_JOB_ID" in os.environ
-        else set()
-    )
-    return {name: value for name, value in os.environ.items() if name not in gone and not name.startswith("RAY_")}
+def own_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what jobs that run as the service get of its environment: what `PASSED` and `PASSED_FROM` name.
+
+    Examples
+    --------
+    >>> own_environment({"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "s", "OLDPWD": "/home/anna"})
+    {'PATH': '/bin', 'LC_ALL': 'C'}
+    """
+    return {name: value for name, value in environment.items() if name in PASSED or name.startswith(PASSED_FROM)}
 
 
 def node_threads(nodes: int, sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:

@@ -31,6 +31,21 @@ _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 _PORT_AGAIN_S, _PORT_S = 0.05, 2.0
 """A port that is taken is tried again for so long: a job that has just ended may have had it."""
 
+PASSED = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
+        *("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
+        *("MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
+        *("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+        "GRIDWEAVE_LOCAL_GRID",  # by which `gridweave down` knows all that is of a grid
+    )
+)
+PASSED_FROM = ("LC_", "XDG_", "LMOD_")
+"""What a job that runs as the service gets of its environment: where programs are found, and how they speak.
+
+Whoever has started the service has keys and passwords in it that are not for jobs."""
+
 ALLOWED = ("LANG", "LC_", "TZ")
 """What a job of another user gets of the environment of the service: variables that begin so."""
 

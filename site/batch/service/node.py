@@ -146,7 +146,16 @@ class Node:
         root = node_folder(Path(self._ticket.base), self._name, self._number)
         rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
         threads = node_threads(1)
-        agent = AgentDriver(machine, root, self._report, host=self._host, threads=threads, rules=rules, shared=shared)
+        agent = AgentDriver(
+            machine,
+            root,
+            self._report,
+            host=self._host,
+            threads=threads,
+            environment=os.environ,  # the batch system has made it for the job, and says in it what the job was given
+            rules=rules,
+            shared=shared,
+        )
         try:
             await agent.open()
         except BaseException:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.service.local import first_port_of, kept_secret, take_down
 from gridweave.grid.service.ray import free_port, make_ray_token
 from gridweave.grid.service.state import (
@@ -27,6 +27,7 @@ from gridweave.grid.service.state import (
     end_marked,
     end_processes,
     known_grids,
+    make_private,
     read_grid_state,
     running_grid,
     state_folder,
@@ -199,3 +200,18 @@ def test_who_looks_up_an_actor_loads_no_core() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("passable", [False, True])
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path, passable: bool) -> None:
+    """One that is made is closed; nobody is locked out of theirs, and one that all may write in is refused."""
+    assert make_private(tmp_path / "new", passable=passable).stat().st_mode & 0o777 == (0o711 if passable else 0o700)
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o775)
+    assert make_private(there, passable=passable).stat().st_mode & 0o777 == 0o775
+    there.chmod(0o750)
+    assert make_private(there, passable=passable).stat().st_mode & 0o777 == (0o751 if passable else 0o750)
+    there.chmod(0o777)
+    with pytest.raises(InputError, match="all users may write in it"):
+        make_private(there, passable=passable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.launch import Launch, MachineRules, PieceEnded, PieceStarted, Rank, Removal, Used
 from gridweave.site.machine import agent as agent_module
-from gridweave.site.machine.agent import AgentDriver, OutputRead
+from gridweave.site.machine.agent import AgentDriver, OutputRead, own_environment
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
@@ -288,3 +289,20 @@ async def test_a_machine_without_room_says_so_and_when_it_has_some(
     await agent.order(ENCODER.encode([start(2)]))
     assert (await site.until(6))[5:] == [RunDelayed("n0", 2, 1, "machine n0 cannot start it now: full again")]
     running.cancel()
+
+
+def test_secrets_of_the_service_are_not_for_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that runs as the service gets what it needs to find programs, and nothing that is not known."""
+    for name in (
+        "AWS_SECRET_ACCESS_KEY",
+        "GRIDWEAVE_TOKEN",
+        "OLDPWD",
+        "PYTHONBREAKPOINT",
+        "SSH_AUTH_SOCK",
+        "RAY_JOB_ID",
+    ):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    given = own_environment()
+    assert "secret" not in given.values()
+    assert (given["PATH"], given["LC_TIME"]) == (os.environ["PATH"], "C")
