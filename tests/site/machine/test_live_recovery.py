@@ -527,3 +527,19 @@ async def test_a_fork_server_that_is_stopped_is_replaced(
         await runner.cancel(1, 0, "enough")
         await machine.ended(runner)
     assert (machine.scratch / "ran").read_text() == "2\n"
+
+
+async def test_what_ended_as_its_supervisor_was_killed_is_lost(machine: Machine, post: Post) -> None:
+    """Its rank has done all of its work, and nobody can know: the end that was not written down does not count."""
+    os.mkfifo(machine.scratch / "go")
+    async with machine.runner() as runner:
+        await runner.start(machine.launch("sh", "-c", "echo $$ > $POST; read line < go; echo all > work"))
+        rank = await post.pid()
+        shim = shim_of(machine).shim_pid
+        os.kill(shim, signal.SIGSTOP)
+        (machine.scratch / "go").write_text("go\n")
+        assert machine.is_over(rank)
+        os.kill(shim, signal.SIGKILL)
+        ended = await machine.ended(runner)
+    assert (machine.scratch / "work").read_text() == "all\n"
+    assert ended.outcome == "lost"
