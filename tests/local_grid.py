@@ -25,6 +25,7 @@ from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door, agent_actor, 
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.desk import SiteDesk
 from gridweave.site.service.site_driver import GRID, SiteDriver
+from ports import meeting_ports
 
 SITES = (("north", (2, 2)), ("south", (2,)))
 """Of what a grid is made if nothing else is said: sites, and the nodes of each of their machines."""
@@ -78,7 +79,7 @@ class LocalGrid:
                 name=name,
                 number=number,
                 machines=tuple(
-                    Machine(name=f"m{place}", nodes=count, ports=(23_000 + 100 * number, 23_100 + 100 * number))
+                    Machine(name=f"m{place}", nodes=count, ports=meeting_ports(10 * number + place))
                     for place, count in enumerate(nodes)
                 ),
                 policy=SitePolicy(),

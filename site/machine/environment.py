@@ -28,7 +28,7 @@ _SO_ATTACH_FILTER, _BACKLOG = 26, 1024
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 """A filter of packets of one instruction (BPF_RET): nothing passes."""
 
-_PORT_AGAIN_S, _PORT_S = 0.05, 2.0
+_PORT_AGAIN_S, _PORT_S = 0.05, 10.0
 """A port that is taken is tried again for so long: a job that has just ended may have had it."""
 
 PASSED = frozenset(

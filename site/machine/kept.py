@@ -194,7 +194,7 @@ class KeptPieces:
         what = (
             "SELECT job_id, attempt, user, ended_ms, bytes FROM kept WHERE user = ? ORDER BY ended_ms, job_id, attempt"
         )
-        found = {}
+        found: dict[Key, str] = {}
         for user, use in self._uses.items():
             if use.size_bytes > limit_bytes:
                 pieces = (KeptPiece((row[0], row[1]), *row[2:]) for row in self._database.execute(what, (user,)))
