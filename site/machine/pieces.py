@@ -49,6 +49,7 @@ class KnownPiece:
         self.cancelled = False
         self.ended = False
         self.grace_ms = 0
+        self.paced_at_s = 0.0  # when it changes its pace, or last did (Unix time)
         self.since_s = 0.0  # no process of it began before (Unix time)
         # When it is looked at next whether it has ended, as it should have; and how it ended if its shim was killed.
         self.look: asyncio.TimerHandle | None = None

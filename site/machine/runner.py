@@ -335,8 +335,8 @@ class Runner:
         with contextlib.suppress(OSError):  # a full disk: whoever orders it does so again
             write_pace(piece.folder, Pace(runs, at_unix_ms, speed))
         piece.wake()
-        # The instant at which it must end is another one afterwards.
-        self._look_later(piece, max(0.0, at_unix_ms / 1000 - time.time()) + SILENT_S)
+        piece.paced_at_s = max(time.time(), at_unix_ms / 1000)
+        self._expect_end(piece)
 
     def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
         """Have all processes of a piece get a signal, if it runs."""
@@ -575,12 +575,16 @@ class Runner:
     # -- what should have ended ---------------------------------------------------------------------------------------
 
     def _expect_end(self, piece: KnownPiece) -> None:
-        """See to it that a piece ends when KILL is due, if that is known."""
-        due_ms = piece.due_ms()
-        if due_ms is not None and not piece.ended:
-            self._look_later(piece, due_ms / 1000 - time.time())
+        """See to it that a piece ends when KILL is due, which is known anew after each change of pace."""
+        now_s, due_ms = time.time(), piece.due_ms()
+        instants_s = [] if due_ms is None else [due_ms / 1000]
+        if piece.paced_at_s + SILENT_S > now_s:
+            instants_s.append(piece.paced_at_s + SILENT_S)
+        if instants_s and not piece.ended:
+            self._look_later(piece, min(instants_s) - now_s)
 
     def _look_later(self, piece: KnownPiece, pause_s: float) -> None:
+        """Look at a piece after a while, and not at another time."""
         if piece.look is not None:
             piece.look.cancel()
         loop = asyncio.get_running_loop()
@@ -589,17 +593,16 @@ class Runner:
     async def _look_overdue(self, piece: KnownPiece) -> None:
         """End a piece by force that should have ended, if its supervisor does not do it."""
         due_ms = piece.due_ms()
-        if due_ms is None or piece.ended or piece.shim is None:
+        if piece.ended or piece.shim is None:
             return
-        if time.time() * 1000 < due_ms:
+        if due_ms is None or time.time() * 1000 < due_ms:
             self._expect_end(piece)
         elif await piece.is_silent():
             logger.warning("the supervisor of %s is silent; it is killed", piece.folder)
             piece.end_by_force()
         elif not piece.ended:
             # It works, and the time may be another one; or the kernel does not let its processes go yet.
-            due_ms = piece.due_ms() or 0
-            self._look_later(piece, max(_LOOK_OVERDUE_S, due_ms / 1000 - time.time()))
+            self._look_later(piece, _LOOK_OVERDUE_S)
 
     def _conclude_unstarted(self, piece: KnownPiece, failed: str) -> bool:
         """Conclude a piece without a state, unless a shim has it in hand."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio
 
+PATIENCE_S = 60.0
+
 SHIM = (sys.executable, "-m", "gridweave.site.machine.forkserver")
 """Runs the piece of a folder by hand."""
 
@@ -543,3 +545,23 @@ async def test_what_ended_as_its_supervisor_was_killed_is_lost(machine: Machine,
         ended = await machine.ended(runner)
     assert (machine.scratch / "work").read_text() == "all\n"
     assert ended.outcome == "lost"
+
+
+async def test_a_job_that_stops_its_supervisor_after_a_pause_ends_at_its_limit(
+    machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it stands still no end is due; once it goes on, one is again, by whoever stops its supervisor then."""
+    monkeypatch.setattr(pieces, "SILENT_S", 0.2)
+    monkeypatch.setattr(runner_module, "SILENT_S", 0.2)
+    async with machine.runner() as runner:
+        await runner.start(machine.launch(*machine.python(f"{HELLO}signal.pause()"), limit_ms=1_500, grace_ms=100))
+        rank = await post.pid()
+        for runs in (False, True):
+            await runner.pace(1, 0, runs=runs)
+            async with asyncio.timeout(PATIENCE_S):
+                while (state := runner.state(1, 0)) is None or state.is_paused == runs:
+                    await asyncio.sleep(0.01)
+        os.kill(shim_of(machine).shim_pid, signal.SIGSTOP)
+        ended = await machine.ended(runner)
+    assert machine.is_over(rank)
+    assert ended.outcome == "limit"
