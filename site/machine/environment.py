@@ -146,11 +146,20 @@ def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
 
 
 def _listening(port: int, *, is_handed: bool) -> socket.socket:
-    """Return a socket that listens at all addresses of this machine.
+    """Return a socket that listens at all addresses of this machine, of IPv6 as well if it has that.
 
     Unless rank 0 gets it, nobody is let in: ranks elsewhere that come too early try again, as TCP does after 1 s.
     """
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    if socket.has_dualstack_ipv6():
+        try:
+            return _listening_of(socket.AF_INET6, port, is_handed=is_handed)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return _listening_of(socket.AF_INET, port, is_handed=is_handed)
+
+
+def _listening_of(family: socket.AddressFamily, port: int, *, is_handed: bool) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

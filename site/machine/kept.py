@@ -164,7 +164,7 @@ class KeptPieces:
             self._database.execute("INSERT OR REPLACE INTO removed VALUES (?, ?, ?, ?)", (*key, now_ms, reason))
         if found:
             oldest = "SELECT at_ms FROM removed ORDER BY at_ms DESC LIMIT 1 OFFSET ?"
-            self._database.execute(f"DELETE FROM removed WHERE at_ms < ({oldest})", (MOST_REMOVALS,))
+            self._database.execute(f"DELETE FROM removed WHERE at_ms < ({oldest})", (MOST_REMOVALS - 1,))
         return list(found)
 
     def _counted(self) -> dict[str, UserUse]:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.site.launch import OutputLimits, Removal
+from gridweave.site.machine import kept
 from gridweave.site.machine.folders import piece_folder
 from gridweave.site.machine.kept import DAY_MS, KEPT, KeptPiece, KeptPieces, UserUse, excess, folder_bytes
 from gridweave.site.machine.runner import Runner
@@ -53,14 +54,14 @@ def test_a_user_who_floods_loses_only_their_own_oldest_output(register: KeptPiec
     for first in range(0, 20_000, 100):
         jobs = range(first, first + 100)
         register.register([piece(job, owners[job], 10, NOW_MS + job) for job in jobs], NOW_MS)
-    kept = {key[0] for key in register.registered()}
+    left = {key[0] for key in register.registered()}
     modest = {job for job, owner in owners.items() if owner != "flood"}
     flood = sorted(set(owners) - modest)
-    assert kept == modest | set(flood[-100:])
+    assert left == modest | set(flood[-100:])
     removal = register.removal((flood[0], 1))
     assert removal is not None
     assert "exceeded 1,000 bytes on the machine (output_bytes)" in removal.reason
-    assert all(register.removal((job, 1)) is None for job in kept)
+    assert all(register.removal((job, 1)) is None for job in left)
 
 
 def test_output_goes_when_it_is_too_old(register: KeptPieces) -> None:
@@ -91,6 +92,14 @@ def test_what_was_kept_and_removed_is_known_after_a_restart(tmp_path: Path) -> N
     assert again.removal((1, 1)) is not None
     assert again.register([piece(3, size_bytes=700, ended_ms=NOW_MS + 1)], NOW_MS) == [(2, 1)]
     again.close()
+
+
+def test_old_removals_are_forgotten(register: KeptPieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The register stays small, however many jobs there were."""
+    monkeypatch.setattr(kept, "MOST_REMOVALS", 2)
+    for job_id in range(5):
+        register.register([piece(job_id, size_bytes=700, ended_ms=NOW_MS + job_id)], NOW_MS + job_id)
+    assert [job_id for job_id in range(5) if register.removal((job_id, 1))] == [2, 3]
 
 
 def test_a_damaged_register_is_begun_again(tmp_path: Path) -> None:
