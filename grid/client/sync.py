@@ -250,6 +250,7 @@ class SyncClient(_Twin[Client]):
     usage = _awaited(Client.usage)
     events = _each(Client.events)
     sites = _awaited(Client.sites)
+    links = _awaited(Client.links)
     queue = _awaited(Client.queue)
     scheduling = _awaited(Client.scheduling)
     quote = _awaited(Client.quote)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from gridweave.cli.grid_client import Reach, at_grid, plain
-from gridweave.cli.options import named_as_typed, parse_bytes
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
 from gridweave.site.times import parse_time_ms, span_text
+from gridweave.values import parse_bytes
 
 if TYPE_CHECKING:
     from gridweave.grid.api import SiteExperience

@@ -16,7 +16,7 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
-from net_builders import drawn_model, drawn_timetable, with_columns
+from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
 
 MODES = ("multi-site", "adaptive")
 
@@ -49,7 +49,7 @@ def drawn(rng: np.random.Generator, options: dict[str, Any], change: bool) -> tu
     jobs = random_jobs(rng, int(rng.integers(2, 40)), sum(nodes) // 2 + 1, load=2.5, tick=1000)
     model = drawn_model(rng, len(nodes))
     timetable = drawn_timetable(rng, model, 1 + max(job.submit for job in jobs)) if change and len(nodes) > 1 else None
-    return with_columns(rng, to_workload(jobs), len(nodes)), nodes, GridNet(model, timetable, **options)
+    return with_columns(rng, to_workload(jobs), len(nodes)), nodes, as_in_thesis(model, timetable, **options)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[str(case) for case in CASES])
