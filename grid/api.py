@@ -315,6 +315,37 @@ class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
     paths: list[NetworkPath] = []
 
 
+class LearntSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """What splits of the jobs of a user, a class and a width really cost (docs/experience.md).
+
+    Attributes
+    ----------
+    whole_runs, split_runs : int
+        Runs on one site, and on several, of jobs that say nothing of what they send.
+    factor : float, optional
+        By which those on several took longer; None: there are none of one kind.
+    modelled : float
+        By which they should have, by what such jobs are usually taken to send.
+    used : bool
+        Whether the grid goes by it: there are enough runs, and they vary little enough.
+    """
+
+    user: str
+    job_class: str
+    nodes: int
+    whole_runs: int
+    split_runs: int
+    factor: float | None
+    modelled: float
+    used: bool
+
+
+class GridExperience(msgspec.Struct, frozen=True, kw_only=True):
+    """What the grid has learnt from jobs that are over."""
+
+    splits: list[LearntSplit]
+
+
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
     """Ask when a job would start, and where; nothing is submitted.
 

@@ -14,7 +14,7 @@ import msgspec
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
-from gridweave.grid.api import KnownNetwork, WhatIf, WhatIfAnswer
+from gridweave.grid.api import KnownNetwork, LearntSplit, WhatIf, WhatIfAnswer
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.core import MetaCore
@@ -303,6 +303,10 @@ class LiveGrid:
         if model is None and network is not None:
             model = correct(network.model, measured).model
         return network_now(self._names, network, model, measured, spread)
+
+    def learnt_splits(self) -> list[LearntSplit]:
+        """Return what splits of jobs that are over really cost."""
+        return self._traffic.learnt()
 
     def _came(self, record: JobRecord, since_ms: int) -> bool:
         return record.submit_ms > since_ms and record.state not in ("refused", "held")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.grid.api import LearntSplit
 from gridweave.grid.explain.cost import split_cost
 from gridweave.grid.sends import Sends, UsualCommunication, data_of, said_communication
 from gridweave.netmodel.communication import Communication, communication_text
@@ -113,6 +114,23 @@ class KnownTraffic:
     def restore(self, state: Sequence[SplitExperience]) -> None:
         """Take in what was known of past runs."""
         self._kinds = {(kind.user, kind.job_class, kind.nodes): kind for kind in state}
+
+    def learnt(self) -> list[LearntSplit]:
+        """Return what splits really cost, of all kinds of jobs of which one was split."""
+        return [
+            LearntSplit(
+                user=kind.user,
+                job_class=kind.job_class,
+                nodes=kind.nodes,
+                whole_runs=kind.whole.runs,
+                split_runs=kind.split.runs,
+                factor=kind.factor,
+                modelled=1.0 + kind.modelled,
+                used=kind.scale is not None,
+            )
+            for _, kind in sorted(self._kinds.items())
+            if kind.split.runs
+        ]
 
     def communication(self, request: JobRequest) -> TakenCommunication:
         """Return what a job is taken to send between its nodes; InputError if no job can send what it says.

@@ -16,6 +16,7 @@ from gridweave.grid.api import (
     BusyNodes,
     Forecast,
     GivenUp,
+    GridExperience,
     Health,
     JobEvent,
     JobEvents,
@@ -25,6 +26,7 @@ from gridweave.grid.api import (
     KeptNodes,
     KnownNetwork,
     KnownTimes,
+    LearntSplit,
     NetworkLink,
     NetworkNode,
     Outlook,
@@ -379,6 +381,14 @@ class FakeBackend(Backend):
                 for record in waiting[:limit]
             ],
         )
+
+    async def learnt(self) -> GridExperience:
+        """Return what splits of one kind of jobs cost."""
+        self._check()
+        kind = LearntSplit(
+            user="anna", job_class="cfd", nodes=12, whole_runs=7, split_runs=5, factor=1.3, modelled=1.1, used=True
+        )
+        return GridExperience(splits=[kind])
 
     async def network(self) -> KnownNetwork:
         """Return two sites with a link, a router with one that is down, and where they are."""

@@ -720,6 +720,10 @@ class Client:
         body = api.ExperienceChanges(times=list(changes))
         return await self.transport.call("POST", path, api.SiteExperience, body=body)
 
+    async def learnt_splits(self) -> list[api.LearntSplit]:
+        """Return what splits of jobs really cost, by user, class and width, and whether the grid goes by it."""
+        return (await self.transport.call("GET", "/v1/experience", api.GridExperience)).splits
+
     async def whoami(self) -> api.TokenInfo:
         """Return who the gateway takes this client for, and what it may do."""
         return await self.transport.call("GET", "/v1/whoami", api.TokenInfo)

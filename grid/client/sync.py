@@ -256,6 +256,7 @@ class SyncClient(_Twin[Client]):
     quote = _awaited(Client.quote)
     what_if = _awaited(Client.what_if)
     experience = _awaited(Client.experience)
+    learnt_splits = _awaited(Client.learnt_splits)
     drain = _awaited(Client.drain)
     resume = _awaited(Client.resume)
     give_up = _awaited(Client.give_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import msgspec
 import pytest
@@ -279,6 +280,12 @@ def test_runs_that_vary_too_much_tell_nothing() -> None:
     assert traffic.communication(asked).why == "the default of the grid"
 
 
+def with_line(line: str) -> str:
+    """Return the GRID.toml that ships with another line for a key of ``[grid]``."""
+    key = line.partition(" ")[0]
+    return re.sub(rf"^{key} .*$", line, read_grid(None).text, flags=re.MULTILINE)
+
+
 def test_grid_communication_by_class_and_user() -> None:
     """GRID.toml says what jobs send: as one text, or by class and user; what is wrong with it is told where it is."""
     text = read_grid(None).text.replace(
@@ -294,7 +301,7 @@ def test_grid_communication_by_class_and_user() -> None:
         ('communication = "heavy"', "grid.communication: 'heavy' is not known; one of none, light"),
     ):
         with pytest.raises(InputError, match=said):
-            grid_of_text(read_grid(None).text.replace("[grid]", f"[grid]\n{given}"), "GRID.toml", "")
+            grid_of_text(with_line(given), "GRID.toml", "")
     alone = 'sites = [{ name = "a", nodes = 2 }]\n[grid]\ncommunication = "none"'
     with pytest.raises(InputError, match=r"grid.communication: is given, but there is no network"):
         grid_of_text(alone, "GRID.toml", "")
