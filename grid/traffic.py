@@ -10,7 +10,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.grid.api import LearntSplit
-from gridweave.grid.explain.cost import split_cost
+from gridweave.grid.explain.cost import factor_on_links, split_cost
 from gridweave.grid.sends import Sends, UsualCommunication, data_of, said_communication
 from gridweave.netmodel.communication import Communication, communication_text
 from gridweave.netmodel.model import NetworkModel
@@ -158,7 +158,9 @@ class KnownTraffic:
     def split_cost(self, request: JobRequest, places: Places, length_ms: int, model: NetworkModel | None) -> SplitCost:
         """Return what the placement of a job on several sites costs."""
         taken = self.communication(request)
-        return split_cost(places, request.limit_ms, length_ms, model, taken.communication, taken.text)
+        return split_cost(
+            places, request.limit_ms, length_ms, model, taken.communication, names=self._sites, said=taken.text
+        )
 
     def ended(self, record: JobRecord, model: NetworkModel | None) -> None:
         """Learn from a job that has run to its own end and says nothing of what it sends."""
@@ -170,7 +172,7 @@ class KnownTraffic:
         overhead: float | None = None
         if len(record.places) > 1:
             usual, _ = self._usual.of(request.user, request.job_class)
-            overhead = model.split_factor(usual, dict(record.places)) - 1.0
+            overhead = factor_on_links(model, usual, record.places, self._sites) - 1.0
             if not overhead < math.inf:
                 return
         kind = self._kinds.get(key) or SplitExperience(user=key[0], job_class=key[1], nodes=key[2])

@@ -29,6 +29,7 @@ from gridweave.grid.api import (
     LearntSplit,
     NetworkLink,
     NetworkNode,
+    NetworkPath,
     Outlook,
     Outlooks,
     OutputPart,
@@ -400,7 +401,9 @@ class FakeBackend(Backend):
         ]
         fast = NetworkLink(one="north", other="south", latency_ms=4.5, bandwidth_bps=1e10, jobs=1)
         down = NetworkLink(one="south", other="middle", latency_ms=2.0, bandwidth_bps=1e9, part=0.0)
-        return KnownNetwork(nodes=nodes, links=[fast, down])
+        there = NetworkPath(origin="north", target="south", latency_ms=4.5, bandwidth_bps=1e10, measured=True)
+        back = NetworkPath(origin="south", target="north", latency_ms=4.0, bandwidth_bps=1e10)
+        return KnownNetwork(nodes=nodes, links=[fast, down], paths=[there, back])
 
     async def scheduling(self) -> Scheduling:
         """Return how it schedules."""

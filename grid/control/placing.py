@@ -175,7 +175,7 @@ def why_too_dear(
         return None
     fragments, length_ms = found
     places = tuple((names[site], width) for site, width in fragments)
-    cost = split_cost(places, job.estimate_ms, length_ms, one_job.model, sends.communication)
+    cost = split_cost(places, job.estimate_ms, length_ms, one_job.model, sends.communication, names=names)
     largest = f"it needs {job.width} nodes and the largest site has {max(nodes)}"
     return f"{largest}; {cost.text}, and {bound_text(network.max_split_factor)}"
 

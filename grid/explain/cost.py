@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import msgspec
@@ -20,6 +21,8 @@ def split_cost(
     length_ms: int,
     model: NetworkModel | None = None,
     communication: Communication | None = None,
+    *,
+    names: Sequence[str] = (),
     said: str = "",
 ) -> SplitCost:
     """Return what a split over these sites costs.
@@ -34,8 +37,10 @@ def split_cost(
         The links as they are known; without it the factor is that of the two lengths.
     communication : Communication, optional
         What the job sends, where there are links.
+    names : sequence of str
+        Of all sites of the grid, in the order of those of the model.
     said : str
-        That in words, and who says so.
+        What it sends in words, and who says so.
 
     Examples
     --------
@@ -45,11 +50,11 @@ def split_cost(
     if model is None or communication is None:
         cost = SplitCost(whole_ms=whole_ms, length_ms=length_ms, factor=length_ms / max(1, whole_ms))
     else:
-        latency_ms, bandwidth_bps = _between(model, places)
+        latency_ms, bandwidth_bps = _between(model, [names.index(site) for site, _ in places])
         cost = SplitCost(
             whole_ms=whole_ms,
             length_ms=length_ms,
-            factor=model.split_factor(communication, dict(places)),
+            factor=factor_on_links(model, communication, places, names),
             latency_ms=latency_ms,
             bandwidth_bps=bandwidth_bps,
             communication=said,
@@ -62,9 +67,14 @@ def bound_text(max_split_factor: float) -> str:
     return f"grid.max_split_factor allows {max_split_factor:g}"
 
 
-def _between(model: NetworkModel, places: Places) -> tuple[float, float]:
+def factor_on_links(model: NetworkModel, communication: Communication, places: Places, names: Sequence[str]) -> float:
+    """Return by which factor a job takes longer on these sites; the model may have other names for them."""
+    nodes = {model.topology.sites[names.index(site)]: width for site, width in places}
+    return model.split_factor(communication, nodes)
+
+
+def _between(model: NetworkModel, numbers: Sequence[int]) -> tuple[float, float]:
     """Return the longest latency between two of these sites, one way, and the least bandwidth."""
-    numbers = [model.topology.site_number(site) for site, _ in places]
     pairs = [pair for one, other in combinations(numbers, 2) for pair in ((one, other), (other, one))]
     latency_ms = max(float(model.paths.latency_ms[pair]) for pair in pairs)
     return latency_ms, min(float(min(model.paths.bandwidth_bps[pair], model.paths.stream_bps[pair])) for pair in pairs)

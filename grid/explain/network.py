@@ -41,22 +41,21 @@ def network_now(
             crossed |= {int(topology.cable[link]) for link in arrays.links[arrays.first[path] : arrays.first[path + 1]]}
         on_cable.update(crossed)
     return KnownNetwork(
-        nodes=_nodes(topology), links=_links(network.model, model, on_cable), paths=_paths(network.model, model)
+        nodes=_nodes(topology), links=_links(network.model, model, on_cable), paths=_paths(names, network.model, model)
     )
 
 
-def _paths(written: NetworkModel, model: NetworkModel) -> list[NetworkPath]:
+def _paths(names: Sequence[str], written: NetworkModel, model: NetworkModel) -> list[NetworkPath]:
     """Return the way from each site to each other one, as decisions go by it."""
-    sites = model.topology.sites
     return [
         NetworkPath(
-            origin=sites[one],
-            target=sites[other],
+            origin=names[one],
+            target=names[other],
             latency_ms=_latency_ms(model, one, other),
             bandwidth_bps=_bandwidth_bps(model, one, other),
             measured=_is_corrected(written, model, one, other),
         )
-        for one, other in itertools.permutations(range(len(sites)), 2)
+        for one, other in itertools.permutations(range(len(names)), 2)
     ]
 
 

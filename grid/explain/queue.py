@@ -142,7 +142,7 @@ class Standing:
         _, _, sends = self._queue.told(self._job.job_id)
         communication = sends.communication
         said = communication_text(communication)
-        return split_cost(places, self._whole_ms, length_ms, self._model, communication, said)
+        return split_cost(places, self._whole_ms, length_ms, self._model, communication, names=self._names, said=said)
 
     def _found(self, reason: str, start_ms: int, places: Places, length_ms: int) -> Forecast:
         forecast = self._forecast(reason)

@@ -52,8 +52,10 @@ def take_free_site(
 
     Where it ends after the shadow time it may have what can be spared there; for the head that is never.
     """
-    if net is not None and moves_data(net, slot):
-        return _take_near_site(state, codes, slot, state.free, now_ms, shadow_ms)
+    if net is not None:
+        if moves_data(net, slot):
+            return _take_near_site(state, codes, slot, state.free, now_ms, shadow_ms)
+        net.taken_data_ms[0] = 0
     site = choose_free_site(state, codes, slot, now_ms + state.jobs[slot].estimate_ms > shadow_ms)
     if site == NO_PLACE:
         return False
@@ -64,8 +66,10 @@ def take_free_site(
 @kernel_part
 def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
     """Place a job on one site at a later instant, with the nodes ``ahead``; return whether it can be."""
-    if net is not None and moves_data(net, slot):
-        return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
+    if net is not None:
+        if moves_data(net, slot):
+            return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
+        net.taken_data_ms[0] = 0
     take_site(state, slot, choose_site(state, codes, slot, state.ahead, state.ahead))
     return True
 

@@ -133,8 +133,8 @@ class NetworkRuns:
             rng=np.random.default_rng(0),  # nothing is drawn
         )
         timetable = None if case.cut == "none" else self.timetable(case.cut)
-        how = {"contention": case.contention, "split": case.split}
-        net = GridNet(model=self.model, timetable=timetable, max_split_factor=1.0 + MAX_OVERHEAD, **how)
+        at_any_cost = 1.0 + MAX_OVERHEAD
+        net = GridNet(self.model, timetable, case.contention, case.split, max_split_factor=at_any_cost)
         return simulate(workload, self._nodes, GridPolicy(mode=case.mode), net=None if case.mode == "sharing" else net)
 
     @cached_property

@@ -288,9 +288,7 @@ def with_line(line: str) -> str:
 
 def test_grid_communication_by_class_and_user() -> None:
     """GRID.toml says what jobs send: as one text, or by class and user; what is wrong with it is told where it is."""
-    text = read_grid(None).text.replace(
-        "[grid]", '[grid]\ncommunication = { default = "none", by_class = { cfd = "ring" } }'
-    )
+    text = with_line('communication = { default = "none", by_class = { cfd = "ring" } }')
     made = settings(text).usual
     assert (made.default, made.by_class) == (PROFILES["none"], {"cfd": PROFILES["ring"]})
     wrong = text.replace('cfd = "ring"', 'cfd = "rings"')

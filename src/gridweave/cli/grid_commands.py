@@ -32,7 +32,16 @@ from gridweave.site.desk_messages import MOST_LISTED
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import KnownNetwork, Outlook, Outlooks, Queue, SiteInfo, WhatIfAnswer
+    from gridweave.grid.api import (
+        KnownNetwork,
+        NetworkLink,
+        NetworkPath,
+        Outlook,
+        Outlooks,
+        Queue,
+        SiteInfo,
+        WhatIfAnswer,
+    )
     from gridweave.grid.client.client import Client
 
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.", autocompletion=complete_sites)]
@@ -63,7 +72,7 @@ def sites(
 
 def _print_links(found: KnownNetwork) -> None:
     """Print the ways between the sites; where no links are written down, those that are known."""
-    ways = [(way.origin, way.target, way) for way in found.paths]
+    ways: list[tuple[str, str, NetworkPath | NetworkLink]] = [(way.origin, way.target, way) for way in found.paths]
     ways = ways or [(link.one, link.other, link) for link in found.links]
     if not ways:
         say("nothing is known of the links between the sites")
