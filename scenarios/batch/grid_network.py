@@ -461,7 +461,9 @@ def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
     if net is None:
         return policy.label
     parts = [msgspec.structs.replace(policy, overhead=0.0).label.replace(" p=0%", " over the network")]
-    parts += ["to the earliest end"] * (net.split == "earliest-end" and policy.splits)
+    if policy.splits:
+        parts += ["to the fewest sites"] * (net.split == "fewest")
+        parts += [f"up to factor {net.max_split_factor:g}"] * (net.max_split_factor != MAX_SPLIT_FACTOR)
     parts += [f"{net.contention} contention"] * (net.contention != "none")
     parts += [f"{net.data} data"] * (net.data != "none")
     return " ".join(parts)
