@@ -35,7 +35,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.state import dump_state
 
-MINUTE_MS = 60_000
+MINUTE_MS, MARGIN_MS = 60_000, 500
 ALPHA, BETA, GAMMA = range(3)
 LINKS = "5 ms, 10 Gbps between them"
 
@@ -159,6 +159,40 @@ def test_decisions_follow_what_was_measured() -> None:
         assert way.latency_ms == link.latency_ms == pytest.approx(latency_ms, rel=0.01)
         assert way.measured == link.measured == (probes > 1)
         assert {site for site, _ in grid.quote(at_ms, request(12)).places} == sites
+
+
+HOSTS = """
+sites = [{ name = "a", nodes = 2 }, { name = "b", nodes = 2 }, { name = "c", nodes = 2 }]
+[net]
+nodes = [{ name = "a" }, { name = "b" }, { name = "c" }]
+links = [
+  { from = "a", to = "b", latency_ms = 0.1, bandwidth = "10 Gbps" },
+  { from = "a", to = "c", latency_ms = 0.1, bandwidth = "10 Gbps" },
+  { from = "b", to = "c", latency_ms = 0.1, bandwidth = "10 Gbps" },
+]
+"""
+"""Three hosts, of which the operator has written down that they are all near to each other."""
+
+
+@pytest.mark.parametrize(("latency_ms", "kilobytes"), [(10.0, 1), (50.0, 1), (50.0, 100)])
+def test_a_small_message_does_not_go_over_a_long_way(latency_ms: float, kilobytes: int) -> None:
+    """Of three hosts, one of them far away by what was measured, a ring has the near ones, or waits for them."""
+    ring = f"fraction=0.1,pattern=ring,message={kilobytes}kB"
+    grid = LiveGrid(settings(HOSTS))
+    for at_ms in (0, MINUTE_MS):
+        for near in ("a", "b"):
+            trips_ms = (2 * latency_ms, 2 * latency_ms + 0.1)
+            grid.handle(at_ms, Probed(near, "c", at_ms, trips_ms, 0.0, 0.0))
+    assert {site for site, _ in grid.quote(MINUTE_MS, request(4, ring)).places} == {"a", "b"}
+    grid.handle(MINUTE_MS, UserSubmitted("on b", request(2)))
+    (taken,) = grid.book.records.values()
+    assert taken.places[0][0] == "a", "the first of sites that fit equally well"
+    silent, ringing = grid.quote(MINUTE_MS, request(4, "none")), grid.quote(MINUTE_MS, request(4, ring))
+    assert (silent.start_ms, {site for site, _ in silent.places}) == (MINUTE_MS + MARGIN_MS, {"b", "c"})
+    assert (ringing.start_ms, {site for site, _ in ringing.places}) == (11 * MINUTE_MS + MARGIN_MS, {"a", "b"})
+    assert ringing.split is not None
+    assert ringing.split.cost is not None
+    assert ringing.split.cost.factor < 2
 
 
 def known(**usual: object) -> KnownTraffic:
