@@ -289,7 +289,9 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
     check_links(sites, file.grid, file.net, report)
     if file.net is None:
         return
-    if file.grid.mode == "sharing" and grid_decides_all(sites, file.grid):
+    # What jobs read and write counts on one site, too, unless starts are reserved.
+    no_data = file.grid.backfill == "conservative"
+    if file.grid.mode == "sharing" and no_data and grid_decides_all(sites, file.grid):
         report.add(("net",), IDLE_NET.format(file.grid.mode))
     if file.net.changes or file.net.contention != "none":
         key = "changes" if file.net.changes else "contention"

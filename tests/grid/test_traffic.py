@@ -161,6 +161,20 @@ def test_decisions_follow_what_was_measured() -> None:
         assert {site for site, _ in grid.quote(at_ms, request(12)).places} == sites
 
 
+def test_a_job_goes_to_its_data() -> None:
+    """Where its input lies it starts at once; with its output wanted elsewhere it takes as long as that takes, too."""
+    grid = LiveGrid(settings())
+    asked = request(4)
+    assert grid.quote(0, asked).places == (("gamma", 4),)
+    reads = Traffic(input_site="alpha", input_bytes=10**12)
+    quote = grid.quote(0, msgspec.structs.replace(asked, traffic=reads))
+    assert (quote.places, quote.length_ms) == ((("alpha", 4),), 10 * MINUTE_MS)
+    writes = msgspec.structs.replace(reads, output_site="beta", output_bytes=10**11)
+    quote = grid.quote(0, msgspec.structs.replace(asked, traffic=writes))
+    assert quote.places == (("alpha", 4),)
+    assert quote.length_ms == 10 * MINUTE_MS + 80_005, "100 GB over 10 Gbps, and 5 ms"
+
+
 HOSTS = """
 sites = [{ name = "a", nodes = 2 }, { name = "b", nodes = 2 }, { name = "c", nodes = 2 }]
 [net]
