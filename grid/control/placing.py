@@ -177,7 +177,8 @@ def why_too_dear(
     places = tuple((names[site], width) for site, width in fragments)
     cost = split_cost(places, job.estimate_ms, length_ms, one_job.model, sends.communication, names=names)
     largest = f"it needs {job.width} nodes and the largest site has {max(nodes)}"
-    return f"{largest}; {cost.text}, and {bound_text(network.max_split_factor)}"
+    bound = bound_text(network.max_split_factor)
+    return f"{largest}; {cost.text}, and {bound}: if it sends less, say so with --communication"
 
 
 class Awaited(msgspec.Struct, frozen=True):

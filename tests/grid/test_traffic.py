@@ -124,7 +124,8 @@ def test_a_split_that_costs_too_much_is_not_made(control: str) -> None:
     assert quote.state == "refused"
     assert quote.reason == (
         "it needs 12 nodes and the largest site has 8; split over alpha (8) and beta (4): 21m57s instead of 10m "
-        f"(factor 2.19: {LINKS}), and grid.max_split_factor allows 2"
+        f"(factor 2.19: {LINKS}), and grid.max_split_factor allows 2: if it sends less, say so with "
+        "--communication"
     )
     assert made.network is not None
     network = GridNetwork(made.network.model, True, int(BLOCKING), 2_000, max_split_factor=3.0)
