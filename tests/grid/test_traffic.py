@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -34,6 +35,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.state import dump_state
+from gridweave.values import parse_bytes
 
 MINUTE_MS, MARGIN_MS = 60_000, 500
 ALPHA, BETA, GAMMA = range(3)
@@ -213,6 +215,26 @@ def test_a_small_message_does_not_go_over_a_long_way(latency_ms: float, kilobyte
 def known(**usual: object) -> KnownTraffic:
     """Return what jobs send on a grid with these defaults."""
     return KnownTraffic(["alpha", "beta"], UsualCommunication(**usual), moves_data=True)  # type: ignore[arg-type]
+
+
+def test_the_page_has_the_numbers_of_the_profiles() -> None:
+    """The table of docs/netmodel.md has each profile, its numbers, and its factors on the grid that ships."""
+    page = (Path(__file__).parents[2] / "docs" / "netmodel.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")
+    ]
+    written = {row[0]: row for row in rows if len(row) == 8}
+    assert set(written) == set(PROFILES)
+    network = settings().network
+    assert network is not None
+    places = ({"alpha": 8, "beta": 4}, {"beta": 6, "gamma": 3}, {"alpha": 8, "gamma": 4})
+    for name, profile in PROFILES.items():
+        _, fraction, pattern, message, *factors, source = written[name]
+        assert (float(fraction), pattern, bool(source)) == (profile.fraction, profile.pattern, True)
+        assert profile.message_bytes == (0.0 if message == "0" else parse_bytes("message", message))
+        assert [float(factor) for factor in factors] == [
+            round(network.model.split_factor(profile, nodes), 2) for nodes in places
+        ]
 
 
 def test_who_says_what_a_job_sends() -> None:
