@@ -644,10 +644,6 @@ class Client:
         """Return how the sites are."""
         return (await self.transport.call("GET", "/v1/sites", api.Sites)).sites
 
-    async def links(self) -> api.KnownNetwork:
-        """Return the network between the sites as decisions go by it, and how many running jobs are on each link."""
-        return await self.transport.call("GET", "/v1/network", api.KnownNetwork)
-
     async def queue(self, limit: int = 100, *, explain: bool = False) -> api.Queue:
         """Return the first of the jobs that wait, and how many there are in each state.
 
@@ -662,6 +658,10 @@ class Client:
     async def scheduling(self) -> api.Scheduling:
         """Return how the grid schedules, and what its clock shows."""
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
+
+    async def known_network(self) -> api.KnownNetwork:
+        """Return the network between the sites as decisions go by it, and how many running jobs are on each link."""
+        return await self.transport.call("GET", "/v1/network", api.KnownNetwork)
 
     async def quote(
         self,

@@ -65,7 +65,7 @@ def sites(
     Example: gridweave sites --links
     """
     if links:
-        reach.show(reach.ask(lambda grid: grid.links()), _print_links)
+        reach.show(reach.ask(lambda grid: grid.known_network()), _print_links)
         return
     reach.show(reach.ask(lambda grid: grid.sites()), lambda found: _print_sites(found, machines))
 
