@@ -18,6 +18,7 @@ import networkx as nx
 import numpy as np
 from measuring import Stopwatch, write_results
 
+from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
@@ -119,7 +120,7 @@ def linked_cases(drawn: Workload, bench: Bench) -> list[tuple[Case, Case, Case]]
         model = backbone(exchange)
         for pattern, split in product(("none", "ring", "3d-neighbours", "all-to-all"), SPLITS):
             for contention in CONTENTIONS:
-                net = GridNet(model, contention=contention, split=split)
+                net = GridNet(model, contention=contention, split=split, max_split_factor=1.0 + MAX_OVERHEAD)
                 label = f"{exchange}, {pattern}, {split}, {contention}"
                 case = Case(label, communicating(drawn, pattern), GridPolicy(mode="adaptive"), net)
                 p = amounts_to(bench.run(case))

@@ -264,7 +264,8 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     one, other : str
         The nodes.
     latency_ms, bandwidth_bps : float, optional
-        As the operator wrote it down, or as it was measured (half of a round trip; the way there); None: not known.
+        As decisions go by it: as the operator wrote it down, or as it was measured (half of a round trip; the way
+        there); None: not known.
     part : float
         Which part of its bandwidth it has now; 0: it is down.
     jobs : int
@@ -282,11 +283,67 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     measured: bool = False
 
 
+class NetworkPath(msgspec.Struct, frozen=True, kw_only=True):
+    """The way from a site to another one, as decisions go by it.
+
+    Attributes
+    ----------
+    latency_ms, bandwidth_bps : float, optional
+        One way; what one job gets. None: there is no way, or no limit.
+    measured : bool
+        Whether measurements have corrected what was written down.
+    """
+
+    origin: str
+    target: str
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    measured: bool = False
+
+
 class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """The network between the sites, as far as it is known, and how many jobs are on each link."""
+    """The network between the sites, as far as it is known, and how many jobs are on each link.
+
+    Attributes
+    ----------
+    paths : list of NetworkPath
+        From each site to each other one; empty where no links were written down.
+    """
 
     nodes: list[NetworkNode]
     links: list[NetworkLink]
+    paths: list[NetworkPath] = []
+
+
+class LearntSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """What splits of the jobs of a user, a class and a width really cost (docs/experience.md).
+
+    Attributes
+    ----------
+    whole_runs, split_runs : int
+        Runs on one site, and on several, of jobs that say nothing of what they send.
+    factor : float, optional
+        By which those on several took longer; None: there are none of one kind.
+    modelled : float
+        By which they should have, by what such jobs are usually taken to send.
+    used : bool
+        Whether the grid goes by it: there are enough runs, and they vary little enough.
+    """
+
+    user: str
+    job_class: str
+    nodes: int
+    whole_runs: int
+    split_runs: int
+    factor: float | None
+    modelled: float
+    used: bool
+
+
+class GridExperience(msgspec.Struct, frozen=True, kw_only=True):
+    """What the grid has learnt from jobs that are over."""
+
+    splits: list[LearntSplit]
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
+from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecast, Forecaster, Planner
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
 from gridweave.site.messages import Ended, LeaseEnded
@@ -202,13 +203,18 @@ class MetaCore:
         if times:
             self._evicted[answer.job_id] = PastEvictions(times, answer.attempt, now_ms, site, answer.evicted)
 
-    def why_never(self, job: Job, barred: tuple[int, ...] = ()) -> str | None:
+    def why_never(self, job: Job, barred: tuple[int, ...] = (), sends: Sends | None = None) -> str | None:
         """Return why a job could not be placed on the idle grid without some sites, in one line, or None."""
-        return self._control.why_never(job, barred)
+        return self._control.why_never(job, barred, sends=sends)
 
     def waiting(self) -> Iterator[int]:
         """Yield the jobs that wait, in the order in which they are thought of."""
         return self._control.waiting()
+
+    @property
+    def model(self) -> NetworkModel | None:
+        """The links between the sites as decisions go by them now; None: none are known."""
+        return self._control.model
 
     @property
     def tuning(self) -> QueueTuning | None:

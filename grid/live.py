@@ -14,7 +14,7 @@ import msgspec
 from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
-from gridweave.grid.api import KnownNetwork, WhatIf, WhatIfAnswer
+from gridweave.grid.api import KnownNetwork, LearntSplit, WhatIf, WhatIfAnswer
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.core import MetaCore
@@ -41,14 +41,23 @@ from gridweave.grid.messages import (
     ToSite,
 )
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import JobData, Sends
-from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.correction import Measurements, MeasurementsState
+from gridweave.grid.sends import Sends, UsualCommunication
+from gridweave.grid.traffic import KnownTraffic, SplitExperience
+from gridweave.netmodel.correction import Measurements, MeasurementsState, correct
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.elements import of_attempt
-from gridweave.site.explain import Forecast, Forecaster, Planner, nodes_text, record_forecast, with_refusals
-from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State, Traffic
+from gridweave.site.explain import (
+    Forecast,
+    Forecaster,
+    Planner,
+    nodes_text,
+    record_forecast,
+    took_text,
+    with_cost,
+    with_refusals,
+)
+from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State
 from gridweave.site.launch import ANYONE, TakenUsers, both_ran, total_usage
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
@@ -97,6 +106,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     # What processes take to start, and their ends to be heard of; None: what the last jobs took. Decides nothing.
     start_ms: int | None = None
     end_ms: int | None = None
+    usual: UsualCommunication = UsualCommunication()  # what jobs send that say nothing of it
 
 
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
@@ -134,6 +144,7 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     takes: dict[int, TakenUsers] = msgspec.field(default_factory=dict)
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
     at_limit: list[int] = msgspec.field(default_factory=list)
+    traffic: list[SplitExperience] = msgspec.field(default_factory=list)
 
 
 class LiveGrid:
@@ -167,6 +178,8 @@ class LiveGrid:
             names=[name for name, _ in settings.sites],
         )
         self.measured = Measurements()
+        moves_data = settings.policy.backfill != "conservative"
+        self._traffic = KnownTraffic([name for name, _ in settings.sites], settings.usual, moves_data=moves_data)
         self._names = [name for name, _ in settings.sites]
         # Of jobs on several sites: how far they have come, and where their ranks meet.
         self._gates: dict[int, Gate] = {}
@@ -225,7 +238,10 @@ class LiveGrid:
         is_ours = not kept and record.state in ("waiting", "starting")
         found = self.core.forecaster(now_ms, job_id, self._end_ms()) if is_ours else None
         known = record_forecast(record, now_ms, kept)
-        return (lambda: known) if found is None else self._with_refusals(found, record.request)
+        if found is None:
+            return lambda: known
+        found = self._with_refusals(found, record.request)
+        return found if record.split is None or record.state != "starting" else partial(with_cost, found, record.split)
 
     def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
@@ -283,7 +299,14 @@ class LiveGrid:
             if record.state in ("running", "ending") and len(record.places) > 1
         ]
         measured = self.measured.pairs(self._now_ms, self._names)
-        return network_now(self._names, self.settings.network, measured, spread)
+        model, network = self.core.model, self.settings.network
+        if model is None and network is not None:
+            model = correct(network.model, measured).model
+        return network_now(self._names, network, model, measured, spread)
+
+    def learnt_splits(self) -> list[LearntSplit]:
+        """Return what splits of jobs that are over really cost."""
+        return self._traffic.learnt()
 
     def _came(self, record: JobRecord, since_ms: int) -> bool:
         return record.submit_ms > since_ms and record.state not in ("refused", "held")
@@ -294,8 +317,8 @@ class LiveGrid:
         if record.outcome and record.start_ms is not None and record.end_ms is not None:
             part = min(1.0, max(0, record.end_ms - record.start_ms) / max(1, record.request.limit_ms))
         request = record.request
-        sends = None if request.traffic is None else self._sends(request.traffic)
-        return PastJob(record.submit_ms, GridJobSubmitted(self.book.job(record), request.sensitivity, sends), part)
+        asked = GridJobSubmitted(self.book.job(record), request.sensitivity, self._sends(request))
+        return PastJob(record.submit_ms, asked, part)
 
     def around_ms(self) -> tuple[int, int] | None:
         """Return how long after they are placed, or the agreed start, processes run, and until the grid hears of ends.
@@ -341,6 +364,7 @@ class LiveGrid:
             takes=self._takes,
             denied=sorted(self._denied),
             at_limit=sorted(self._at_limit),
+            traffic=self._traffic.state(),
         )
 
     def restore(self, state: LiveGridState[Any]) -> None:
@@ -353,6 +377,7 @@ class LiveGrid:
         self._meeting = state.meeting
         self._takes, self._denied = state.takes, set(state.denied)
         self._at_limit = set(state.at_limit)
+        self._traffic.restore(state.traffic)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -406,8 +431,12 @@ class LiveGrid:
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return what the core is told of a job; raise InputError if no job can be so."""
-        sends = None if request.traffic is None else self._sends(request.traffic)
-        return GridJobSubmitted(job, request.sensitivity, sends, attempt, tuple(self._barred(request)))
+        return GridJobSubmitted(job, request.sensitivity, self._sends(request), attempt, tuple(self._barred(request)))
+
+    def _sends(self, request: JobRequest) -> Sends | None:
+        """Return what a job sends over the links, where there are some; raise InputError if no job can send that."""
+        sends = self._traffic.sends(request)
+        return sends if self.settings.network is not None or request.traffic is not None else None
 
     def _why_never(self, job: Job, request: JobRequest) -> str | None:
         try:
@@ -417,7 +446,7 @@ class LiveGrid:
             return str(error)
         if len(asked.barred) == len(self._names):
             return self._why_nowhere(request.user, self._barred(request))
-        return self.core.why_never(job, asked.barred)
+        return self.core.why_never(job, asked.barred, asked.sends)
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 
@@ -443,6 +472,9 @@ class LiveGrid:
     def _over(self, record: JobRecord, outcome: str) -> None:
         self._part(record)
         self.book.end(record, *record.judged(outcome, record.reason))
+        self._traffic.ended(record, self.core.model)
+        if record.split is not None and (took := took_text(record)):
+            self.book.note(record.job_id, "took", f"{took}, {record.split.text}")
 
     def _refused(self, job_id: int, reason: str) -> None:
         """Enter that a job is refused; and why sites do not take its user, where it is for the others, too."""
@@ -490,24 +522,6 @@ class LiveGrid:
             return
         if self.settings.network is not None:
             self._inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
-
-    def _sends(self, traffic: Traffic) -> Sends:
-        """Return what a job sends; raise InputError if no job can send that."""
-        communication = Communication(
-            pattern=traffic.pattern, fraction=traffic.fraction, message_bytes=traffic.message_bytes
-        )
-        places = []
-        for site in (traffic.input_site, traffic.output_site):
-            if site and site not in self._names:
-                raise InputError(f"site {site!r:.100} of its data is not one of {', '.join(self._names)}")
-            places.append(self._names.index(site) if site else 0)
-        data = JobData(
-            input_bytes=traffic.input_bytes,
-            input_site=places[0],
-            output_bytes=traffic.output_bytes,
-            output_site=places[1],
-        )
-        return Sends(communication, data)
 
     def _reported(self, site: int, report: FragmentReport) -> None:
         """Add what a site tells of a fragment to what is known of the job."""
@@ -707,10 +721,14 @@ class LiveGrid:
                 self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
             record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
-            record.placed_ms, record.ran_ms = self._now_ms, None
+            record.placed_ms, record.ran_ms, record.split = self._now_ms, None, None
             self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
-        record.places = tuple((self._names[place], nodes) for place, nodes in places)
+        where = tuple((self._names[place], nodes) for place, nodes in places)
+        record.places = where
+        if len(where) > 1 and record.split is None:
+            record.split = self._traffic.split_cost(record.request, where, length_ms, self.core.model)
+            self.book.note(job_id, "split", record.split.text)
         one_each = record.request.program.ranks == "first-node"
         ranks = [1 if one_each else nodes for _, nodes in places]
         position = [place for place, _ in places].index(site)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from gridweave.netmodel.communication import Communication
+from gridweave.errors import InputError
+from gridweave.netmodel.communication import PATTERNS, Communication, parse_communication
+from gridweave.site.job import Traffic
 
 MAX_BYTES = 2**53
 """Up to here a float64 counts every byte."""
@@ -44,3 +48,59 @@ def why_not_sent(sends: Sends, sites: int) -> str | None:
         if not 0 <= site < sites:
             return f"{what}_site {site} is not one of the sites 0 to {sites - 1}"
     return None
+
+
+class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
+    """What jobs are taken to send between their nodes that say nothing of it (docs/netmodel.md, "What a job sends").
+
+    Attributes
+    ----------
+    default : Communication
+    by_class, by_user : dict from str to Communication
+        In place of the default for jobs of a class, or of a user; the class goes before the user.
+    """
+
+    default: Communication = QUIET
+    by_class: dict[str, Communication] = {}
+    by_user: dict[str, Communication] = {}
+
+    def of(self, user: str, job_class: str) -> tuple[Communication, str]:
+        """Return what a job is taken to send, and who says so, in words."""
+        if job_class in self.by_class:
+            return self.by_class[job_class], f"as the grid has it for class {job_class}"
+        if user in self.by_user:
+            return self.by_user[user], f"as the grid has it for user {user}"
+        return self.default, "the default of the grid"
+
+
+def said_communication(traffic: Traffic | None) -> Communication | None:
+    """Return what a user says that a job sends between its nodes; None: nothing. InputError if no job can send that."""
+    if traffic is None:
+        return None
+    has_numbers = bool(traffic.fraction or traffic.message_bytes)
+    if traffic.communication:
+        if traffic.pattern or has_numbers:
+            raise InputError("communication: is given together with pattern, fraction or message_bytes; give one")
+        return parse_communication("communication", traffic.communication)
+    if not traffic.pattern:
+        if has_numbers:
+            raise InputError(f"pattern: is missing beside fraction and message_bytes; one of {', '.join(PATTERNS)}")
+        return None
+    return Communication(pattern=traffic.pattern, fraction=traffic.fraction, message_bytes=traffic.message_bytes)
+
+
+def data_of(traffic: Traffic | None, sites: Sequence[str]) -> JobData:
+    """Return what a job reads and writes, with its sites as numbers; InputError if there is no such site."""
+    if traffic is None:
+        return JobData()
+    for what, site in (("input", traffic.input_site), ("output", traffic.output_site)):
+        if getattr(traffic, f"{what}_bytes") and not site:
+            raise InputError(f"{what}_site: is missing beside {what}_bytes; one of {', '.join(sites)}")
+        if site and site not in sites:
+            raise InputError(f"{what}_site: {site!r:.100} is not a site; one of {', '.join(sites)}")
+    return JobData(
+        input_bytes=traffic.input_bytes,
+        input_site=sites.index(traffic.input_site) if traffic.input_site else 0,
+        output_bytes=traffic.output_bytes,
+        output_site=sites.index(traffic.output_site) if traffic.output_site else 0,
+    )

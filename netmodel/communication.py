@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from gridweave.netmodel.kernels.state import (
     NEIGHBOURS,
     NO_COMMUNICATION,
 )
+from gridweave.values import Kinds, named_values, parse_bytes
 
 PATTERNS = {
     "none": NO_COMMUNICATION,
@@ -91,6 +93,63 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         if dimensions:
             return 2 * ((planes > 1) + (rows > 1) + (columns > 1)), planes, rows, columns
         return (0 if self.pattern == "none" else width - 1), planes, rows, columns
+
+
+PROFILES = {
+    "none": Communication(),
+    "light": Communication(fraction=0.05, message_bytes=1e6, pattern="3d-neighbours"),
+    "nearest-neighbour": Communication(fraction=0.2, message_bytes=4e5, pattern="3d-neighbours"),
+    "all-to-all": Communication(fraction=0.4, message_bytes=524_288, pattern="all-to-all"),
+    "ring": Communication(fraction=0.1, message_bytes=6.4e6, pattern="ring"),
+    "master-workers": Communication(fraction=0.1, message_bytes=1e6, pattern="master-workers"),
+}
+"""Communication by name; docs/netmodel.md, "Profiles", has the source of each number."""
+
+_EXACT: Kinds = {"fraction": float, "pattern": str, "message": partial(parse_bytes, "message")}
+
+
+def parse_communication(option: str, text: str) -> Communication:
+    """Read a communication as people write it: the name of a profile, or its fraction, pattern and message size.
+
+    Raises
+    ------
+    OptionError
+        If the option names no profile, or says something that is not possible.
+
+    Examples
+    --------
+    >>> parse_communication("--communication", "fraction=0.2,pattern=ring,message=64kB")
+    Communication(fraction=0.2, message_bytes=64000.0, pattern='ring')
+    >>> parse_communication("--communication", "light") is PROFILES["light"]
+    True
+    """
+    if "=" not in text:
+        check_known(option, text.strip(), PROFILES)
+        return PROFILES[text.strip()]
+    right = "write for example fraction=0.2,pattern=all-to-all,message=1MB, or the name of a profile"
+    found = named_values(option, text, _EXACT, right)
+    missing = [name for name in _EXACT if name not in found]
+    if missing:
+        raise OptionError(option, f"{text!r}: {missing[0]} is missing; {right}")
+    try:
+        return Communication(fraction=found["fraction"], message_bytes=found["message"], pattern=found["pattern"])
+    except OptionError as error:
+        raise OptionError(option, f"{error.option} {error.problem}") from None
+
+
+def communication_text(communication: Communication) -> str:
+    """Return how people write a communication.
+
+    Examples
+    --------
+    >>> communication_text(PROFILES["light"])
+    'light'
+    >>> communication_text(Communication(fraction=0.2, message_bytes=64e3, pattern="ring"))
+    'fraction=0.2,pattern=ring,message=64000B'
+    """
+    named = next((name for name, profile in PROFILES.items() if profile == communication), None)
+    exact = f"fraction={communication.fraction:g},pattern={communication.pattern}"
+    return named or f"{exact},message={communication.message_bytes:.0f}B"
 
 
 def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median_high, median_low
 from typing import NamedTuple
 
 import msgspec
@@ -19,14 +20,15 @@ from gridweave.netmodel.routing import Paths, value_paths
 from gridweave.netmodel.tables import LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, SEGMENT_BYTES
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
-WINDOW = 16
-"""So many of the newest measurements of a pair count, if nothing else is said."""
+WINDOW = 3
+"""So many of the newest measurements of a pair count, if nothing else is said: of three, one odd one moves no median,
+and two that agree do."""
+
+LEAST = 2
+"""So many measurements are needed before a model is corrected by them: one alone may be odd."""
 
 ROUND_TRIP_AGE_MS, BANDWIDTH_AGE_MS = 3_600_000, 86_400_000
 """Older measurements do not count, if nothing else is said: an hour, and a day, as bandwidth is measured seldom."""
-
-HIGH = 0.9
-"""Quantile of the measured bandwidths that is taken."""
 
 
 class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,11 +37,11 @@ class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     round_trip_ms : float or None
-        What a message and its answer usually take.
+        What a message and its answer usually take: the median, of two the lower.
     least_ms : float or None
         What they take without waiting.
     bandwidth_bps : float or None
-        Of the data from origin to target.
+        Of the data from origin to target: the median, of two the higher.
     round_trips, bandwidths : int
         Of how many measurements.
     newest_ms : int
@@ -171,20 +173,25 @@ class Measurements:
     def pair(self, origin: str, target: str, now_ms: int) -> PairMeasured | None:
         """Return what is known now of the way from one site to another; None if nothing is."""
         ends = (origin, target) if origin < target else (target, origin)
-        trips = [row for row in self._round_trips.get(ends, ()) if row.at_ms > now_ms - self._age_ms[0]]
-        speeds = [row for row in self._bandwidths.get((origin, target), ()) if row.at_ms > now_ms - self._age_ms[1]]
+        trips = self._newest(self._round_trips.get(ends, []), now_ms - self._age_ms[0])
+        speeds = self._newest(self._bandwidths.get((origin, target), []), now_ms - self._age_ms[1])
         if not trips and not speeds:
             return None
         return PairMeasured(
             origin=origin,
             target=target,
-            round_trip_ms=float(np.median([row.usual for row in trips])) if trips else None,
-            least_ms=float(np.median([row.least for row in trips])) if trips else None,
-            bandwidth_bps=float(np.quantile([row.usual for row in speeds], HIGH)) if speeds else None,
+            round_trip_ms=median_low([row.usual for row in trips]) if trips else None,
+            least_ms=median_low([row.least for row in trips]) if trips else None,
+            # What else was on the way makes a bandwidth seem less, hardly ever more.
+            bandwidth_bps=median_high([row.usual for row in speeds]) if speeds else None,
             round_trips=len(trips),
             bandwidths=len(speeds),
             newest_ms=max(row.at_ms for row in (*trips, *speeds)),
         )
+
+    def _newest(self, rows: list[_Row], after_ms: int) -> list[_Row]:
+        """Return the rows that count."""
+        return [row for row in rows[-self._window :] if row.at_ms > after_ms]
 
     def pairs(self, now_ms: int, sites: Sequence[str] | None = None) -> list[PairMeasured]:
         """Return what is known now of all pairs.
@@ -252,7 +259,8 @@ def correct(model: NetworkModel, measured: Sequence[PairMeasured], *, tolerance:
         As it was written down: measurements take the place of earlier ones, so one that was corrected is not to be
         corrected again.
     measured : sequence of PairMeasured
-        As `Measurements.pairs` gives them; those of sites that the model does not have are passed over.
+        As `Measurements.pairs` gives them; those of sites that the model does not have are passed over, as are round
+        trips and bandwidths of fewer than `LEAST` measurements.
     tolerance : float
         By which part they may differ; from 0 up.
 
@@ -284,7 +292,7 @@ def _with_latencies(paths: Paths, known: _Known, tolerance: float, changed: _Cha
     """Replace latencies: a measured round trip is divided as the model divides its own, or in halves."""
     latency_ms, jitter_ms = paths.latency_ms.copy(), paths.jitter_ms.copy()
     for (one, other), pair in known.items():
-        if pair.round_trip_ms is None or pair.least_ms is None:
+        if pair.round_trip_ms is None or pair.least_ms is None or pair.round_trips < LEAST:
             continue
         there_ms, back_ms = paths.latency_ms[one, other], paths.latency_ms[other, one]
         modelled_ms = float(there_ms + back_ms)
@@ -318,7 +326,11 @@ def _with_bandwidths(
     topology: Topology, paths: Paths, known: _Known, tolerance: float, changed: _Changed
 ) -> tuple[Topology, Paths]:
     """Widen the links that have carried more than they should; narrow paths that carry less, each by a gate."""
-    speeds = {ends: pair.bandwidth_bps for ends, pair in known.items() if pair.bandwidth_bps is not None}
+    speeds = {
+        ends: pair.bandwidth_bps
+        for ends, pair in known.items()
+        if pair.bandwidth_bps is not None and pair.bandwidths >= LEAST
+    }
     bandwidth_bps = topology.bandwidth_bps.copy()
     stream_bps = paths.stream_bps.copy()
     for (one, other), speed in speeds.items():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gridweave.site.job import JobRecord, State
+from gridweave.site.launch import SplitCost
 from gridweave.site.times import rough_span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
@@ -69,6 +70,8 @@ class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
         By how much sooner it would end than on one site; below 0: later; None: one of both is not to be had.
     reason : str
         Why it is, or is not, split.
+    cost : SplitCost, optional
+        What that split costs, or, where none is made that costs so much, what it would cost.
     """
 
     places: Places = ()
@@ -77,6 +80,7 @@ class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
     whole_ms: int = 0
     gain_ms: int | None = None
     reason: str = ""
+    cost: SplitCost | None = None
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +163,19 @@ def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
     return msgspec.structs.replace(forecast, sites=tuple(rows))
 
 
+def with_cost(forecaster: Forecaster, cost: SplitCost) -> Forecast:
+    """Return the forecast of a job that is being started, with what its split costs."""
+    found = forecaster()
+    return msgspec.structs.replace(found, reason=f"{found.reason}; {cost.text}")
+
+
+def took_text(record: JobRecord) -> str:
+    """Return how long a job really took that has ended; empty if it has not run."""
+    if record.start_ms is None or record.end_ms is None:
+        return ""
+    return f"it took {rough_span_text(max(0, record.end_ms - record.start_ms))}"
+
+
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
     """Return what is known of a job that is not in a queue, and why it is kept from that, if it is."""
     return Forecast(
@@ -174,16 +191,19 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
 
 def _recorded(record: JobRecord, now_ms: int) -> str:
     where = places_text(record.places)
+    runs = f"on {where}" if record.split is None else record.split.text
     match record.state:
         case "starting":
             return f"it was placed on {where}, and is being started"
         case "running":
             since = "" if record.start_ms is None else f", for {rough_span_text(max(0, now_ms - record.start_ms))}"
-            return f"it runs on {where}{since}"
+            return f"it runs {runs}{since}"
         case "ending":
             return f"it was told to end on {where}, and has time for that" if where else "it was told to end"
         case "ended":
-            return f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
+            ended = f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
+            took = "" if record.split is None else took_text(record)
+            return f"{ended}; {took}, {record.split.text}" if record.split is not None and took else ended
         case _:
             return record.reason
 

@@ -26,6 +26,7 @@ from gridweave.site.launch import (
     NodePart,
     Ran,
     Rank,
+    SplitCost,
     Used,
     launch_problem,
 )
@@ -386,7 +387,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job sends over the links between sites, as its user says it (docs/netmodel.md).
+    """What a job sends over the links between sites, as its user says it (docs/netmodel.md, "What a job sends").
 
     Attributes
     ----------
@@ -394,19 +395,19 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         Who sends to whom: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``, ``master-workers``.
     fraction : float
         Part of its run time on one site that it spends sending and waiting for messages.
-    input_bytes, output_bytes : int
-        What it reads before its work, and writes after it.
-    input_site, output_site : str
-        The site where that lies.
+    communication : str
+        In place of pattern and numbers: a profile such as ``light``, or ``fraction=0.2,pattern=ring,message=1MB``.
+        Without it and a pattern, the job sends what the grid takes such jobs to send.
     """
 
-    pattern: str = "none"
+    pattern: str = ""
     fraction: float = 0.0
     message_bytes: float = 0.0
     input_bytes: int = 0
-    input_site: str = ""
+    input_site: str = ""  # where that lies
     output_bytes: int = 0
     output_site: str = ""
+    communication: str = ""
 
 
 class After(msgspec.Struct, frozen=True, kw_only=True):
@@ -546,6 +547,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
         When the grid placed its last attempt.
     ran_ms : (int, int), optional
         Of its last attempt: when the last of its processes began, and when the last ended, by the clocks of machines.
+    split : SplitCost, optional
+        What its last attempt costs, if that is on several sites.
     """
 
     job_id: int
@@ -566,6 +569,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     interrupted: tuple[int, ...] = ()
     placed_ms: int | None = None
     ran_ms: Ran = None
+    split: SplitCost | None = None
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:
         """Return how the whole ended, and why: elements of earlier attempts that failed count as well."""

@@ -1,4 +1,7 @@
-"""What a machine is told of its piece of a job, and what it tells back; its files hold the same."""
+"""What a machine is told of its piece of a job, and what it tells back; its files hold the same.
+
+What a run on several sites costs stands here, too.
+"""
 
 from __future__ import annotations
 
@@ -571,3 +574,31 @@ def _number_problem(launch: Launch) -> str | None:
         if value is not None and value < 0:
             return f"{name} {value}: must be at least 0"
     return None
+
+
+class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What it costs a job to be split over several sites, by what was known when it was placed.
+
+    Attributes
+    ----------
+    whole_ms, length_ms : int
+        How long it takes at most on one site, and on these.
+    factor : float
+        By which its work takes longer.
+    latency_ms : float, optional
+        The longest between two of its sites, one way; None: the grid knows of no links.
+    bandwidth_bps : float, optional
+        The least between two of its sites; None: the grid knows of no links.
+    communication : str
+        What it is taken to send, and who says so; empty if the grid knows of no links.
+    text : str
+        All of that in one line, for people.
+    """
+
+    whole_ms: int
+    length_ms: int
+    factor: float
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    communication: str = ""
+    text: str = ""

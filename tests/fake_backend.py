@@ -16,6 +16,7 @@ from gridweave.grid.api import (
     BusyNodes,
     Forecast,
     GivenUp,
+    GridExperience,
     Health,
     JobEvent,
     JobEvents,
@@ -25,8 +26,10 @@ from gridweave.grid.api import (
     KeptNodes,
     KnownNetwork,
     KnownTimes,
+    LearntSplit,
     NetworkLink,
     NetworkNode,
+    NetworkPath,
     Outlook,
     Outlooks,
     OutputPart,
@@ -382,6 +385,14 @@ class FakeBackend(Backend):
             ],
         )
 
+    async def learnt(self) -> GridExperience:
+        """Return what splits of one kind of jobs cost."""
+        self._check()
+        kind = LearntSplit(
+            user="anna", job_class="cfd", nodes=12, whole_runs=7, split_runs=5, factor=1.3, modelled=1.1, used=True
+        )
+        return GridExperience(splits=[kind])
+
     async def network(self) -> KnownNetwork:
         """Return two sites with a link, a router with one that is down, and where they are."""
         self._check()
@@ -392,7 +403,9 @@ class FakeBackend(Backend):
         ]
         fast = NetworkLink(one="north", other="south", latency_ms=4.5, bandwidth_bps=1e10, jobs=1)
         down = NetworkLink(one="south", other="middle", latency_ms=2.0, bandwidth_bps=1e9, part=0.0)
-        return KnownNetwork(nodes=nodes, links=[fast, down])
+        there = NetworkPath(origin="north", target="south", latency_ms=4.5, bandwidth_bps=1e10, measured=True)
+        back = NetworkPath(origin="south", target="north", latency_ms=4.0, bandwidth_bps=1e10)
+        return KnownNetwork(nodes=nodes, links=[fast, down], paths=[there, back])
 
     async def scheduling(self) -> Scheduling:
         """Return how it schedules."""

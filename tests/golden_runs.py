@@ -73,7 +73,7 @@ from gridweave.site.messages import (
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import Limit, SitePolicy, Window
 from gridweave.site.runs import SiteSettings
-from net_builders import drawn_model, drawn_timetable, with_columns
+from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
 from virtual_time import VirtualLoop
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -178,7 +178,7 @@ def _net_jobs(seed: int, change: bool, options: dict[str, Any], count: int = 300
     jobs = random_jobs(rng, count, sum(GRID_NODES) // 2, load=1.6, tick=1000)
     model = drawn_model(rng, len(GRID_NODES))
     timetable = drawn_timetable(rng, model, max(job.submit for job in jobs)) if change else None
-    return with_columns(rng, to_workload(jobs), len(GRID_NODES)), GridNet(model, timetable, **options)
+    return with_columns(rng, to_workload(jobs), len(GRID_NODES)), as_in_thesis(model, timetable, **options)
 
 
 # -- adapters: the compiled loops -------------------------------------------------------------------------------------
@@ -603,6 +603,7 @@ _NET = {
     "blocking": {"policy": _ADAPTIVE, "data": "blocking"},
     "blocking-static": {"policy": {"mode": "sharing"}, "data": "blocking", "contention": "static"},
     "prefetch-dynamic-changes": {"policy": _MULTI, "change": True, "data": "prefetch", "contention": "dynamic"},
+    "bounded": {"policy": _ADAPTIVE, "split": "earliest-end", "max_split_factor": 1.3},
 }
 _CORE = {
     "queue": {"policy": SitePolicy()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import networkx as nx
 import numpy as np
 
@@ -11,9 +13,12 @@ from gridweave.netmodel.communication import PATTERNS
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
+from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.workload.table import Workload
 
 PATTERN_NAMES = tuple(PATTERNS)
+AT_ANY_COST = 10_001.0
+"""The largest bound on the factor of a split: none, in effect."""
 
 ZOO = """\
 graph [
@@ -31,6 +36,11 @@ graph [
   edge [ source 2 target 4 LinkSpeed "1" LinkSpeedUnits "G" latency_ms 0.25 jitter_ms 0.5 loss 0.001 ]
 ]
 """
+
+
+def as_in_thesis(model: NetworkModel, timetable: Timetable | None = None, **options: Any) -> GridNet:
+    """Return a network over which jobs are split over the fewest sites, at any cost, if nothing else is said."""
+    return GridNet(model, timetable, **{"split": "fewest", "max_split_factor": AT_ANY_COST, **options})
 
 
 def no_file(name: str) -> str:

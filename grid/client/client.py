@@ -352,6 +352,9 @@ class Client:
         user: str = "",
         account: str = "",
         forms: Sequence[JobForm] = (),
+        communication: str = "",
+        input_data: str = "",
+        output_data: str = "",
         key: str | None = None,
     ) -> JobHandle:
         """Hand in a job; when this returns, it is durable.
@@ -379,6 +382,11 @@ class Client:
             Whose node-hours it uses.
         forms : sequence of JobForm
             In which it can run on machines that differ; `nodes` is then at least the width of the widest.
+        communication : str
+            What its nodes send each other: a profile such as ``light``, or ``fraction=0.2,pattern=ring,message=1MB``
+            (docs/netmodel.md); left out: what the grid takes such jobs to send.
+        input_data, output_data : str
+            What it reads at its start and writes at its end, and at which site that lies, such as ``alpha:20GB``.
         key : str, optional
             The same key gives the same job, however often it is handed in. Left out: a new one, which makes the tries
             of this one call safe.
@@ -391,7 +399,8 @@ class Client:
         request = job_request(
             what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority,
             environment=environment, working_directory=working_directory, ranks=ranks, if_lost=if_lost, hold=hold,
-            after=after, array=array, account=account, forms=forms,
+            after=after, array=array, account=account, forms=forms, communication=communication,
+            input_data=input_data, output_data=output_data,
         )  # fmt: skip
         return (await self.submit_many([request], site=site, keys=None if key is None else [key]))[0]
 
@@ -655,15 +664,31 @@ class Client:
         """Return how the grid schedules, and what its clock shows."""
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
 
-    async def quote(self, what: Runnable = ("true",), *, nodes: int = 1, limit: Limit = HOUR) -> api.Forecast:
+    async def known_network(self) -> api.KnownNetwork:
+        """Return the network between the sites as decisions go by it, and how many running jobs are on each link."""
+        return await self.transport.call("GET", "/v1/network", api.KnownNetwork)
+
+    async def quote(
+        self,
+        what: Runnable = ("true",),
+        *,
+        nodes: int = 1,
+        limit: Limit = HOUR,
+        communication: str = "",
+        input_data: str = "",
+        output_data: str = "",
+    ) -> api.Forecast:
         """Return when such a job would start, and where; nothing is submitted.
 
         Parameters
         ----------
         what
-            As for `submit`; what it runs makes no difference, but a whole request says more than nodes and limit.
+            As for `submit`, as are the others; what it runs makes no difference, but a whole request says more.
         """
-        body = api.QuoteJob(request=checked(job_request(what, nodes=nodes, limit=limit)))
+        request = job_request(
+            what, nodes=nodes, limit=limit, communication=communication, input_data=input_data, output_data=output_data
+        )
+        body = api.QuoteJob(request=checked(request))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)
 
     async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:
@@ -699,6 +724,10 @@ class Client:
             return await self.transport.call("GET", path, api.SiteExperience)
         body = api.ExperienceChanges(times=list(changes))
         return await self.transport.call("POST", path, api.SiteExperience, body=body)
+
+    async def learnt_splits(self) -> list[api.LearntSplit]:
+        """Return what splits of jobs really cost, by user, class and width, and whether the grid goes by it."""
+        return (await self.transport.call("GET", "/v1/experience", api.GridExperience)).splits
 
     async def whoami(self) -> api.TokenInfo:
         """Return who the gateway takes this client for, and what it may do."""

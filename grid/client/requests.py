@@ -12,9 +12,10 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.api import NewJob
-from gridweave.site.job import After, ArrayPlace, JobForm, JobRequest, Program, Where, request_problem
+from gridweave.site.job import After, ArrayPlace, JobForm, JobRequest, Program, Traffic, Where, request_problem
 from gridweave.site.launch import Call
 from gridweave.site.times import parse_time_ms
+from gridweave.values import parse_bytes
 
 Runnable = JobRequest | Program | Call | Sequence[str]
 """What can be handed in: a whole request, a program, a callable of Python, or a command and its arguments."""
@@ -72,6 +73,9 @@ def job_request(
     array: ArrayPlace | None = None,
     account: str = "",
     forms: Sequence[JobForm] = (),
+    communication: str = "",
+    input_data: str = "",
+    output_data: str = "",
 ) -> JobRequest:
     """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is."""
     if isinstance(what, JobRequest):
@@ -89,7 +93,33 @@ def job_request(
         array=array,
         account=account,
         forms=tuple(forms),
+        traffic=traffic_of(communication, input_data, output_data),
     )
+
+
+def traffic_of(
+    communication: str | None, input_data: str | None, output_data: str | None, *, option: str = "{}_data"
+) -> Traffic | None:
+    """Return what a job sends, from what is said of it; None if nothing is.
+
+    `option` is how errors name the two of data. What the communication means, the grid knows.
+
+    Examples
+    --------
+    >>> traffic_of("light", "alpha:20GB", None).input_bytes
+    20000000000
+    """
+    if not (communication or input_data or output_data):
+        return None
+    data: dict[str, Any] = {}
+    for what, text in (("input", input_data), ("output", output_data)):
+        if text:
+            site, _, size = text.rpartition(":")
+            name = option.format(what)
+            if not site:
+                raise OptionError(name, f"{text!r} is not a site and a size; write for example alpha:20GB")
+            data |= {f"{what}_site": site, f"{what}_bytes": round(parse_bytes(name, size))}
+    return Traffic(communication=communication or "", **data)
 
 
 def checked(request: JobRequest) -> JobRequest:

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from gridweave.errors import OptionError, not_known
-from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, PolicyTable, Site, TuningTable
+from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, LiveGridTable, PolicyTable, Site, TuningTable
 from gridweave.grid.config.toml import FileReport
+from gridweave.grid.control.links import check_max_split_factor
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy, GridTuning
+from gridweave.grid.sends import UsualCommunication
+from gridweave.netmodel.communication import Communication, parse_communication
 from gridweave.netmodel.tables import KeyPath, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
 from gridweave.site.disciplines.protocol import Policy
@@ -18,6 +21,7 @@ from gridweave.site.job import MAX_WIDTH
 from gridweave.site.owner import OwnerPolicy
 
 WITHOUT_NET = "is {!r}, and there is no network; add the table [net], or leave this out"
+GIVEN_WITHOUT_NET = "is given, but there is no network; add the table [net], or leave this out"
 IDLE_NET = "is of no use under mode {}, which splits no job, with no data to move; leave it out, or choose the mode "
 IDLE_NET += "multi-site or adaptive"
 
@@ -165,19 +169,23 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
     """Check what is said of the links between sites, with a network and without it; they are read elsewhere."""
     if grid.split not in SITES_OF_SPLITS:
         report.add(("grid", "split"), not_known(grid.split, SITES_OF_SPLITS))
+    try:
+        check_max_split_factor(grid.max_split_factor)
+    except OptionError as error:
+        report.add(("grid", error.option), error.problem)
     if not report.is_clean(("net",)):
         return
     attached = [(n, site) for n, site in enumerate(sites) if isinstance(site, Site) and site.at is not None]
     usual = PolicyTable()
     if net is None:
-        for key in ("split", "exact_up_to"):
+        if isinstance(grid, LiveGridTable) and grid.communication != LiveGridTable().communication:
+            report.add(("grid", "communication"), GIVEN_WITHOUT_NET)
+        for key in ("split", "exact_up_to", "max_split_factor"):
             value = getattr(grid, key)
             if value != getattr(usual, key):
                 report.add(("grid", key), WITHOUT_NET.format(value))
         for number, _ in attached:
-            report.add(
-                ("sites", number, "at"), "is given, but there is no network; add the table [net], or leave this out"
-            )
+            report.add(("sites", number, "at"), GIVEN_WITHOUT_NET)
         return
     if grid.overhead != usual.overhead:
         said = "is given together with [net], which decides the overhead of each split; leave one of them out"
@@ -185,6 +193,30 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
     for number, site in attached:
         if site.name in net.attach:
             report.add(("sites", number, "at"), f"is given together with net.attach.{site.name}; leave one of them out")
+
+
+def usual_communication(grid: LiveGridTable, report: FileReport | None = None) -> UsualCommunication:
+    """Return what jobs are taken to send that say nothing of it; see `grid_policy`."""
+    table, place = grid.communication, ("grid", "communication")
+    if isinstance(table, str):
+        return UsualCommunication(default=_communication(table, place, report))
+    return UsualCommunication(
+        default=_communication(table.default, (*place, "default"), report),
+        by_class={
+            name: _communication(text, (*place, "by_class", name), report) for name, text in table.by_class.items()
+        },
+        by_user={name: _communication(text, (*place, "by_user", name), report) for name, text in table.by_user.items()},
+    )
+
+
+def _communication(text: str, place: tuple[str, ...], report: FileReport | None) -> Communication:
+    try:
+        return parse_communication(".".join(place), text)
+    except OptionError as error:
+        if report is None:
+            raise
+        report.add(place, error.problem)
+        return Communication()
 
 
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:

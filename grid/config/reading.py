@@ -19,6 +19,7 @@ from gridweave.grid.config.checks import (
     check_sites,
     grid_decides_all,
     grid_policy,
+    usual_communication,
 )
 from gridweave.grid.config.networks import ReadNetwork, read_network
 from gridweave.grid.config.tables import (
@@ -248,6 +249,7 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
     check_sites(sites, report)
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
+    usual_communication(grid, report)
     if policy.mode == "local":
         report.add(("grid", "mode"), "is 'local', where there is no grid; give sharing, multi-site or adaptive")
     for number, site in enumerate(sites):
@@ -287,7 +289,9 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
     check_links(sites, file.grid, file.net, report)
     if file.net is None:
         return
-    if file.grid.mode == "sharing" and grid_decides_all(sites, file.grid):
+    # What jobs read and write counts on one site, too, unless starts are reserved.
+    no_data = file.grid.backfill == "conservative"
+    if file.grid.mode == "sharing" and no_data and grid_decides_all(sites, file.grid):
         report.add(("net",), IDLE_NET.format(file.grid.mode))
     if file.net.changes or file.net.contention != "none":
         key = "changes" if file.net.changes else "contention"

@@ -12,7 +12,9 @@ from msgspec import Meta
 
 from gridweave.grid.config.toml import NAME_PATTERN
 from gridweave.grid.gateway.settings import GatewaySettings, IssuerSettings
+from gridweave.grid.kernels.links import MAX_SPLIT_FACTOR
 from gridweave.grid.policy import ALL_SELECTIONS, BACKFILLS, CONTROLS, HEAD_RESERVATIONS, MODES
+from gridweave.netmodel.communication import PROFILES
 from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
@@ -35,6 +37,10 @@ SiteName = Annotated[str, Meta(description="Letters, digits, hyphens and undersc
 Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
 Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
 Backfill = Annotated[str, one_of(DISCIPLINES["queue"].backfills, "Backfilling of the site under mode local.")]
+_PROFILE = Meta(description=f"A profile ({', '.join(PROFILES)}), or fraction=0.2,pattern=ring,message=1MB.")
+USUAL_PROFILE = "light"
+"""What jobs of a live grid are taken to send if neither they nor the grid say anything: traffic is not free."""
+
 _Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 _Days = Annotated[int, Meta(ge=1, le=36_500)]
 _Seconds = Annotated[float, Meta(gt=0)]
@@ -235,6 +241,8 @@ class PolicyTable(Table, frozen=True, kw_only=True):
         Which sites a split job goes to: the fewest, or those where it ends earliest.
     exact_up_to : int
         For the earliest end: if a job can be placed in no more ways than this, all are looked at.
+    max_split_factor : float
+        A split that makes a job longer by a larger factor is not made.
     """
 
     mode: Annotated[str, one_of(MODES, "How jobs come to sites.")] = "adaptive"
@@ -260,14 +268,31 @@ class PolicyTable(Table, frozen=True, kw_only=True):
         | list[tuple[Annotated[int, Meta(ge=1, le=MAX_INT)], Annotated[int, Meta(ge=1, le=MAX_INT)]]]
     ) = "unlimited"
     tuning: TuningTable | None = None
-    split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "fewest"
+    split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "earliest-end"
     exact_up_to: Annotated[
         int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=MAX_INT)
     ] = EXACT_UP_TO
+    max_split_factor: Annotated[
+        float, Meta(description="No split makes a job take more times as long, with [net].")
+    ] = MAX_SPLIT_FACTOR
+
+
+class UsualCommunicationTable(Table, frozen=True, kw_only=True):
+    """The table ``[grid.communication]``: what jobs are taken to send that say nothing of it, by class and by user.
+
+    Each is the name of a profile, or a text such as ``fraction=0.2,pattern=ring,message=1MB`` (docs/netmodel.md).
+    """
+
+    default: Annotated[str, _PROFILE] = USUAL_PROFILE
+    by_class: dict[str, Annotated[str, _PROFILE]] = {}
+    by_user: dict[str, Annotated[str, _PROFILE]] = {}
 
 
 class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
     """The table ``[grid]`` of a live grid: as in a scenario, and what a live meta-scheduler has."""
+
+    # What jobs are taken to send between their nodes that say nothing of it, with [net].
+    communication: UsualCommunicationTable | Annotated[str, _PROFILE] = USUAL_PROFILE
 
     # As for `gridweave.grid.service.cluster.GridPlan`.
     margin_ms: _Ms = 500

@@ -16,7 +16,7 @@ from numpy.random import Generator
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.past import SiteRefusals, another, once_more_evicted
-from gridweave.grid.control.placing import Awaited
+from gridweave.grid.control.placing import Awaited, why_too_dear
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.messages import (
@@ -32,6 +32,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, WithdrawJob
@@ -79,13 +80,26 @@ class Control(ABC):
         self._retry_ms = options.retry_ms
         self._largest = max(nodes)
         self._names = options.names
+        self._network = options.network
 
-    def why_never(self, job: Job, barred: Barred = (), never: Never = NOWHERE) -> str | None:
-        """Return why a job could not be placed on the idle grid without some sites, or None."""
+    def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
+        """Return what has been heard of the links."""
+        return ()
+
+    def why_never(
+        self, job: Job, barred: Barred = (), never: Never = NOWHERE, sends: Sends | None = None
+    ) -> str | None:
+        """Return why a job could not be placed on the idle grid without some sites, or None.
+
+        What it sends matters if it is wider than all that are left: a split may cost more than one may.
+        """
         if job.width <= self._largest and not (barred or never):
             return None
         left = [0 if site in barred or site in never else nodes for site, nodes in enumerate(self._nodes)]
         reason = self.policy.why_never(np.array(left, np.int64), job.width) if any(left) else "no site takes it"
+        if reason is None and self._network is not None and sends is not None and job.width > max(left):
+            asked = job, sends
+            reason = why_too_dear(left, self.policy, self._network, self._links_news(), asked, self._names)
         if reason is None or not (barred or never):
             return reason
         reason = f"{reason}; sites that do not take it do not count" if any(left) else reason
@@ -100,7 +114,7 @@ class Control(ABC):
         job_id = asked.job.job_id
         if self.knows(job_id):
             return []
-        reason = self.why_never(asked.job, asked.barred, never)
+        reason = self.why_never(asked.job, asked.barred, never, asked.sends)
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
 
     @abstractmethod
@@ -149,6 +163,11 @@ class Control(ABC):
     @abstractmethod
     def run(self, now_ms: int) -> list[GridCommand]:
         """Decide, after all that happened at an instant has been taken in."""
+
+    @property
+    def model(self) -> NetworkModel | None:
+        """The links between the sites as they are known now; None: none are."""
+        return None
 
     @property
     def tuning(self) -> QueueTuning | None:
@@ -395,7 +414,8 @@ class DelegatingControl(Control):
             for site, refusals in delegation.refusals.items()
             if refusals.again_ms is None
         }
-        delegation.hopeless = self.why_never(delegation.job, delegation.barred, delegation.never | out) or ""
+        never = delegation.never | out
+        delegation.hopeless = self.why_never(delegation.job, delegation.barred, never, delegation.sends) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""

@@ -26,6 +26,7 @@ from gridweave.grid.messages import (
     ReportRefused,
 )
 from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
@@ -102,6 +103,14 @@ class FullControl(Control):
         if state.apart is not None:
             self._those_apart().restore(state.apart)
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
+
+    @property
+    def model(self) -> NetworkModel | None:
+        """The links between the sites as the queue knows them now."""
+        return self._queue.model
+
+    def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
+        return self._queue.links_news
 
     @property
     def tuning(self) -> QueueTuning | None:
@@ -327,7 +336,7 @@ class FullControl(Control):
         too_small = {site: change.never or "" for site in change.sites if self._nodes[site] < job.width}
         if too_small:
             never = self._never[job.job_id] = self._never.get(job.job_id, {}) | too_small
-            why_never = self.why_never(job, never=never)
+            why_never = self.why_never(job, never=never, sends=self._queue.told(job.job_id)[2])
             if why_never is not None:
                 self._hopeless.setdefault(job.job_id, why_never)
 

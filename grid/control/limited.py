@@ -38,6 +38,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING
+from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster
 from gridweave.site.job import Job
 from gridweave.site.messages import (
@@ -102,6 +103,14 @@ class LimitedControl(DelegatingControl):
         self._renew_at_ms: int | None = None
         # Whether the sites have said all that was asked at some instant, so that what waits is mapped.
         self._map_is_due = False
+
+    @property
+    def model(self) -> NetworkModel | None:
+        """The links between the sites as jobs are split by them now."""
+        return self._one_job.model
+
+    def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
+        return self._one_job.news
 
     def state(self) -> LimitedControlState:
         """Return all that is known between two instants."""
@@ -635,7 +644,8 @@ class LimitedControl(DelegatingControl):
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
-        found = unasked_quote(now_ms, asked.job, self._nodes, self.why_never(asked.job, asked.barred), self._names)
+        why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
+        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names)
         return lambda: found
 
     def check_invariants(self) -> None:

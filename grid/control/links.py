@@ -11,8 +11,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError
-from gridweave.grid.kernels.links import JOB_DATA, GridLinks, data_delay_ms, find_least_factors, new_memo
+from gridweave.errors import InputError, OptionError
+from gridweave.grid.kernels.links import (
+    JOB_DATA,
+    MAX_OVERHEAD,
+    MAX_SPLIT_FACTOR,
+    GridLinks,
+    data_delay_ms,
+    find_least_factors,
+    new_memo,
+)
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.sends import NOTHING, Sends
 from gridweave.jit import prepared
@@ -40,13 +48,24 @@ class GridNetwork:
         NO_DATA, BLOCKING or PREFETCH of `gridweave.grid.kernels.links`.
     exact_up_to : int
         As for `gridweave.netmodel.model.NetworkModel.choose_sites`.
+    max_split_factor : float
+        A split that makes a job longer by a larger factor is not made; 1 to 10,001.
+
+    Raises
+    ------
+    OptionError
+        If there can be no such bound.
     """
 
     model: NetworkModel
     earliest_end: bool
     staging: int
     exact_up_to: int
+    max_split_factor: float = MAX_SPLIT_FACTOR
     _models: dict[tuple[float, ...], NetworkModel] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_max_split_factor(self.max_split_factor)
 
     def model_with(self, factors: tuple[float, ...]) -> NetworkModel:
         """Return the network when each cable has this part of its bandwidth (0: none); each is worked out once."""
@@ -65,6 +84,12 @@ class GridNetwork:
         return model
 
 
+def check_max_split_factor(factor: float) -> None:
+    """Raise OptionError if no split can be bound by this factor."""
+    if not 1 <= factor <= 1 + MAX_OVERHEAD:
+        raise OptionError("max_split_factor", f"is {factor:g}; a number from 1 to {1 + MAX_OVERHEAD:,}, 2 for twice")
+
+
 def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
     """Return what the grid queue knows of a network, with room for jobs that say nothing yet."""
     sites = len(network.model.topology.sites)
@@ -74,6 +99,7 @@ def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
         data=np.zeros(slots, JOB_DATA),
         staging=network.staging,
         exact_up_to=float(network.exact_up_to),
+        max_factor=float(network.max_split_factor),
         choice=new_choice(sites, widest) if network.earliest_end else None,
         memo=new_memo(sites),
         changed=np.ones(1, np.int64),
@@ -86,6 +112,11 @@ def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
         factor=np.ones(slots),
         data_ms=np.zeros(slots, np.int64),
     )
+
+
+def unbounded(links: GridLinks) -> GridLinks:
+    """Return links over which a job may be split at any cost; all but the bound is shared."""
+    return links._replace(max_factor=1.0 + MAX_OVERHEAD)
 
 
 def more_slots(links: GridLinks, slots: int) -> GridLinks:
@@ -110,7 +141,8 @@ class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class KnownLinks:
     """The links as a meta-scheduler knows them now, and what each of its jobs sends over them.
 
-    `arrays` are for kernels: other ones after a change of the links, or when there is room for more jobs.
+    `arrays` are for kernels: other ones after a change of the links, or when there is room for more jobs. `model` is
+    what they are made from: the network as measurements have corrected it.
     """
 
     def __init__(self, network: GridNetwork, *, slots: int, widest: int) -> None:
@@ -119,6 +151,7 @@ class KnownLinks:
         self._measured: tuple[PairMeasured, ...] = ()
         # Of the slots whose jobs send anything; one that is free keeps what its last job sent.
         self._sends: dict[int, Sends] = {}
+        self.model = network.model
         self.arrays = new_links(network, slots=slots, widest=widest)
         self._find = prepared(find_least_factors, self.arrays, 0.0, 0.0)
         self._least = least_crossing(self.arrays.paths)
@@ -146,7 +179,8 @@ class KnownLinks:
 
     def _paths(self) -> NetArrays:
         model = self._network.model if self._factors is None else self._network.model_with(self._factors)
-        return correct(model, self._measured).model.arrays
+        self.model = correct(model, self._measured).model
+        return self.model.arrays
 
     @property
     def news(self) -> list[LinksChanged | PathsMeasured]:

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from gridweave.grid.control.coallocation import Fragments
-from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState
+from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, unbounded
+from gridweave.grid.explain.cost import bound_text, split_cost
 from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
@@ -24,6 +25,7 @@ from gridweave.grid.kernels.state import GridState, SiteNodes, Slot, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.netmodel.model import NetworkModel
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NO_PLACE
 from gridweave.site.messages import Quoted
@@ -59,6 +61,11 @@ class OneJob:
         if network is not None:
             self._links = KnownLinks(network, slots=1, widest=max(1, sum(nodes)))
             self._codes = self._codes._replace(net=self._links.arrays)
+
+    @property
+    def model(self) -> NetworkModel | None:
+        """The links as they are known now; None: none are."""
+        return None if self._links is None else self._links.model
 
     def choose_site(self, job: Job, draw: float, fitting: Sequence[int], free: Mapping[int, int]) -> int | None:
         """Return the site that the selection takes, among those on which the job fits; None if there are none.
@@ -101,17 +108,36 @@ class OneJob:
         self._enter(job)
         return bool(may_split(self._state, self._codes, SLOT))
 
+    @property
+    def news(self) -> list[LinksChanged | PathsMeasured]:
+        """What another one without news of the links is to be told, to know of them what this one knows."""
+        return [] if self._links is None else self._links.news
+
     def split(
-        self, job: Job, sensitivity: float, free: Mapping[int, int], sends: Sends, submit_ms: int, now_ms: int
+        self,
+        job: Job,
+        sensitivity: float,
+        free: Mapping[int, int],
+        sends: Sends,
+        submit_ms: int,
+        now_ms: int,
+        *,
+        at_any_cost: bool = False,
     ) -> tuple[Fragments, int] | None:
-        """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none."""
+        """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none.
+
+        `at_any_cost`: however much longer it takes by the links.
+        """
         if not self.may_split(job):
             return None
+        codes = self._codes
+        if at_any_cost and self._links is not None:
+            codes = codes._replace(net=unbounded(self._links.arrays))
         self._state.sensitivity[SLOT] = sensitivity
         self._state.jobs["submit_ms"][SLOT] = submit_ms
         if self._links is not None:
             self._links.enter(0, job.width, sends)
-        return split_over(self._state, self._codes, SLOT, self._vector(free), now_ms)
+        return split_over(self._state, codes, SLOT, self._vector(free), now_ms)
 
     def _enter(self, job: Job) -> None:
         self._state.jobs["width"][SLOT] = job.width
@@ -122,6 +148,37 @@ class OneJob:
         for site, nodes in free.items():
             vector[site] = nodes
         return vector
+
+
+def why_too_dear(
+    nodes: Sequence[int],
+    policy: GridPolicy,
+    network: GridNetwork,
+    news: Sequence[LinksChanged | PathsMeasured],
+    asked: tuple[Job, Sends],
+    names: Sequence[str],
+) -> str | None:
+    """Return why no split of a job over these nodes is made, by the links as written down and by the news of them.
+
+    None if one is made, or if the links have no path for it at any cost: they may come back.
+    """
+    job, sends = asked
+    free = dict(enumerate(nodes))
+    for told in ((), news):
+        one_job = OneJob(nodes, policy, network)
+        for each in told:
+            one_job.links_changed(each)
+        if one_job.split(job, 1.0, free, sends, 0, 0) is not None:
+            return None
+    found = one_job.split(job, 1.0, free, sends, 0, 0, at_any_cost=True)
+    if found is None:
+        return None
+    fragments, length_ms = found
+    places = tuple((names[site], width) for site, width in fragments)
+    cost = split_cost(places, job.estimate_ms, length_ms, one_job.model, sends.communication, names=names)
+    largest = f"it needs {job.width} nodes and the largest site has {max(nodes)}"
+    bound = bound_text(network.max_split_factor)
+    return f"{largest}; {cost.text}, and {bound}: if it sends less, say so with --communication"
 
 
 class Awaited(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.grid.control.coallocation import Fragments
-from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState
+from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, unbounded
 from gridweave.grid.control.past import once_more_evicted
 from gridweave.grid.control.placing import split_over
 from gridweave.grid.control.tuning import QueueTuning, QueueTuningState, awrt_ms
@@ -32,7 +32,7 @@ from gridweave.grid.kernels.grid_queue import (
     pass_and_placement,
     placement_of,
 )
-from gridweave.grid.kernels.placement import fragments_allowed, may_split
+from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, occupy_reserved
 from gridweave.grid.kernels.running import join_blocks, running_slots
 from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
@@ -40,6 +40,7 @@ from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING, Sends
 from gridweave.jit import prepared
+from gridweave.netmodel.model import NetworkModel
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
 from gridweave.site.job import Job
 from gridweave.site.kernels.order import ORDERS, order_keys
@@ -178,6 +179,16 @@ class GridQueue:
         return [] if self._links is None else self._links.news
 
     @property
+    def model(self) -> NetworkModel | None:
+        """The links as the queue knows them now; None: it knows of none."""
+        return None if self._links is None else self._links.model
+
+    @property
+    def max_split_factor(self) -> float:
+        """The largest factor by which the links may make a split job longer; infinite if none are known."""
+        return math.inf if self._links is None else self._links.arrays.max_factor
+
+    @property
     def waiting(self) -> Iterator[Job]:
         """The waiting jobs, in the order of the queue."""
         for slot in self._state.waiting[: self.n_waiting].tolist():
@@ -268,8 +279,16 @@ class GridQueue:
 
     def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
         """Return how a waiting job would be split over these nodes at an instant, and how long it takes then."""
-        slot = np.int64(self._slots.of[job_id])
-        return split_over(self._state, self._codes, slot, np.array(free, np.int64), when_ms)
+        return self._split(self._codes, job_id, free, when_ms)
+
+    def split_at_any_cost(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
+        """Return as `split`, however much longer the job takes; None also where there are no links."""
+        if self._links is None:
+            return None
+        return self._split(self._codes._replace(net=unbounded(self._links.arrays)), job_id, free, when_ms)
+
+    def _split(self, codes: GridCodes, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
+        return split_over(self._state, codes, np.int64(self._slots.of[job_id]), np.array(free, np.int64), when_ms)
 
     def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
         """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""

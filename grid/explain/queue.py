@@ -6,14 +6,16 @@ what is reserved. No rule is decided here a second time (docs/explain.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.queue import GridQueue
+from gridweave.grid.explain.cost import bound_text, split_cost
 from gridweave.grid.policy import GridPolicy
+from gridweave.netmodel.communication import communication_text
 from gridweave.site.explain import (
     Forecast,
     Places,
@@ -26,6 +28,7 @@ from gridweave.site.explain import (
     places_text,
 )
 from gridweave.site.job import Job
+from gridweave.site.launch import SplitCost
 from gridweave.site.times import rough_span_text, when_text
 
 MOST_SPLITS = 256
@@ -35,6 +38,10 @@ MOST_SPLITS = 256
 def named(fragments: Fragments, names: Sequence[str]) -> Places:
     """Return fragments with the names of their sites."""
     return tuple((names[site], nodes) for site, nodes in fragments)
+
+
+_Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
+"""Splits a waiting job over nodes at an instant: its fragments, and its length in them."""
 
 
 class _Alone(NamedTuple):
@@ -92,6 +99,7 @@ class Standing:
         # Where the job would end first alone: the end, and the name of the site.
         self._whole_end_ms, self._whole_site, self._whole_ms = self._first_end_alone()
         # All is said before the queue is played forward.
+        self._model = queue.model
         self._moves = "" if queue.tuning is None else f"; {queue.tuning.why_starts_move()}"
         self._cause, self._reason = self._why()
         self._rows = tuple(self._row(site) for site in self._sites)
@@ -114,7 +122,8 @@ class Standing:
     ) -> Forecast:
         """Return the forecast if a start was found; `is_reserved_only` if what becomes of that lies too far ahead."""
         places = named(fragments, self._names)
-        reason = f"{self._reason}; it starts {when_text(start_ms, self._now_ms)} on {places_text(places)}"
+        where = self._where(places, length_ms)
+        reason = f"{self._reason}; it starts {when_text(start_ms, self._now_ms)}{where}"
         if is_reserved_only:
             reason = f"{self._reason}; when it starts lies too far ahead to be worked out: this is what is reserved now"
         return self._found(reason, start_ms, places, length_ms)
@@ -122,7 +131,18 @@ class Standing:
     def placed_at_once(self, start_ms: int, fragments: Fragments, length_ms: int) -> Forecast:
         """Return the forecast of a job that would not wait at all."""
         places = named(fragments, self._names)
-        return self._found(f"it would start at once, on {places_text(places)}", start_ms, places, length_ms)
+        return self._found(f"it would start at once,{self._where(places, length_ms)}", start_ms, places, length_ms)
+
+    def _where(self, places: Places, length_ms: int) -> str:
+        """Return on which sites the job starts, and what that costs."""
+        return f" {self._cost(places, length_ms).text}" if len(places) > 1 else f" on {places_text(places)}"
+
+    def _cost(self, places: Places, length_ms: int) -> SplitCost:
+        """Return what a split of the job costs."""
+        _, _, sends = self._queue.told(self._job.job_id)
+        communication = sends.communication
+        said = communication_text(communication)
+        return split_cost(places, self._whole_ms, length_ms, self._model, communication, names=self._names, said=said)
 
     def _found(self, reason: str, start_ms: int, places: Places, length_ms: int) -> Forecast:
         forecast = self._forecast(reason)
@@ -278,9 +298,9 @@ class Standing:
         if not self._queue.may_split(self._job.job_id):
             return self._no_split(f"only jobs of more than {nodes_text(self._policy.lower_bound)} are split")
         allowed = self._queue.fragments_allowed(width)
-        found = self._soonest_split() if allowed > 1 else None
+        found = self._soonest_split(self._queue.split) if allowed > 1 else None
         if found is None:
-            return self._no_split(self._why_no_split(allowed))
+            return self._too_dear() or self._no_split(self._why_no_split(allowed))
         start_ms, fragments, length_ms = found
         if len(fragments) > 1:
             return self._split_possible(start_ms, named(fragments, self._names), length_ms)
@@ -288,6 +308,17 @@ class Standing:
         if start_ms == self._now_ms:
             return self._no_split(f"no split is needed: {alone} now")
         return self._no_split(f"no split is possible before {alone}, {when_text(start_ms, self._now_ms)}")
+
+    def _too_dear(self) -> SplitReason | None:
+        """Return that each split costs more than one may; None if none is possible at any cost."""
+        found = self._soonest_split(self._queue.split_at_any_cost)
+        if found is None or len(found[1]) < 2:
+            return None
+        start_ms, fragments, length_ms = found
+        cost = self._cost(named(fragments, self._names), length_ms)
+        start = when_text(start_ms, self._now_ms)
+        reason = f"it is not {cost.text}, {start} at the soonest: {bound_text(self._queue.max_split_factor)}"
+        return SplitReason(whole_ms=self._whole_ms, reason=reason, cost=cost)
 
     def _no_split(self, reason: str) -> SplitReason:
         return SplitReason(whole_ms=self._whole_ms, reason=reason)
@@ -305,18 +336,19 @@ class Standing:
 
     def _split_found(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
-        reason = f"it is split over {places_text(places)}: it takes {self._lengths(length_ms)}"
+        cost = self._cost(places, length_ms)
+        reason = f"it is {cost.text}"
         if gain_ms is not None and gain_ms > 0:
             reason += f", and ends {rough_span_text(gain_ms)} sooner than {self._whole_site} alone"
-        return self._worded(reason, start_ms, places, length_ms, gain_ms)
+        return self._worded(reason, start_ms, places, cost, gain_ms)
 
     def _split_possible(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
         waits = self._policy.adaptive and gain_ms is not None and gain_ms <= 0
         if not waits and start_ms == self._now_ms and not self._ahead:
             return self._split_found(start_ms, places, length_ms)
-        reason = f"a split over {places_text(places)} could start {when_text(start_ms, self._now_ms)} and would take "
-        reason += self._lengths(length_ms)
+        cost = self._cost(places, length_ms)
+        reason = f"it could start {when_text(start_ms, self._now_ms)}, {cost.text}"
         if gain_ms is None:
             reason += "; no site has the nodes alone"
         else:
@@ -324,22 +356,20 @@ class Standing:
             reason += f"; waiting for {self._whole_site} ends {ends}"
         if not waits and start_ms == self._now_ms:
             reason += f"; {ahead_text(self._ahead)} would be placed first"
-        return self._worded(reason, start_ms, places, length_ms, gain_ms)
+        return self._worded(reason, start_ms, places, cost, gain_ms)
 
-    def _lengths(self, length_ms: int) -> str:
-        return f"{rough_span_text(length_ms)} instead of {rough_span_text(self._whole_ms)}"
-
-    def _worded(self, reason: str, start_ms: int, places: Places, length_ms: int, gain_ms: int | None) -> SplitReason:
+    def _worded(self, reason: str, start_ms: int, places: Places, cost: SplitCost, gain_ms: int | None) -> SplitReason:
         return SplitReason(
             places=places,
             start_ms=start_ms,
-            length_ms=length_ms,
-            whole_ms=self._whole_ms,
+            length_ms=cost.length_ms,
+            whole_ms=cost.whole_ms,
             gain_ms=gain_ms,
             reason=reason,
+            cost=cost,
         )
 
-    def _soonest_split(self) -> tuple[int, Fragments, int] | None:
+    def _soonest_split(self, split: _Split) -> tuple[int, Fragments, int] | None:
         """Return the first instant at which what is free can be had in fragments, with these and the length then."""
         free, width = self._free.copy(), self._job.width
         ends = sorted({end_ms for running in self._running for end_ms, _, _ in running})
@@ -353,7 +383,7 @@ class Standing:
                 free[site] += nodes
             if sum(free) < width:
                 continue
-            found = self._queue.split(self._job.job_id, free, when_ms)
+            found = split(self._job.job_id, free, when_ms)
             tries += 1
             if found is not None:
                 return when_ms, *found

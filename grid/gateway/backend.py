@@ -8,6 +8,7 @@ from typing import Protocol
 from gridweave.grid.api import (
     Forecast,
     GivenUp,
+    GridExperience,
     Health,
     JobEvents,
     JobPage,
@@ -107,6 +108,9 @@ class Backend(Protocol):
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""
+
+    async def learnt(self) -> GridExperience:
+        """Return what the grid has learnt from jobs that are over."""
 
     async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known, and how many running jobs are on each link."""

@@ -18,6 +18,7 @@ from gridweave.grid.api import (
     Done,
     ExperienceChanges,
     Forecast,
+    GridExperience,
     Health,
     Instant,
     JobId,
@@ -168,6 +169,11 @@ async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
 async def scheduling(call: GatewayCall) -> Scheduling:
     """Show how the grid schedules."""
     return await call.backend.scheduling()
+
+
+async def learnt(call: GatewayCall) -> GridExperience:
+    """Show what splits of jobs really cost, by user, class and width, and whether the grid goes by it."""
+    return await call.backend.learnt()
 
 
 async def network(call: GatewayCall) -> KnownNetwork:

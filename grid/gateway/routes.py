@@ -127,6 +127,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     ),
     route("GET /v1/sites/{name}/experience", handlers.experience, "operate", problems=("unknown-site",)),
     route("POST /v1/sites/{name}/experience", handlers.edit_experience, "operate", problems=("unknown-site",)),
+    route("GET /v1/experience", handlers.learnt, "operate"),
     route("GET /v1/queue", handlers.queue),
     route("GET /v1/network", handlers.network),
     route("GET /v1/scheduling", handlers.scheduling),

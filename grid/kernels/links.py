@@ -23,6 +23,9 @@ from gridweave.site.kernels.state import NEVER_MS
 MAX_OVERHEAD = 10_000
 """A split job that takes ten thousand times as long is a slip of the pen; by the links, it is none that can be made."""
 
+MAX_SPLIT_FACTOR = 2.0
+"""The largest factor by which a split may make a job longer, by default (docs/grid.md, "With a network")."""
+
 NO_DATA, BLOCKING, PREFETCH = 0, 1, 2
 """Whether jobs have data to move, and whether it moves while they wait."""
 
@@ -103,6 +106,8 @@ class GridLinks(NamedTuple):
         NO_DATA, BLOCKING or PREFETCH.
     exact_up_to : float
         If there are no more placements than this, all are looked at.
+    max_factor : float
+        A split that makes a job longer by a larger factor is not made.
     choice : Choice or None
         Room for choosing sites, if a job is split where it ends first; None if over the fewest sites. (Without it the
         code that chooses is not compiled, which takes most of the time.)
@@ -134,6 +139,7 @@ class GridLinks(NamedTuple):
     data: npt.NDArray[np.void]
     staging: int
     exact_up_to: float
+    max_factor: float
     choice: Choice | None
     memo: Memo
     changed: npt.NDArray[np.int64]
@@ -161,6 +167,12 @@ def length_on_links_ms(net: GridLinks, n_taken: Int, length_ms: Int) -> Int:
     return net.taken_data_ms[0] + grown_ms(length_ms, net.taken_factor[0])
 
 
+@kernel_part
+def moves_data(net: GridLinks, slot: Slot) -> bool:
+    """Whether a job has data that keeps the sites that it runs on."""
+    return net.staging != NO_DATA and (net.data[slot].input_bytes > 0 or net.data[slot].output_bytes > 0)
+
+
 @kernel
 def data_delay_ms(net: GridLinks, slot: Slot, submit_ms: Int, site: Int, when_ms: Int) -> Int:
     """Return how long the data of a job keeps a site that it starts on at an instant; NEVER_MS if there is no path.
@@ -176,7 +188,7 @@ def data_delay_ms(net: GridLinks, slot: Slot, submit_ms: Int, site: Int, when_ms
     when_ms : int
         When it starts there.
     """
-    if net.staging == NO_DATA:
+    if not moves_data(net, slot):
         return np.int64(0)
     data = net.data[slot]
     there_ms = transfer_ms(net.paths, data.input_site, site, data.input_bytes)
@@ -195,7 +207,8 @@ def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> b
     Returns
     -------
     bool
-        False if that is more than a job may take, or its parts have no path to each other, or to its data.
+        False if that is more than a job may take, or the bound on factors allows, or its parts have no path to each
+        other, or to its data.
     """
     job = state.jobs[slot]
     n_taken = state.counters[0].n_taken
@@ -204,9 +217,9 @@ def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> b
         factor = split_factor(net.paths, net.communication[slot], state.taken, n_taken)
     net.taken_factor[0] = factor
     net.taken_data_ms[0] = 0
-    if factor > 1.0 + MAX_OVERHEAD or job.estimate_ms * factor > MAX_TIME_MS:
+    if factor > net.max_factor or job.estimate_ms * factor > MAX_TIME_MS:
         return False
-    if net.staging != NO_DATA:
+    if moves_data(net, slot):
         longest_ms = np.int64(0)
         for k in range(n_taken):
             longest_ms = max(longest_ms, data_delay_ms(net, slot, job.submit_ms, state.taken[k].site, when_ms))  # type: ignore[arg-type]

@@ -8,7 +8,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.grid.kernels.links import MAX_OVERHEAD, NO_DATA, GridLinks, Memo, data_delay_ms, grown_ms, judge_taken
+from gridweave.grid.kernels.links import (
+    MAX_OVERHEAD,
+    NO_DATA,
+    GridLinks,
+    Memo,
+    data_delay_ms,
+    grown_ms,
+    judge_taken,
+    moves_data,
+)
 from gridweave.grid.kernels.placement import (
     GridCodes,
     choose_free_site,
@@ -43,8 +52,10 @@ def take_free_site(
 
     Where it ends after the shadow time it may have what can be spared there; for the head that is never.
     """
-    if net is not None and net.staging != NO_DATA:
-        return _take_near_site(state, codes, slot, state.free, now_ms, shadow_ms)
+    if net is not None:
+        if moves_data(net, slot):
+            return _take_near_site(state, codes, slot, state.free, now_ms, shadow_ms)
+        net.taken_data_ms[0] = 0
     site = choose_free_site(state, codes, slot, now_ms + state.jobs[slot].estimate_ms > shadow_ms)
     if site == NO_PLACE:
         return False
@@ -55,8 +66,10 @@ def take_free_site(
 @kernel_part
 def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
     """Place a job on one site at a later instant, with the nodes ``ahead``; return whether it can be."""
-    if net is not None and net.staging != NO_DATA:
-        return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
+    if net is not None:
+        if moves_data(net, slot):
+            return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
+        net.taken_data_ms[0] = 0
     take_site(state, slot, choose_site(state, codes, slot, state.ahead, state.ahead))
     return True
 
@@ -100,6 +113,8 @@ def _take_parts_on_links(
 ) -> bool:
     """Split a job over links: over the fewest sites, or, with room for choosing them, where it ends first."""
     net = codes.net
+    if net.least_factor[slot] > net.max_factor:
+        return False
     if choice is None:
         return (
             take_split_in_order(state, codes, slot, order)
@@ -119,7 +134,7 @@ def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int)
     """
     net = codes.net
     communication = net.communication[slot]
-    if not codes.adaptive or net.staging != NO_DATA or not waits_for_all(net.paths, communication):
+    if not codes.adaptive or moves_data(net, slot) or not waits_for_all(net.paths, communication):
         return True
     if state.counters[0].n_taken < 2:
         return True
@@ -135,7 +150,7 @@ def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: Site
     """Whether it is worth while to look for a split: not if the job ends before on one site, whatever it comes to."""
     net = codes.net
     communication = net.communication[slot]
-    if net.staging != NO_DATA or not waits_for_all(net.paths, communication):
+    if moves_data(net, slot) or not waits_for_all(net.paths, communication):
         return True
     fits_ms = fits_one_site_ms(state, slot, NEVER_MS - 1)
     if fits_ms == NEVER_MS:
@@ -161,6 +176,8 @@ def take_parts(
 def _take_available_parts(
     state: GridState, codes: GridCodes, choice: Choice | None, slot: Slot, available: SiteNodes, when_ms: Int
 ) -> bool:
+    if codes.net.least_factor[slot] > codes.net.max_factor:
+        return False
     if choice is None:
         return take_split(state, codes, slot, available) and judge_taken(state, codes.net, slot, when_ms)
     return _take_where_it_ends_first(state, codes, slot, available, when_ms, False)
@@ -176,7 +193,7 @@ def _take_where_it_ends_first(
     """
     net = codes.net
     job = state.jobs[slot]
-    row = _remembered(net, job.job_id, available)
+    row = _remembered(net, slot, job.job_id, available)
     if row >= 0:
         return _take_remembered(state, codes, slot, available, when_ms, row)
     if has_to_pay and not _any_may_pay(state, codes, slot, available, when_ms):
@@ -184,7 +201,7 @@ def _take_where_it_ends_first(
     for site in range(len(available)):
         delay_ms = data_delay_ms(net, slot, job.submit_ms, site, when_ms)
         net.delay_ms[site] = np.inf if delay_ms == NEVER_MS else float(delay_ms)
-    _recall_last(net, job.job_id)
+    _recall_last(net, slot, job.job_id)
     found = choose_sites(
         net.paths,
         net.communication[slot],
@@ -202,12 +219,12 @@ def _take_where_it_ends_first(
 
 
 @kernel_part
-def _recall_last(net: GridLinks, job_id: Int) -> None:
+def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
     """Tell the search what was the best for the job when it might have other nodes; nothing, if its data counts too."""
     memo, known = net.memo, net.choice.known
     row = job_id & (len(memo.last_job_id) - 1)
     known.n_parts[0] = 0
-    if net.staging == NO_DATA and memo.last_job_id[row] == job_id:
+    if not moves_data(net, slot) and memo.last_job_id[row] == job_id:
         known.n_parts[0] = memo.last_n_parts[row]
         known.factor[0] = memo.last_factor[row]
         for place in range(memo.last_n_parts[row]):
@@ -257,12 +274,12 @@ def _row_for(memo: Memo, job_id: Int, available: SiteNodes) -> Int:
 
 
 @kernel
-def _remembered(net: GridLinks, job_id: Int, available: SiteNodes) -> Int:
+def _remembered(net: GridLinks, slot: Slot, job_id: Int, available: SiteNodes) -> Int:
     """Return the row with what was chosen before for this job and the same nodes; -1 if there is none.
 
     Without data nothing else counts, as long as the links stay as they are.
     """
-    if net.staging != NO_DATA:
+    if moves_data(net, slot):
         return -1
     memo = net.memo
     row = _row_for(memo, job_id, available)
@@ -305,7 +322,7 @@ def sites_are_alike(net: GridLinks | None) -> bool:
 @kernel_part
 def fits_now(state: GridState, net: GridLinks | None, slot: Slot) -> bool:
     """Whether a job would end first on the single site that has the nodes for it now."""
-    return sites_are_alike(net) and most_of(state.free_order) >= state.jobs[slot].width
+    return (net is None or not moves_data(net, slot)) and most_of(state.free_order) >= state.jobs[slot].width
 
 
 @kernel_part
@@ -321,7 +338,7 @@ def stays_settled(net: GridLinks | None) -> bool:
 @kernel_part
 def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
     """Whether, by the estimates of the running jobs, a job could end on one site by an instant, from another one on."""
-    if net is not None and net.staging != NO_DATA:
+    if net is not None and moves_data(net, slot):
         return _ends_near_by(state, net, slot, when_ms, end_ms)
     return fits_one_site_by(state, slot, end_ms - state.jobs[slot].estimate_ms)
 
@@ -376,7 +393,7 @@ def find_possible(state: GridState, codes: GridCodes, possible: npt.NDArray[np.b
     net = codes.net
     for slot in range(len(state.jobs)):
         job = state.jobs[slot]
-        possible[slot] = job.width <= state.counters[0].largest and net.staging == NO_DATA
+        possible[slot] = job.width <= state.counters[0].largest and not moves_data(net, slot)
         if not possible[slot]:
             possible[slot] = take_free_site(state, codes, net, slot, job.submit_ms, NEVER_MS) or (
                 may_split(state, codes, slot)

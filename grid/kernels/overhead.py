@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.grid.kernels.links import MAX_OVERHEAD, GridLinks, grown_ms, least_factor_now, length_on_links_ms
+from gridweave.grid.kernels.links import GridLinks, grown_ms, least_factor_now, length_on_links_ms
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.state import GridState, Slot, most_of
 from gridweave.jit import Int, kernel_part
@@ -100,7 +100,7 @@ def longest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: 
 @kernel_part
 def _longest_split_ms(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, length_ms: Int) -> float:
     if net is not None:
-        return length_ms * (1.0 + MAX_OVERHEAD)
+        return length_ms * net.max_factor
     overhead = 0.0
     for row in range(min(len(codes.overhead), len(state.free) - 1, state.jobs[slot].width - 1)):
         overhead = max(overhead, codes.overhead[row])

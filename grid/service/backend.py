@@ -17,6 +17,7 @@ from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import (
     Forecast,
     GivenUp,
+    GridExperience,
     Health,
     JobEvents,
     JobPage,
@@ -381,6 +382,10 @@ class LiveBackend:
         """Return the network between the sites as it is known."""
         return await self._ask(GRID_ACTOR, "network", KnownNetwork)
 
+    async def learnt(self) -> GridExperience:
+        """Return what the grid has learnt from jobs that are over."""
+        return await self._ask(GRID_ACTOR, "learnt", GridExperience)
+
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""
         return await self._ask(GRID_ACTOR, "scheduling", Scheduling)
@@ -490,6 +495,10 @@ class SiteBackend(LiveBackend):
     async def network(self) -> KnownNetwork:
         """Return that no network is known here."""
         return KnownNetwork(nodes=[], links=[])
+
+    async def learnt(self) -> GridExperience:
+        """Refuse: what splits cost is known there."""
+        raise self._grid_only()
 
     async def scheduling(self) -> Scheduling:
         """Refuse: how the grid schedules is known there."""

@@ -13,14 +13,15 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.client.requests import login_name
-from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy
+from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy, usual_communication
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable, LiveSiteTable
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.kernels.links import NO_DATA
+from gridweave.grid.kernels.links import BLOCKING, NO_DATA
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
 from gridweave.netmodel.model import NetworkModel
@@ -102,6 +103,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
+    usual: UsualCommunication = UsualCommunication()
     start_ms: int | None = None
     end_ms: int | None = None
     maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
@@ -127,6 +129,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             retry_ms=self.retry_ms,
             lease_ms=self.lease_ms,
             network=self.network,
+            usual=self.usual,
             start_ms=self.start_ms,
             end_ms=self.end_ms,
         )
@@ -321,6 +324,7 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         namespace=namespace,
         labelled=labelled,
         network=_network(read),
+        usual=usual_communication(read.grid),
         maxima=read.file.maxima,
         probes=_probes(read, secret),
         first_port=first_port,
@@ -382,7 +386,10 @@ def _network(read: ReadGrid) -> GridNetwork | None:
     if read.network is None:
         return None
     model = NetworkModel.of_table(read.network.table, read.network.topology)
-    return GridNetwork(model, read.grid.split == "earliest-end", NO_DATA, read.grid.exact_up_to)
+    grid = read.grid
+    # Starts that are reserved count no data.
+    staging = NO_DATA if grid.backfill == "conservative" else BLOCKING
+    return GridNetwork(model, grid.split == "earliest-end", staging, grid.exact_up_to, grid.max_split_factor)
 
 
 def _probes(read: ReadGrid, secret: bytes) -> ProbePlan | None:

@@ -9,6 +9,7 @@ from itertools import islice
 
 from gridweave.grid.api import (
     FragmentLimit,
+    GridExperience,
     KnownNetwork,
     PlannedStarts,
     Queue,
@@ -34,7 +35,18 @@ MOST_EXPLAINED = 1_000
 class GridDesk(Desk[GridDriver]):
     """What is asked of the meta-scheduler; the machines of its sites may not be known."""
 
-    methods = (*Desk.methods, "about", "queue", "forecast", "quote", "plan", "what_if", "network", "scheduling")
+    methods = (
+        *Desk.methods,
+        "about",
+        "queue",
+        "forecast",
+        "quote",
+        "plan",
+        "what_if",
+        "network",
+        "learnt",
+        "scheduling",
+    )
 
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
@@ -105,6 +117,10 @@ class GridDesk(Desk[GridDriver]):
     async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known, and how many running jobs are on each link."""
         return self.driver.grid.network()
+
+    async def learnt(self) -> GridExperience:
+        """Return what the grid has learnt from jobs that are over."""
+        return GridExperience(splits=self.driver.grid.learnt_splits())
 
     async def scheduling(self) -> Scheduling:
         """Return how the grid schedules."""

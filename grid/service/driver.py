@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from gridweave.grid.api import WhatIf
+from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import UsualCommunication
 from gridweave.jit import one_at_a_time
 from gridweave.site.job import Accepted, Declined, JobRequest, Program
 from gridweave.site.journal.journal import Journal
@@ -48,6 +50,7 @@ class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
     # As for `gridweave.grid.control.links.GridNetwork`.
     staging: int
     exact_up_to: int
+    max_split_factor: float = 1.0 + MAX_OVERHEAD  # that of journals which do not say it
 
 
 class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,7 @@ class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int
     lease_ms: int
     network: NetworkIdentity | None
+    usual: UsualCommunication = UsualCommunication()
 
 
 def identity_of(settings: GridSettings) -> GridIdentity:
@@ -77,6 +81,7 @@ def identity_of(settings: GridSettings) -> GridIdentity:
             earliest_end=network.earliest_end,
             staging=network.staging,
             exact_up_to=network.exact_up_to,
+            max_split_factor=network.max_split_factor,
         )
     return GridIdentity(**known)
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.grid.control.links import GridNetwork, new_links, with_paths
-from gridweave.grid.kernels.links import BLOCKING, JOB_DATA, MAX_OVERHEAD, NO_DATA, PREFETCH, GridLinks
+from gridweave.grid.control.links import GridNetwork, check_max_split_factor, new_links, with_paths
+from gridweave.grid.kernels.links import BLOCKING, JOB_DATA, MAX_SPLIT_FACTOR, NO_DATA, PREFETCH, GridLinks
 from gridweave.grid.kernels.links_placement import find_possible, find_splittable
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
@@ -63,6 +63,8 @@ class GridNet:
         Whether jobs have data to move, and when: ``none``, ``blocking`` or ``prefetch``.
     exact_up_to : int
         For ``earliest-end``: if a job can be placed in no more ways than this, all are looked at.
+    max_split_factor : float
+        A split that makes a job longer by a larger factor is not made; 1 to 10,001.
 
     Raises
     ------
@@ -73,15 +75,17 @@ class GridNet:
     model: NetworkModel
     timetable: Timetable | None = None
     contention: str = "none"
-    split: str = "fewest"
+    split: str = "earliest-end"
     data: str = "none"
     exact_up_to: int = EXACT_UP_TO
+    max_split_factor: float = MAX_SPLIT_FACTOR
 
     def __post_init__(self) -> None:
         for option, known in (("contention", CONTENTIONS), ("split", SPLITS), ("data", tuple(STAGINGS))):
             check_known(option, getattr(self, option), known)
         if self.exact_up_to < 0:
             raise OptionError("exact_up_to", f"is {self.exact_up_to}; placements, from 0 up")
+        check_max_split_factor(self.max_split_factor)
         if self.timetable is not None and self.timetable.topology is not self.model.topology:
             raise OptionError("timetable", "is of another topology than the model")
 
@@ -170,7 +174,8 @@ def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
 
 def network_of(net: GridNet) -> GridNetwork:
     """Return the network as a grid queue knows it."""
-    return GridNetwork(net.model, net.split == "earliest-end", STAGINGS[net.data], net.exact_up_to)
+    earliest_end = net.split == "earliest-end"
+    return GridNetwork(net.model, earliest_end, STAGINGS[net.data], net.exact_up_to, net.max_split_factor)
 
 
 def links_of(net: GridNet, workload: Workload, rows: IntArray) -> GridLinks:
@@ -197,7 +202,7 @@ _FIRST_MOVES = 1024
 
 WHY_HOPELESS = (
     "it could be placed on no sites: the links between them leave its parts, or its data, without a path, or would "
-    f"make it take more than {MAX_OVERHEAD:,} times as long"
+    "make it take longer than grid.max_split_factor allows"
 )
 
 
@@ -456,7 +461,9 @@ def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
     if net is None:
         return policy.label
     parts = [msgspec.structs.replace(policy, overhead=0.0).label.replace(" p=0%", " over the network")]
-    parts += ["to the earliest end"] * (net.split == "earliest-end" and policy.splits)
+    if policy.splits:
+        parts += ["to the fewest sites"] * (net.split == "fewest")
+        parts += [f"up to factor {net.max_split_factor:g}"] * (net.max_split_factor != MAX_SPLIT_FACTOR)
     parts += [f"{net.contention} contention"] * (net.contention != "none")
     parts += [f"{net.data} data"] * (net.data != "none")
     return " ".join(parts)

@@ -18,7 +18,7 @@ from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program, Traffic
 from gridweave.site.owner import policy_label
 
 MARGIN_MS, RETRY_MS = 250, 1_000
@@ -150,6 +150,8 @@ def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
             user="" if job.user is None else str(job.user),
             priority=job.priority,
             weight=job.weight,
+            # Whoever sleeps sends nothing, whatever the grid takes other jobs to send.
+            traffic=Traffic(communication="none"),
             array=ArrayPlace(name=name, index=row),
         )
         found.append(PlannedJob(row, round(submit_ms / speed), None if to_grid else built.site_names[home], request))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError
 from gridweave.grid.config.networks import find_topology, text_of
+from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import CableChange, Timetable
 from gridweave.netmodel.communication import PATTERNS
@@ -132,7 +133,8 @@ class NetworkRuns:
             rng=np.random.default_rng(0),  # nothing is drawn
         )
         timetable = None if case.cut == "none" else self.timetable(case.cut)
-        net = GridNet(model=self.model, timetable=timetable, contention=case.contention, split=case.split)
+        at_any_cost = 1.0 + MAX_OVERHEAD
+        net = GridNet(self.model, timetable, case.contention, case.split, max_split_factor=at_any_cost)
         return simulate(workload, self._nodes, GridPolicy(mode=case.mode), net=None if case.mode == "sharing" else net)
 
     @cached_property

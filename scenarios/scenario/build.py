@@ -49,6 +49,7 @@ def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNe
         split=scenario.grid.split,
         data=scenario.grid.data,
         exact_up_to=scenario.grid.exact_up_to,
+        max_split_factor=scenario.grid.max_split_factor,
     )
 
 

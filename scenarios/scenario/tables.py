@@ -32,7 +32,7 @@ DEFAULT_METRICS = (
     "makespan_ms",
 )
 
-NET_KEYS = ("split", "exact_up_to", "contention", "data", "at")
+NET_KEYS = ("split", "exact_up_to", "max_split_factor", "contention", "data", "at")
 """Keys of ``[grid]`` that are for a network."""
 
 _ESTIMATES = "^(keep|perfect|omega:.+|phi:.+)$"

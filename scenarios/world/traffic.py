@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.links import GridNetwork, new_links
-from gridweave.grid.kernels.links import NO_DATA, PREFETCH, GridLinks, data_delay_ms, grown_ms
+from gridweave.grid.kernels.links import MAX_OVERHEAD, NO_DATA, PREFETCH, GridLinks, data_delay_ms, grown_ms
 from gridweave.grid.kernels.links_placement import find_splittable
 from gridweave.grid.kernels.state import empty_grid
 from gridweave.grid.messages import GridEvent, GridJobHopeless, LinksChanged
@@ -125,7 +125,9 @@ class LinkTraffic:
         self._nodes = np.array(nodes, np.int64)
         self._splittable = splittable
         self._links = new_links(
-            GridNetwork(network.model, False, network.staging, network.exact_up_to), slots=1, widest=1
+            GridNetwork(network.model, False, network.staging, network.exact_up_to, 1.0 + MAX_OVERHEAD),
+            slots=1,
+            widest=1,
         )
         self._contention = contention
         self._moves_data = contention != "none" and network.staging != NO_DATA

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.cli.options import parse_bytes
 from gridweave.errors import OptionError
 from gridweave.site.contract import ContractEvent
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobUsage
+from gridweave.values import parse_bytes
 
 Shell = Callable[..., tuple[int, str, str]]
 

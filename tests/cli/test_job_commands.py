@@ -25,6 +25,7 @@ from gridweave.grid.api import JobProgress
 from gridweave.ranges import ranges_text
 from gridweave.site.elements import Element
 from gridweave.site.job import JobRecord, JobRequest, Program
+from gridweave.site.launch import SplitCost
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -159,6 +160,21 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]
     shown = json.loads(shell("show", 1, "--json")[1])
     assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
+
+
+def test_what_a_split_costs_and_took_is_shown(here: Elsewhere, shell: Shell) -> None:
+    """A job on several sites is shown with the cost of its split, how long it really took, and what it sends."""
+    shell("submit", "-n", 2, "--communication", "ring", "--input-data", "north:1kB", "--", "./solver")
+    assert "sends" in shell("show", 1)[1]
+    here.call(here.grid.start, 1)
+    here.call(here.grid.end, 1, "finished")
+    record = here.grid.records_by_id[1]
+    text = "split over north (1) and south (1): 12m instead of 10m (factor 1.20: 5 ms, 10 Gbps between them)"
+    record.split = SplitCost(whole_ms=600_000, length_ms=720_000, factor=1.2, communication="ring", text=text)
+    record.start_ms, record.end_ms = 1_000, 661_000
+    found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
+    assert found["split"] == f"{text}; it took 11m"
+    assert found["sends"] == "ring; reads 1,000 bytes at north"
 
 
 def test_it_is_shown_that_a_limit_counts_work(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,6 +428,13 @@ def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert shell("resume", "north")[1] == "north takes jobs of the grid again\n"
     assert json.loads(shell("drain", "north", "--json")[1]) == {"site": "north", "draining": True}
     assert [site["draining"] for site in json.loads(shell("sites", "--json")[1])] == [True, False]
+    assert rows(shell("sites", "--links")[1])[1:] == [
+        ["north", "south", "4.5 ms", "10,000 Mbps", "measured"],
+        ["south", "north", "4 ms", "10,000 Mbps", "as written down"],
+    ]
+    assert rows(shell("experience", "--splits")[1])[1:] == [["anna", "cfd", "12", "7", "5", "1.30", "1.10", "yes"]]
+    assert shell("experience", "--splits", "--user", "bert")[2].startswith("no job that says nothing of what it sends")
+    assert shell("experience", "--splits", "--site", "north")[2].startswith("gridweave: --splits: goes with")
     out = shell("queue", "--limit", 1)[1:]
     assert out[0].startswith("2 wait, 0 are held, 0 are starting, 0 run\n")
     assert rows(out[0])[2] == ["1", "1", "anna", "3", "1h", "1m", "in 9m", "no node is free"]

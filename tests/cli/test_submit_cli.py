@@ -19,7 +19,7 @@ from gridweave.cli.submit_options import MOST_BYTES, parse_after, parse_array, s
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.configuration import Connection
 from gridweave.site.elements import count_of
-from gridweave.site.job import After, ArrayPlace, JobForm, JobRecord, JobRequest, Program, Resources, TaskGroup
+from gridweave.site.job import After, ArrayPlace, JobForm, JobRecord, JobRequest, Program, Resources, TaskGroup, Traffic
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -51,6 +51,37 @@ def script(text: str, name: str = "job.sh") -> str:
 
 
 # -- options
+
+
+def test_what_a_job_sends_reaches_the_grid(here: Elsewhere, shell: Shell) -> None:
+    """What a job communicates, reads and writes is said on the command line or in the script, where it counts less."""
+    data = ("--input-data", "north:20GB", "--output-data", "south:500 MB")
+    assert shell("submit", "--communication", "light", *data, "--", "true")[0] == 0
+    text = "#!/bin/sh\n#GRIDWEAVE --communication fraction=0.2,pattern=ring,message=1MB --input-data north:1kB\ntrue\n"
+    assert shell("submit", script(text))[0] == 0
+    assert shell("submit", "--communication", "none", script(text))[0] == 0
+    assert shell("submit", "--", "true")[0] == 0
+    said, in_script, over_script, nothing = [request.traffic for request in handed_in(here)]
+    output = {"output_bytes": 500_000_000, "output_site": "south"}
+    assert said == Traffic(communication="light", input_bytes=20_000_000_000, input_site="north", **output)
+    exact = "fraction=0.2,pattern=ring,message=1MB"
+    assert in_script == Traffic(communication=exact, input_bytes=1_000, input_site="north")
+    assert over_script == Traffic(communication="none", input_bytes=1_000, input_site="north")
+    assert nothing is None
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("north", "--input-data: 'north' is not a site and a size; write for example alpha:20GB"),
+        ("north:much", "--input-data: 'much' is not an amount of data; write for example 64 GB or 64 GiB"),
+        (":5GB", "--input-data: ':5GB' is not a site and a size; write for example alpha:20GB"),
+    ],
+)
+def test_data_that_makes_no_sense_is_refused_here(shell: Shell, given: str, line: str) -> None:
+    """A line says what is wrong, without a grid."""
+    status, _, err = shell("submit", "--input-data", given, "--", "true")
+    assert (status, err) == (2, f"gridweave: {line}\n")
 
 
 def test_options_reach_the_grid(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

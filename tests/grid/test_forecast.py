@@ -187,13 +187,14 @@ def test_a_site_that_refused_is_left_alone() -> None:
 def test_a_job_that_is_being_started() -> None:
     """It says which sites hold their part, which have been asked, and the start that is agreed on."""
     core = grid((12, 10), margin_ms=500)
-    assert told(core, 1).reason == "it was placed; north and south have been asked, to start in 500ms"
+    cost = "; split over north (8) and south (4): 12m30s instead of 10m (factor 1.25)"
+    assert told(core, 1).reason == f"it was placed; north and south have been asked, to start in 500ms{cost}"
     core.handle(10, FromLiveSite(NORTH, Reserved(1, 1)))
     forecast = told(core, 1, 100)
     assert (forecast.state, forecast.start_ms) == ("starting", 500)
-    assert forecast.reason == "reserved on north (8); south has been asked, to start in 400ms"
+    assert forecast.reason == f"reserved on north (8); south has been asked, to start in 400ms{cost}"
     core.handle(120, FromLiveSite(SOUTH, Reserved(1, 1)))
-    assert told(core, 1, 200).reason == "reserved on north (8) and south (4): the start was agreed for in 300ms"
+    assert told(core, 1, 200).reason == f"reserved on north (8) and south (4): the start was agreed for in 300ms{cost}"
     core = grid((3, 10))
     assert told(core, 1).reason == "it was placed on south (3), which is starting it"
     core.handle(0, FromLiveSite(SOUTH, Started(1, 1, 0)))
@@ -232,8 +233,8 @@ def test_adaptive_waits_because_that_ends_sooner() -> None:
     assert (split.places, split.start_ms) == ((("south", 3), ("north", 1)), 0)
     assert (split.length_ms, split.whole_ms, split.gain_ms) == (750_000, 600_000, -60_000)
     assert split.reason == (
-        "a split over south (3) and north (1) could start now and would take 12m30s instead of 10m; waiting for north "
-        "ends 1m sooner"
+        "it could start now, split over south (3) and north (1): 12m30s instead of 10m (factor 1.25); waiting for "
+        "north ends 1m sooner"
     )
 
 
@@ -244,13 +245,11 @@ def test_what_a_split_gains() -> None:
     quote = core.quote(0, request(4, 10))
     assert dump_state(core) == before, "a quote has changed the grid"
     assert (quote.job_id, quote.start_ms, quote.places) == (None, 0, (("south", 3), ("north", 1)))
-    assert quote.reason == "it would start at once, on south (3) and north (1)"
+    cost = "split over south (3) and north (1): 12m30s instead of 10m (factor 1.25)"
+    assert quote.reason == f"it would start at once, {cost}"
     assert quote.split is not None
     assert (quote.split.length_ms, quote.split.gain_ms) == (750_000, 27.5 * MINUTE_MS)
-    assert split_of(quote) == (
-        "it is split over south (3) and north (1): it takes 12m30s instead of 10m, and ends 27m30s sooner than north "
-        "alone"
-    )
+    assert split_of(quote) == f"it is {cost}, and ends 27m30s sooner than north alone"
 
 
 @pytest.mark.parametrize(
@@ -261,12 +260,12 @@ def test_what_a_split_gains() -> None:
         (
             {"mode": "multi-site"},
             5,
-            "it is split over north (3) and south (2): it takes 12m30s instead of 10m, and ends 27m30s sooner",
+            "it is split over north (3) and south (2): 12m30s instead of 10m (factor 1.25), and ends 27m30s sooner",
         ),
         (
             {"mode": "adaptive", "overhead": 9.0},
             5,
-            "a split over north (3) and south (2) could start in 30m and would take 1h40m instead of 10m; waiting",
+            "it could start in 30m, split over north (3) and south (2): 1h40m instead of 10m (factor 10.00); waiting",
         ),
     ],
 )

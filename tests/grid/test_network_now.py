@@ -25,7 +25,8 @@ def line_of_three() -> GridNetwork:
 
 def test_a_job_is_on_each_link_of_the_way_once() -> None:
     """A job at both ends of a line is on both links; one on all three sites is on each of them once."""
-    found = network_now(["a", "b", "c"], line_of_three(), (), [[0, 2], [0, 1, 2], [1, 2]])
+    network = line_of_three()
+    found = network_now(["a", "b", "c"], network, network.model, (), [[0, 2], [0, 1, 2], [1, 2]])
     links = [(link.one, link.other, link.part, link.jobs) for link in found.links]
     assert links == [("a", "b", 1.0, 2), ("b", "c", 1.0, 3)]
     assert [link.latency_ms for link in found.links] == [2.0, 2.0]
@@ -44,7 +45,7 @@ def test_without_links_what_was_measured_is_told() -> None:
         bandwidths=1,
         newest_ms=5,
     )
-    found = network_now(["a", "b", "c"], None, [pair], [[2, 1]])
+    found = network_now(["a", "b", "c"], None, None, [pair], [[2, 1]])
     assert found.links == [
         NetworkLink(one="a", other="c", latency_ms=4.5, bandwidth_bps=1e8, measured=True),
         NetworkLink(one="b", other="c", jobs=1),

@@ -32,6 +32,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.state import dump_state
+from net_builders import AT_ANY_COST
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -54,7 +55,7 @@ def linked() -> GridNetwork:
     graph: nx.Graph[str] = nx.Graph()
     graph.add_edge("north", "south", latency_ms=1.0, bandwidth_bps=1e9)
     topology = topology_of_graph(graph)
-    return GridNetwork(NetworkModel(topology, find_paths(topology)), True, int(NO_DATA), 0)
+    return GridNetwork(NetworkModel(topology, find_paths(topology)), True, int(NO_DATA), 0, AT_ANY_COST)
 
 
 def hand_in(grid: LiveGrid, now_ms: int, *requests: JobRequest) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.communication import Communication
-from gridweave.netmodel.correction import PairMeasured, correct, measured_model
+from gridweave.netmodel.correction import Measurements, PairMeasured, correct, measured_model
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
@@ -44,8 +44,8 @@ def seen(
         round_trip_ms=round_trip_ms,
         least_ms=round_trip_ms if least_ms is None else least_ms,
         bandwidth_bps=bandwidth_bps,
-        round_trips=1,
-        bandwidths=1,
+        round_trips=2,
+        bandwidths=2,
         newest_ms=0,
     )
 
@@ -68,6 +68,20 @@ def test_what_agrees_is_left_as_it_is() -> None:
     assert found.model is model
     assert found.corrections == ()
     assert correct(model, near, tolerance=0.01).model is not model
+
+
+def test_one_measurement_alone_corrects_nothing() -> None:
+    """An odd first probe moves nothing, neither latency nor bandwidth; a second one that agrees with it does."""
+    model = line(sites="ab")
+    measured = Measurements()
+    for at_ms, corrects in ((0, False), (60_000, True)):
+        measured.add_round_trip("a", "b", at_ms, [100.0])
+        for ends in ("ab", "ba"):
+            measured.add_bandwidth(*ends, at_ms, 1e8)
+        found = correct(model, measured.pairs(at_ms, "ab"))
+        assert bool(found.corrections) is corrects
+    assert found.model.paths.latency_ms[0, 1] == 50.0
+    assert found.model.paths.bandwidth_bps[0, 1] == 1e8
 
 
 @settings(max_examples=50, deadline=None)

@@ -19,7 +19,7 @@ from reference.grid_conservative import Reserved, free, least_free
 from reference.model import Job
 from reference.ordering import key_of
 
-MOST_OVERHEAD = 10_000
+MOST_FACTOR = 10_001.0
 LONGEST = 10**14
 
 
@@ -80,6 +80,7 @@ class NetRules:
     max_fragments: Sequence[tuple[int, int]] = ()
     contention: str = "none"
     split: str = "fewest"
+    max_split_factor: float = MOST_FACTOR
     staging: str = "none"
     data: dict[int, Data] = field(default_factory=dict)
     draws: dict[int, float] = field(default_factory=dict)
@@ -220,7 +221,7 @@ class Moment:
         """Return how long a job takes that takes so long on one site; infinity if it cannot be there."""
         delay = max(self.delay(job, site, instant) for site, _ in fragments)
         factor = self.network.factor(job.id, fragments)
-        if factor > 1 + MOST_OVERHEAD or delay + job.estimate * factor > LONGEST:
+        if factor > self.rules.max_split_factor or delay + job.estimate * factor > LONGEST:
             return math.inf
         return delay + math.ceil(time * factor)
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from gridweave.cli.grid_client import Reach, at_grid, plain
-from gridweave.cli.options import named_as_typed, parse_bytes
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
 from gridweave.site.times import parse_time_ms, span_text
+from gridweave.values import parse_bytes
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import SiteExperience
+    from gridweave.grid.api import LearntSplit, SiteExperience
     from gridweave.grid.client.client import Client
     from gridweave.site.disciplines.known_times import KnownTimes, TimesKey
     from gridweave.site.journal.experience import Learnt
@@ -61,6 +62,10 @@ Sets = Annotated[
 ]
 Forgets = Annotated[
     list[str] | None, typer.Option("--forget", metavar="WHOSE", help="Forget what is known of WHOSE. Repeatable.")
+]
+Splits = Annotated[
+    bool,
+    typer.Option("--splits", help="Show what splits of jobs really cost on the live grid, against what was expected."),
 ]
 Out = Annotated[str | None, typer.Option(metavar="FILE", help="Write the run times shown to this file.")]
 
@@ -124,6 +129,7 @@ def experience(
     sets: Sets = None,
     forgets: Forgets = None,
     out: Out = None,
+    splits: Splits = False,
 ) -> None:
     """Show what the jobs of each user and class have used, and what to request for the next one.
 
@@ -133,7 +139,14 @@ def experience(
     Example: gridweave experience north.journal --user anna --disk-bandwidth '200 MB/s' --node-memory '64 GB'
 
     Example: gridweave experience --site north --set 'cfd@west x 8=10m,30s' --forget user:bert
+
+    Example: gridweave experience --splits
     """
+    if splits:
+        if journals or site or sets or forgets or out:
+            raise OptionError("--splits", "goes with --user, --job-class and --json alone")
+        _show_splits(reach, user, job_class)
+        return
     edit = _Edit(sets or [], forgets or [], user, job_class, out)
     files = [place for place in journals or () if place.endswith(".toml")]
     if len(files) + (site is not None) > 1 or ((files or site) and len(files) != len(journals or ())):
@@ -153,6 +166,34 @@ def experience(
         learn, rule = _library(kill_chance=kill_chance, margin=margin, **options)
         with named_as_typed(journals="JOURNAL", journal="JOURNAL"):
             _show(learn(journals, rule, user=user, job_class=job_class, last=last), reach.as_json)
+
+
+def _show_splits(reach: Reach, user: str | None, job_class: str | None) -> None:
+    """Show what splits of jobs really cost."""
+    known = reach.ask(lambda grid: grid.learnt_splits())
+    found = [one for one in known if user in (None, one.user) and job_class in (None, one.job_class)]
+    reach.show(found, _print_splits)
+
+
+def _print_splits(found: Sequence[LearntSplit]) -> None:
+    if not found:
+        say("no job that says nothing of what it sends has been split")
+        return
+    rows = [
+        (
+            one.user or _NONE,
+            one.job_class or _NONE,
+            f"{one.nodes:,}",
+            f"{one.whole_runs:,}",
+            f"{one.split_runs:,}",
+            _NONE if one.factor is None else f"{one.factor:.2f}",
+            f"{one.modelled:.2f}",
+            "yes" if one.used else "no",
+        )
+        for one in found
+    ]
+    headings = ("user", "class", "nodes", "on one site", "split", "factor", "expected", "used")
+    print_table(rows, headings=headings, left=2)
 
 
 def _show(found: Sequence[Learnt], as_json: bool) -> None:

@@ -39,6 +39,23 @@ Profile = Annotated[
 ]
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")]
 
+Communication = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROFILE",
+        help="What the nodes send each other: none, light, nearest-neighbour, ring, all-to-all, master-workers, or "
+        "fraction=0.2,pattern=all-to-all,message=1MB. \\[default: the grid's]",
+    ),
+]
+InputData = Annotated[
+    str | None,
+    typer.Option(metavar="SITE:SIZE", help="Data that the job reads at its start, and its site, e.g. alpha:20GB."),
+]
+OutputData = Annotated[
+    str | None,
+    typer.Option(metavar="SITE:SIZE", help="Data that the job writes at its end, and its site, e.g. beta:500MB."),
+]
+
 MOST_JOBS = 100_000
 """So many jobs are named by one range at most."""
 

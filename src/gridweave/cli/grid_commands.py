@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gridweave.cli.grid_client import (
+    Communication,
+    InputData,
+    OutputData,
     Reach,
     agreed,
     at_grid,
@@ -22,13 +25,23 @@ from gridweave.cli.grid_client import (
     relative,
     rounded,
 )
+from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import OptionError
 from gridweave.site.desk_messages import MOST_LISTED
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import Outlook, Outlooks, Queue, SiteInfo, WhatIfAnswer
+    from gridweave.grid.api import (
+        KnownNetwork,
+        NetworkLink,
+        NetworkPath,
+        Outlook,
+        Outlooks,
+        Queue,
+        SiteInfo,
+        WhatIfAnswer,
+    )
     from gridweave.grid.client.client import Client
 
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.", autocompletion=complete_sites)]
@@ -38,12 +51,42 @@ SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.
 def sites(
     reach: Reach,
     machines: Annotated[bool, typer.Option("--machines", "-m", help="Show the machines of each site, too.")] = False,
+    links: Annotated[
+        bool,
+        typer.Option(
+            "--links", "-l", help="Show latency and bandwidth between the sites, as the grid decides by them."
+        ),
+    ] = False,
 ) -> None:
     """Show the sites: their nodes, how many are free, and their jobs.
 
     Example: gridweave sites --machines
+
+    Example: gridweave sites --links
     """
+    if links:
+        reach.show(reach.ask(lambda grid: grid.known_network()), _print_links)
+        return
     reach.show(reach.ask(lambda grid: grid.sites()), lambda found: _print_sites(found, machines))
+
+
+def _print_links(found: KnownNetwork) -> None:
+    """Print the ways between the sites; where no links are written down, those that are known."""
+    ways: list[tuple[str, str, NetworkPath | NetworkLink]] = [(way.origin, way.target, way) for way in found.paths]
+    ways = ways or [(link.one, link.other, link) for link in found.links]
+    if not ways:
+        say("nothing is known of the links between the sites")
+        return
+    rows = [
+        (
+            *ends,
+            "-" if way.latency_ms is None else f"{way.latency_ms:.3g} ms",
+            "-" if way.bandwidth_bps is None else f"{way.bandwidth_bps / 1e6:,.5g} Mbps",
+            "measured" if way.measured else "as written down",
+        )
+        for *ends, way in ways
+    ]
+    print_table(rows, headings=("from", "to", "latency", "bandwidth", ""), right=(2, 3))
 
 
 def _print_sites(found: list[SiteInfo], machines: bool) -> None:
@@ -119,13 +162,18 @@ def quote(
     time: Annotated[
         str, typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00.")
     ] = "1h",
+    communication: Communication = None,
+    input_data: InputData = None,
+    output_data: OutputData = None,
 ) -> None:
     """Ask when and where a job would start, without submitting it.
 
-    Example: gridweave quote -n 4 -t 10m
+    Example: gridweave quote -n 4 -t 10m --communication nearest-neighbour
     """
     limit = timedelta(milliseconds=parse_time_ms("--time", time))
-    reach.show(reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit)), print_forecast)
+    sends = {"communication": communication or "", "input_data": input_data or "", "output_data": output_data or ""}
+    with named_as_typed():
+        reach.show(reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit, **sends)), print_forecast)
 
 
 _POLICY = ("mode", "order", "backfill", "head_reservation", "selection", "overhead", "lower_bound")

@@ -424,11 +424,39 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "ran for": rounded(record.end_ms - record.start_ms) if record.end_ms and record.start_ms else "",
         "starts": f"{record.starts}" if record.starts > 1 else "",
         "where": places_text(record.places),
+        "split": _split_text(record),
+        "sends": _sends_text(record),
         "reason": record.reason,
         "exit codes": ", ".join(_exit_text(*one) for one in record.exit_codes),
         "used": f"{used.cpu_s:.1f} s of CPU, {used.peak_memory_bytes / 1e6:,.0f} MB at most" if used.wall_s else "",
     }
     yield from ((name, str(value)) for name, value in values.items() if value)
+
+
+def _split_text(record: JobRecord) -> str:
+    """Return what the split of a job costs, and how long it really took."""
+    from gridweave.site.explain import took_text
+
+    if record.split is None:
+        return ""
+    took = took_text(record)
+    return f"{record.split.text}; {took}" if took else record.split.text
+
+
+def _sends_text(record: JobRecord) -> str:
+    """Return what a job sends over the links: what it is taken to, or, before that is known, what its user says."""
+    traffic = record.request.traffic
+    said = []
+    if record.split is not None and record.split.communication:
+        said = [record.split.communication]
+    elif traffic is not None and (traffic.communication or traffic.pattern):
+        exact = f"fraction={traffic.fraction:g},pattern={traffic.pattern},message={traffic.message_bytes:.0f}B"
+        said = [traffic.communication or exact]
+    if traffic is not None and traffic.input_bytes:
+        said.append(f"reads {traffic.input_bytes:,} bytes at {traffic.input_site}")
+    if traffic is not None and traffic.output_bytes:
+        said.append(f"writes {traffic.output_bytes:,} bytes at {traffic.output_site}")
+    return "; ".join(said)
 
 
 def _command(record: JobRecord) -> str:

@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):([0-5]\d)", re.ASCII)
 _PER_CENT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%", re.ASCII)
-_BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(?:([kmgtp])(i?))?b?(/s)?", re.ASCII | re.IGNORECASE)
 _MAX_DIGITS = 15
 
 _LIMIT_KEYS = ("wider-than", "longer-than", "user", "days", "from", "to", "max-nodes", "max-jobs")
@@ -70,25 +69,6 @@ def split_names(option: str, text: str) -> list[str]:
     if not names:
         raise OptionError(option, f"{text!r} contains no name; write one, or several with commas")
     return names
-
-
-def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
-    """Return an amount of data such as ``64 GB``, ``1.5GiB`` or ``4096``, or a speed such as ``200 MB/s``, in bytes.
-
-    Examples
-    --------
-    >>> parse_bytes("--node-memory", "64 GB"), parse_bytes("--node-memory", "2GiB")
-    (64000000000.0, 2147483648.0)
-    """
-    found = _BYTES.fullmatch(text.strip())
-    if found is None or bool(found.group(4)) > per_second:
-        example = "200 MB/s" if per_second else "64 GB or 64 GiB"
-        raise OptionError(option, f"{text!r} is not an amount of data; write for example {example}")
-    base = 1024 if found.group(3) else 1000
-    value = float(found.group(1)) * float(base) ** " kmgtp".index((found.group(2) or " ").lower())
-    if value <= 0:
-        raise OptionError(option, f"{text!r} must be more than 0")
-    return value
 
 
 def parse_limit(text: str, nodes: int) -> Limit:

@@ -12,6 +12,9 @@ import typer
 
 from gridweave.cli.arguments import QuickCommand, UsageError
 from gridweave.cli.grid_client import (
+    Communication,
+    InputData,
+    OutputData,
     Reach,
     at_grid,
     complete_sites,
@@ -222,6 +225,9 @@ def submit(
     cpu_need: _CpuNeed = None,
     memory_need: _MemoryNeed = None,
     task_group: _TaskGroup = None,
+    communication: Communication = None,
+    input_data: InputData = None,
+    output_data: OutputData = None,
     priority: _Priority = None,
     job_class: _JobClass = None,
     user: _User = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 from typing import Any, Literal, Self, cast, get_args
@@ -19,6 +19,7 @@ import msgspec
 
 from gridweave.cli.grid_client import job_numbers
 from gridweave.errors import InputError, OptionError, not_known
+from gridweave.grid.client.requests import encoded, traffic_of
 from gridweave.ranges import ranges_of
 from gridweave.site.elements import MOST_ELEMENTS
 from gridweave.site.job import (
@@ -38,6 +39,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.launch import DEFAULT_GRACE_MS
 from gridweave.site.times import parse_time_ms
+from gridweave.values import Kinds, named_values
 
 MOST_BYTES = 100_000
 """So long a script may be: Linux takes 131,072 bytes in one argument."""
@@ -213,6 +215,10 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     cpu_need: float | None = None
     memory_need: float | None = None
     task_group: tuple[str, ...] = ()  # ``tasks=4,cpu=0.25,memory=0.1``
+    # What it sends between its nodes: a profile, or ``fraction=0.2,pattern=ring,message=1MB``.
+    communication: str | None = None
+    input_data: str | None = None  # ``SITE:SIZE``
+    output_data: str | None = None
     input: str | None = None
     output: str | None = None
     error: str | None = None
@@ -269,8 +275,6 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
         raise OptionError("--pack", "goes with --array; write for example: --array 1-1000 --pack")
     # As for a grid whose machines know the folder here: of what depends on that nothing is wrong then.
     job = _job(msgspec.structs.replace(options, folder="/"), work, (), [])
-    from gridweave.grid.client.requests import encoded
-
     encoded(job)  # what cannot be sent is told, too
     if problem := request_problem(job):
         field = re.match(r"[a-z_]+", problem)
@@ -315,6 +319,7 @@ def _job(options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], r
         batch_options=options.batch_option,
         forms=forms,
         resources=_resources(options),
+        traffic=traffic_of(options.communication, options.input_data, options.output_data, option="--{}-data"),
     )
 
 
@@ -417,9 +422,8 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split("+"))
 
 
-_Kinds = Mapping[str, Callable[[str], Any]]
-_FORM: _Kinds = {"width": int, "on": _names, "speed": float, "cores": int, "memory": int}
-_TASK_GROUP: _Kinds = {"tasks": int, "cpu": float, "memory": float}
+_FORM: Kinds = {"width": int, "on": _names, "speed": float, "cores": int, "memory": int}
+_TASK_GROUP: Kinds = {"tasks": int, "cpu": float, "memory": float}
 
 
 def parse_form(text: str) -> JobForm:
@@ -434,7 +438,7 @@ def parse_form(text: str) -> JobForm:
     """
     right = "write for example width=4,on=sparc+x86,speed=2.5,cores=2,memory=512 (MB), each at most once"
     ways, has_command, command = text.partition(":")
-    found = _values("--form", ways, _FORM, right)
+    found = named_values("--form", ways, _FORM, right)
     try:
         found["argv"] = tuple(shlex.split(command))
     except ValueError as error:
@@ -455,24 +459,10 @@ def parse_task_group(text: str) -> TaskGroup:
     TaskGroup(tasks=4, cpu_need=0.25, memory=0.1)
     """
     right = "write for example tasks=4,cpu=0.25,memory=0.1 (parts of a node), each at most once"
-    found = _values("--task-group", text, _TASK_GROUP, right)
+    found = named_values("--task-group", text, _TASK_GROUP, right)
     if found.get("tasks", 0) < 1:
         raise OptionError("--task-group", f"{text!r}: does not say how many tasks that are, from 1; {right}")
     return TaskGroup(tasks=found["tasks"], cpu_need=found.get("cpu", 1.0), memory=found.get("memory", 1.0))
-
-
-def _values(option: str, text: str, kinds: _Kinds, right: str) -> dict[str, Any]:
-    """Return what is written as ``name=value,name=value``, each name at most once."""
-    found: dict[str, Any] = {}
-    for part in text.split(","):
-        name, is_given, value = (piece.strip() for piece in part.partition("="))
-        if not is_given or name in found or name not in kinds:
-            raise OptionError(option, f"{text!r}: {part.strip()!r} is not understood; {right}")
-        try:
-            found[name] = kinds[name](value)
-        except ValueError:
-            raise OptionError(option, f"{text!r}: {value!r} is not valid for {name}; {right}") from None
-    return found
 
 
 def signal_named(option: str, text: str) -> SignalName:

@@ -24,6 +24,7 @@ from gridweave.errors import (
     JobFailedError,
     NotAllowedError,
     NotFoundError,
+    OptionError,
     RefusedError,
     UnavailableError,
 )
@@ -36,7 +37,7 @@ from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.service.state import GATEWAY, LocalGridState, LocalProcess
-from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program
+from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program, Traffic
 from gridweave.site.launch import Call
 
 pytestmark = pytest.mark.asyncio
@@ -97,6 +98,17 @@ async def test_forms_reach_the_gateway(grid: Client) -> None:
     forms = [JobForm(width=4, on=("x86",), speed=3.0), JobForm()]
     request = (await (await grid.submit(["true"], forms=forms)).record()).request
     assert (request.nodes, request.forms) == (4, tuple(forms))
+
+
+async def test_what_a_job_sends_reaches_the_gateway(grid: Client) -> None:
+    """What it communicates, reads and writes is in its request; of a job that says nothing there is nothing."""
+    job = await grid.submit(["true"], communication="ring", input_data="north:2GB")
+    assert (await job.record()).request.traffic == Traffic(
+        communication="ring", input_bytes=2_000_000_000, input_site="north"
+    )
+    assert (await (await grid.submit(["true"])).record()).request.traffic is None
+    with pytest.raises(OptionError, match="output_data: 'north' is not a site and a size"):
+        await grid.submit(["true"], output_data="north")
 
 
 async def test_the_login_name_is_filled_in(grid: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
+from net_builders import as_in_thesis
 
 RING = tuple(PATTERNS).index("ring")
 ALL_TO_ALL = tuple(PATTERNS).index("all-to-all")
@@ -71,9 +72,9 @@ def test_a_network_that_costs_nothing_is_no_overhead(mode: str, backfill: str) -
         talking = workload.replace(columns=columns)
         silent = workload.replace(columns=columns | {"pattern": np.zeros(60, np.int64)})
         want = simulate(workload, [8, 8, 8], policy)
-        assert same(want, simulate(talking, [8, 8, 8], policy, net=GridNet(fast, contention=contention)))
+        assert same(want, simulate(talking, [8, 8, 8], policy, net=as_in_thesis(fast, contention=contention)))
         for jobs in (workload, silent):
-            assert same(want, simulate(jobs, [8, 8, 8], policy, net=GridNet(slow, contention=contention)))
+            assert same(want, simulate(jobs, [8, 8, 8], policy, net=as_in_thesis(slow, contention=contention)))
 
 
 @pytest.mark.parametrize("contention", ["none", "static", "dynamic"])
@@ -87,7 +88,7 @@ def test_reserved_starts_with_a_network(split: str, contention: str) -> None:
     for _ in range(5):
         workload = to_workload(random_jobs(rng, 60, 18, load=1.1, tick=100))
         columns = dict(workload.columns) | {name: np.full(60, value) for name, value in TALK.items()}
-        net = GridNet(model, cut, contention=contention, split=split)
+        net = as_in_thesis(model, cut, contention=contention, split=split)
         policy = GridPolicy(mode="multi-site", backfill="conservative")
         result = simulate(workload.replace(columns=columns), nodes, policy, net=net)
         assert not result.refused
@@ -109,7 +110,7 @@ def test_two_jobs_on_one_link() -> None:
     jobs = jobs_of([(0, 9, 10_000), (2_000, 7, 10_000)], **TALK)
     took_ms = {}
     for contention in ("none", "static", "dynamic"):
-        net = GridNet(row_of_sites(4), contention=contention)
+        net = as_in_thesis(row_of_sites(4), contention=contention)
         result = simulate(jobs, [5, 3, 4, 4], GridPolicy(mode="multi-site"), net=net)
         # Their paths have the link in the middle in common.
         assert [[site for site, _ in result.fragments_of(row)] for row in (0, 1)] == [[0, 2], [3, 1]]
@@ -127,15 +128,15 @@ def test_a_link_that_fails_stops_a_job_until_it_is_back() -> None:
     cut = Timetable.of(model.topology, [CableChange(3_000, "link", (0,), 0.0), CableChange(50_000, "link", (0,), 1.0)])
     jobs = jobs_of([(0, 8, 10_000), (4_000, 8, 1_000)], **TALK)
     policy = GridPolicy(mode="multi-site")
-    before = simulate(jobs, [4, 4], policy, net=GridNet(model))
+    before = simulate(jobs, [4, 4], policy, net=as_in_thesis(model))
     for contention, later_ms in (("none", 0), ("static", 0), ("dynamic", 47_000)):
-        result = simulate(jobs, [4, 4], policy, net=GridNet(model, cut, contention=contention))
+        result = simulate(jobs, [4, 4], policy, net=as_in_thesis(model, cut, contention=contention))
         assert result.end_ms[0] - before.end_ms[0] == later_ms
         # The second job cannot be split while the link is down.
         assert result.start_ms[1] == max(50_000, int(result.end_ms[0]))
     for_ever = Timetable.of(model.topology, [CableChange(3_000, "link", (0,), 0.0)])
     with pytest.raises(InputError, match="job 0 runs on several sites and gets nothing"):
-        simulate(jobs, [4, 4], policy, net=GridNet(model, for_ever, contention="dynamic"))
+        simulate(jobs, [4, 4], policy, net=as_in_thesis(model, for_ever, contention="dynamic"))
 
 
 def test_what_can_never_be_placed_is_refused() -> None:
@@ -145,7 +146,7 @@ def test_what_can_never_be_placed_is_refused() -> None:
     jobs = jobs_of([(0, 8, 9_000), (1_000, 8, 1_000), (4_000, 8, 10), (4_000, 2, 10)], **TALK)
     for backfill in ("none", "easy", "conservative"):
         policy = GridPolicy(mode="multi-site", backfill=backfill)
-        result = simulate(jobs, [4, 4], policy, net=GridNet(model, cut))
+        result = simulate(jobs, [4, 4], policy, net=as_in_thesis(model, cut))
         assert [job_id for job_id, _ in result.refused] == [1, 2]
         assert all("the links between them" in reason for _, reason in result.refused)
         assert result.start_ms[0] == 0
@@ -158,7 +159,7 @@ def test_data_goes_before_and_after_the_work() -> None:
     columns = {"input_bytes": 2_000_000, "input_site": 1, "output_bytes": 500_000, "output_site": 1}
     jobs = jobs_of([(0, 4, 10_000), (0, 4, 10_000), (0, 4, 10_000)], **columns)
     policy = GridPolicy(mode="sharing")
-    blocking = simulate(jobs, [4, 4], policy, net=GridNet(model, data="blocking"))
+    blocking = simulate(jobs, [4, 4], policy, net=as_in_thesis(model, data="blocking"))
     # The first is placed where its data is.
     assert [blocking.fragments_of(row)[0][0] for row in range(3)] == [1, 0, 1]
     assert blocking.start_ms.tolist() == [0, 0, 10_000]
@@ -172,7 +173,7 @@ def test_prefetched_data_moves_while_a_job_waits() -> None:
     jobs = jobs_of([(0, 4, 1_500), (0, 4, 9_000), (0, 4, 1_000)], input_site=1)
     jobs = jobs.replace(columns=dict(jobs.columns) | {"input_bytes": np.array([0, 0, 2_000_000])})
     for data, end_ms in (("none", 2_500), ("blocking", 4_500), ("prefetch", 3_000)):
-        result = simulate(jobs, [4, 4], GridPolicy(mode="sharing"), net=GridNet(model, data=data))
+        result = simulate(jobs, [4, 4], GridPolicy(mode="sharing"), net=as_in_thesis(model, data=data))
         assert result.start_ms.tolist() == [0, 0, 1_500]
         assert result.end_ms.tolist() == [1_500, 9_000, end_ms]
 
@@ -198,10 +199,10 @@ def test_what_does_not_go_together_is_refused() -> None:
     """A network of other sites, and data where nothing moves it, are refused."""
     jobs = jobs_of([(0, 1, 10)])
     with pytest.raises(OptionError, match="3 sites and the grid has 2"):
-        simulate(jobs, [4, 4], GridPolicy(), net=GridNet(row_of_sites(3)))
+        simulate(jobs, [4, 4], GridPolicy(), net=as_in_thesis(row_of_sites(3)))
     for policy in (GridPolicy(backfill="conservative"), GridPolicy(mode="local")):
         with pytest.raises(OptionError, match="is not moved"):
-            simulate(jobs, [4, 4], policy, net=GridNet(row_of_sites(2), data="prefetch"))
+            simulate(jobs, [4, 4], policy, net=as_in_thesis(row_of_sites(2), data="prefetch"))
 
 
 @pytest.mark.parametrize(
@@ -216,5 +217,5 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_bad_columns_are_refused(columns: dict[str, Any], message: str) -> None:
     """A job whose columns make no sense is named."""
     with pytest.raises(InputError) as caught:
-        simulate(jobs_of([(0, 1, 10)], **columns), [4, 4], GridPolicy(), net=GridNet(row_of_sites(2)))
+        simulate(jobs_of([(0, 1, 10)], **columns), [4, 4], GridPolicy(), net=as_in_thesis(row_of_sites(2)))
     assert message in str(caught.value)

@@ -20,7 +20,7 @@ from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from net_builders import PATTERN_NAMES, drawn_model, drawn_timetable, with_columns
 from reference.grid import Fragments
-from reference.grid_net import Data, Flow, NetRules, simulate_with_net
+from reference.grid_net import MOST_FACTOR, Data, Flow, NetRules, simulate_with_net
 from reference.model import Job
 
 MODES = ("sharing", "multi-site", "adaptive")
@@ -113,6 +113,7 @@ def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: di
         contention=rules.get("contention", "none"),
         split=rules.get("split", "fewest"),
         data=rules.get("staging", "none"),
+        max_split_factor=rules.get("max_split_factor", MOST_FACTOR),
     )
     workload = with_columns(rng, to_workload(jobs), len(nodes))
     columns = {name: values.tolist() for name, values in workload.columns.items()}
@@ -133,7 +134,7 @@ def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: di
     draws = rng.random(len(ids))
     asked = NetRules(nodes=tuple(nodes), data=data, draws=dict(zip(ids, draws.tolist(), strict=True)), **rules)
     want = simulate_with_net(jobs, asked, [(at_ms, Links(now, talk, widths)) for at_ms, now in net.periods()])
-    options = {key: rules[key] for key in rules.keys() - {"contention", "split", "staging"}}
+    options = {key: rules[key] for key in rules.keys() - {"contention", "split", "staging", "max_split_factor"}}
     chance: Any = SameDraws(draws)
     got = simulate(workload, nodes, GridPolicy(**options), rng=chance, net=net)
     assert_alike(got, want)
@@ -183,6 +184,13 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ),
     ({"mode": "adaptive", "staging": "prefetch", "split": "earliest-end", "contention": "dynamic"}, True),
     ({"mode": "multi-site", "staging": "blocking", "split": "earliest-end", "selection": "equal-util"}, True),
+    *(
+        ({"mode": mode, "split": split, "max_split_factor": bound, "backfill": backfill}, change)
+        for mode in MODES[1:]
+        for split, backfill in (("fewest", "easy"), ("earliest-end", "easy"), ("earliest-end", "conservative"))
+        for bound, change in ((2.0, False), (1.3, True))
+    ),
+    ({"mode": "multi-site", "split": "earliest-end", "max_split_factor": 1.5, "staging": "blocking"}, True),
 ]
 
 

@@ -17,6 +17,7 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
+from net_builders import as_in_thesis
 
 POLICY = GridPolicy(mode="sharing")
 SIZE = 2_000_000
@@ -68,7 +69,7 @@ def played(jobs: Workload, nodes: list[int], net: GridNet) -> SimulationResult:
 def test_two_inputs_share_a_link(contention: str, end_ms: list[int], moved_ms: list[int]) -> None:
     """Inputs that cross one link at a time take longer, and the work begins when they are there."""
     jobs = jobs_of([(0, 4, 10_000, SIZE, 0), (1_000, 4, 10_000, SIZE, 0)])
-    result = played(jobs, [8, 1], GridNet(two_sites(), data="blocking", contention=contention))
+    result = played(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
     assert result.start_ms.tolist() == [0, 1_000]
     assert result.end_ms.tolist() == end_ms
     assert result.columns["transfer_ms"].tolist() == moved_ms
@@ -81,7 +82,7 @@ def test_two_inputs_share_a_link(contention: str, end_ms: list[int], moved_ms: l
 def test_two_outputs_share_a_link(contention: str, end_ms: list[int]) -> None:
     """Output sets out when the work is done, and keeps the nodes until it is where it is wanted."""
     jobs = jobs_of([(0, 4, 3_000, 0, SIZE // 2), (0, 4, 3_500, 0, SIZE // 2), (3_600, 8, 1_000, 0, 0)])
-    result = played(jobs, [8, 1], GridNet(two_sites(), data="blocking", contention=contention))
+    result = played(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
     assert result.end_ms.tolist() == [*end_ms, max(end_ms) + 1_000]
 
 
@@ -99,7 +100,7 @@ def test_two_outputs_share_a_link(contention: str, end_ms: list[int]) -> None:
 def test_input_comes_while_jobs_wait(contention: str, start_ms: list[int], end_ms: list[int]) -> None:
     """Prefetched input sets out at the submission and shares the links with that of others that wait."""
     jobs = jobs_of([(0, 4, 1_500, 0, 0), (0, 4, 90_000, 0, 0), (0, 4, 1_000, SIZE, 0), (500, 4, 1_000, SIZE, 0)])
-    result = played(jobs, [4, 4], GridNet(two_sites(), data="prefetch", contention=contention))
+    result = played(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention=contention))
     assert [result.fragments_of(row)[0][0] for row in range(4)] == [0, 1, 0, 0]
     assert result.start_ms.tolist()[2:] == start_ms
     assert result.end_ms.tolist()[2:] == end_ms
@@ -109,7 +110,7 @@ def test_input_that_was_sent_in_vain_stops() -> None:
     """When a job starts where its data is, what is on its way to the other site leaves the link to others."""
     jobs = jobs_of([(0, 4, 1_000, 0, 0), (0, 4, 1_000, 0, 0), (0, 4, 9_000, SIZE, 0), (0, 4, 9_000, SIZE, 0)])
     jobs = jobs.replace(run_ms=np.array([1_000, 500, 9_000, 9_000]))
-    result = played(jobs, [4, 4], GridNet(two_sites(), data="prefetch", contention="dynamic"))
+    result = played(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention="dynamic"))
     assert [result.fragments_of(row)[0][0] for row in range(4)] == [0, 1, 1, 0]
     # Until 500 ms both went to site 0, each at half the rate; then one has 1,750 ms left, of which 500 pass waiting.
     assert result.start_ms.tolist()[2:] == [500, 1_000]
@@ -123,8 +124,8 @@ def test_output_waits_for_a_link_that_has_failed(contention: str) -> None:
     down, up = CableChange(1_000, "link", (0,), 0.0), CableChange(5_000, "link", (0,), 1.0)
     for changes, end_ms in (([down, up], 5_500), ([], 3_500)):
         timetable = Timetable.of(model.topology, changes)
-        net = GridNet(model, timetable, data="blocking", contention=contention)
+        net = as_in_thesis(model, timetable, data="blocking", contention=contention)
         assert played(jobs, [4, 1], net).end_ms.tolist() == [end_ms]
-    for_ever = GridNet(model, Timetable.of(model.topology, [down]), data="blocking", contention=contention)
+    for_ever = as_in_thesis(model, Timetable.of(model.topology, [down]), data="blocking", contention=contention)
     with pytest.raises(InputError, match="job 0 waits for its input or output, which gets nothing"):
         simulate(jobs, [4, 1], POLICY, net=for_ever)

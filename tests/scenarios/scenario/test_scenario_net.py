@@ -83,7 +83,7 @@ def test_the_tables_are_read(tmp_path: Path) -> None:
     assert scenario.workload.communication is not None
     assert [link.origin for link in scenario.net.links] == ["a"]
     assert scenario.net.attach == {"beta": "b"}
-    assert (scenario.grid.contention, scenario.grid.split, scenario.grid.data) == ("static", "fewest", "none")
+    assert (scenario.grid.contention, scenario.grid.split, scenario.grid.data) == ("static", "earliest-end", "none")
     assert scenario.workload.communication.fraction == 0.1
 
 
@@ -295,7 +295,8 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
             '[grid]\ncontention = "dynamic"',
             "grid.contention: is 'dynamic', and there is no network; add the table [net]",
         ),
-        ('[grid]\nsplit = "earliest-end"', "grid.split: is 'earliest-end', and there is no network"),
+        ('[grid]\nsplit = "fewest"', "grid.split: is 'fewest', and there is no network"),
+        ("[grid]\nmax_split_factor = 3.0", "grid.max_split_factor: is 3.0, and there is no network"),
         ("[grid]\nexact_up_to = 50", "grid.exact_up_to: is 50, and there is no network"),
         ('[grid]\ndata = "blocking"', "grid.data: is 'blocking', and there is no network"),
         (

@@ -40,6 +40,8 @@ input_bytes = [1e8, 1e11]
 input_site = "alpha"
 [grid]
 mode = "multi-site"
+split = "fewest"
+max_split_factor = 10001
 [net]
 nodes = [{name = "a"}, {name = "b"}]
 links = [{from = "a", to = "b", latency_ms = 5, bandwidth = "1 Gbps"}]
@@ -104,8 +106,10 @@ def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
 
 def test_the_label_tells_how_the_network_is_used(path: Path) -> None:
     """A label names no p, and what is not usual."""
-    built = build_scenario(path, ["grid.split=earliest-end", "grid.contention=static", "grid.data=prefetch"])
-    assert built.label == "multi-site over the network to the earliest end static contention prefetch data"
+    usual = ["grid.split=earliest-end", "grid.max_split_factor=2"]
+    built = build_scenario(path, [*usual, "grid.contention=static", "grid.data=prefetch"])
+    assert built.label == "multi-site over the network static contention prefetch data"
+    assert build_scenario(path).label == "multi-site over the network to the fewest sites up to factor 10001"
     assert policy_label(built.policy, None) == "multi-site p=0%"
 
 

@@ -20,6 +20,7 @@ from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network, R
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.traffic import merged
 from gridweave.site.owner import OwnerPolicy
+from net_builders import as_in_thesis
 
 ROW = """
 [net]
@@ -37,7 +38,7 @@ def row_net(extra: str = "", changes: tuple[CableChange, ...] = (), **options: A
     """Return sites a, b and c in a row, with a node beside b; b and c are joined by a slow link."""
     table, topology = parse_network(ROW % extra, "row.toml", read_text=str, sites=("a", "b", "c"))
     timetable = Timetable.of(topology, changes) if changes else None
-    return GridNet(NetworkModel.of_table(table, topology), timetable, **options)
+    return as_in_thesis(NetworkModel.of_table(table, topology), timetable, **options)
 
 
 def jobs(*rows: tuple[int, int, int], **columns: Any) -> Workload:
@@ -152,7 +153,7 @@ def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
         CableChange(20, "link", (0,), 0.0),
         CableChange(30, "link", (0,), 1.0),
     ]
-    net = GridNet(NetworkModel.of_table(table, topology), Timetable.of(topology, changes))
+    net = as_in_thesis(NetworkModel.of_table(table, topology), Timetable.of(topology, changes))
     routes = Routes(Network(), np.random.default_rng(0), net, 0)
     assert not routes.keeps_order
     found = []
@@ -264,7 +265,7 @@ def test_links_of_one_latency_are_a_network_of_that_latency() -> None:
         f"[[net.links]]\nfrom = 'hub'\nto = '{site}'\nlatency_ms = 6.5\nbandwidth = '10 Gbps'\n" for site in "abc"
     )
     table, topology = parse_network(text, "star.toml", read_text=str, sites=("a", "b", "c"))
-    net = GridNet(NetworkModel.of_table(table, topology))
+    net = as_in_thesis(NetworkModel.of_table(table, topology))
     rng = np.random.default_rng(8)
     for mode in ("sharing", "multi-site", "adaptive"):
         drawn = random_jobs(rng, 40, 10, load=1.5, tick=50)

@@ -20,7 +20,6 @@ from gridweave.errors import InputError
 from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import GridEvent
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.contract import ContractCore, ContractEvent
@@ -44,7 +43,7 @@ from gridweave.site.messages import (
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.state import dump_state, read_state
-from net_builders import drawn_model, drawn_timetable, with_columns
+from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
 
 
 class Call(NamedTuple):
@@ -114,7 +113,7 @@ def record_world(seed: int, control: str, monkeypatch: pytest.MonkeyPatch, *, li
             model = drawn_model(rng, len(nodes))
             data = ("blocking", "none", "prefetch")[seed % 3]
             split = ("fewest", "earliest-end")[seed % 2]
-            net = GridNet(model, drawn_timetable(rng, model, 60_000), data=data, split=split)
+            net = as_in_thesis(model, drawn_timetable(rng, model, 60_000), data=data, split=split)
             workload = with_columns(rng, workload, len(nodes))
             backfills = backfills[: 1 + (data == "none")]
         simulate_world(

@@ -26,6 +26,8 @@ function Facts({ record, now }) {
     ["Starts", record.starts],
   ];
   if (request.priority) facts.push(["Priority", request.priority]);
+  if (record.split) facts.push(["Split", record.split.text + (record.end_ms !== null && ran !== null ? `; it took ${span(ran)}` : "")]);
+  if (record.split?.communication) facts.push(["Sends", record.split.communication]);
   if (record.machines.length) facts.push(["Machines", record.machines.join(", ")]);
   return html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

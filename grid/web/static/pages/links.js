@@ -81,5 +81,12 @@ export function Links({ network, sites }) {
         ${links.map((link) => html`<tr><td class="name">${link.one} and ${link.other}</td><td>${condition(link)}</td>
           <td class="number">${speed(link.bandwidth_bps)}</td><td class="number">${delay(link.latency_ms)}${link.measured ? " (measured)" : ""}</td>
           <td class="number">${link.jobs}</td></tr>`)}
-      <//></details></section>`;
+      <//></details>
+    ${network.paths.length > 0 && html`<details><summary>From site to site</summary>
+      <p class="hint">By these the grid decides what a split costs.</p>
+      <${Table} label="From site to site" columns=${["From", "To", "Latency", "Bandwidth", ""]}>
+        ${network.paths.map((path) => html`<tr><td class="name">${path.origin}</td><td class="name">${path.target}</td>
+          <td class="number">${delay(path.latency_ms)}</td><td class="number">${speed(path.bandwidth_bps)}</td>
+          <td>${path.measured ? "measured" : "as written down"}</td></tr>`)}
+      <//></details>`}</section>`;
 }

@@ -1,0 +1,90 @@
+"""What a split costs, in numbers and in words: the one sentence that forecasts, records and stories have of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import msgspec
+
+from gridweave.netmodel.communication import Communication
+from gridweave.netmodel.model import NetworkModel
+from gridweave.netmodel.tables import show_bandwidth
+from gridweave.site.explain import Places, places_text
+from gridweave.site.launch import SplitCost
+from gridweave.site.times import rough_span_text
+
+
+def split_cost(
+    places: Places,
+    whole_ms: int,
+    length_ms: int,
+    model: NetworkModel | None = None,
+    communication: Communication | None = None,
+    *,
+    names: Sequence[str] = (),
+    said: str = "",
+) -> SplitCost:
+    """Return what a split over these sites costs.
+
+    Parameters
+    ----------
+    places : tuple of (str, int)
+        At least two sites, and nodes of each.
+    whole_ms, length_ms : int
+        How long the job takes at most on one site, and split.
+    model : NetworkModel, optional
+        The links as they are known; without it the factor is that of the two lengths.
+    communication : Communication, optional
+        What the job sends, where there are links.
+    names : sequence of str
+        Of all sites of the grid, in the order of those of the model.
+    said : str
+        What it sends in words, and who says so.
+
+    Examples
+    --------
+    >>> split_cost((("north", 3), ("south", 1)), 600_000, 750_000).text
+    'split over north (3) and south (1): 12m30s instead of 10m (factor 1.25)'
+    """
+    if model is None or communication is None:
+        cost = SplitCost(whole_ms=whole_ms, length_ms=length_ms, factor=length_ms / max(1, whole_ms))
+    else:
+        latency_ms, bandwidth_bps = _between(model, [names.index(site) for site, _ in places])
+        cost = SplitCost(
+            whole_ms=whole_ms,
+            length_ms=length_ms,
+            factor=factor_on_links(model, communication, places, names),
+            latency_ms=latency_ms,
+            bandwidth_bps=bandwidth_bps,
+            communication=said,
+        )
+    return msgspec.structs.replace(cost, text=_text(places, cost))
+
+
+def bound_text(max_split_factor: float) -> str:
+    """Return which splits are made, in words."""
+    return f"grid.max_split_factor allows {max_split_factor:g}"
+
+
+def factor_on_links(model: NetworkModel, communication: Communication, places: Places, names: Sequence[str]) -> float:
+    """Return by which factor a job takes longer on these sites; the model may have other names for them."""
+    nodes = {model.topology.sites[names.index(site)]: width for site, width in places}
+    return model.split_factor(communication, nodes)
+
+
+def _between(model: NetworkModel, numbers: Sequence[int]) -> tuple[float, float]:
+    """Return the longest latency between two of these sites, one way, and the least bandwidth."""
+    pairs = [pair for one, other in combinations(numbers, 2) for pair in ((one, other), (other, one))]
+    latency_ms = max(float(model.paths.latency_ms[pair]) for pair in pairs)
+    return latency_ms, min(float(min(model.paths.bandwidth_bps[pair], model.paths.stream_bps[pair])) for pair in pairs)
+
+
+def _text(places: Places, cost: SplitCost) -> str:
+    lengths = f"{rough_span_text(cost.length_ms)} instead of {rough_span_text(cost.whole_ms)}"
+    text = f"split over {places_text(places)}: {lengths} (factor {cost.factor:.2f}"
+    if cost.latency_ms is None or cost.bandwidth_bps is None:
+        return text + ")"
+    latency, bandwidth = f"{cost.latency_ms:.3g} ms", show_bandwidth(cost.bandwidth_bps)
+    links = f"{latency}, {bandwidth}" if len(places) == 2 else f"up to {latency}, at least {bandwidth}"
+    return f"{text}: {links} between them)"

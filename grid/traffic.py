@@ -1,0 +1,185 @@
+"""What the jobs of a live grid send: what each says, what the grid takes for granted, and what it has learnt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.grid.api import LearntSplit
+from gridweave.grid.explain.cost import factor_on_links, split_cost
+from gridweave.grid.sends import Sends, UsualCommunication, data_of, said_communication
+from gridweave.netmodel.communication import Communication, communication_text
+from gridweave.netmodel.model import NetworkModel
+from gridweave.site.explain import Places
+from gridweave.site.job import JobRecord, JobRequest
+from gridweave.site.launch import SplitCost
+
+LEAST_RUNS = 5
+"""So many runs on one site and so many on several are needed before what they took counts."""
+
+MOST_ERROR = 0.1
+"""The standard error of the ratio of both run times, as a part of it, is no larger than this where it counts."""
+
+_LEAST_OVERHEAD = 0.005  # of a modelled split; below, a measured one says nothing about what the job sends
+_MOST_KINDS = 10_000
+
+
+class RunLengths(msgspec.Struct, frozen=True):
+    """How long runs took: their number, and mean and sum of squared deviations of the logarithms of milliseconds."""
+
+    runs: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def with_run(self, run_ms: int) -> RunLengths:
+        """Return these and one more run (Welford 1962)."""
+        value, runs = math.log(max(1, run_ms)), self.runs + 1
+        mean = self.mean + (value - self.mean) / runs
+        return RunLengths(runs, mean, self.squares + (value - self.mean) * (value - mean))
+
+    @property
+    def error(self) -> float:
+        """The variance of the mean; infinite below two runs."""
+        return self.squares / (self.runs - 1) / self.runs if self.runs > 1 else math.inf
+
+
+class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long jobs of a user, a class and a width took on one site, and on several.
+
+    Attributes
+    ----------
+    modelled : float
+        Mean overhead (factor - 1) of the runs on several sites, by what such jobs are usually taken to send.
+    """
+
+    user: str
+    job_class: str
+    nodes: int
+    whole: RunLengths = RunLengths()
+    split: RunLengths = RunLengths()
+    modelled: float = 0.0
+
+    def with_run(self, run_ms: int, overhead: float | None) -> SplitExperience:
+        """Return this and one more run, with the modelled overhead of one on several sites."""
+        if overhead is None:
+            return msgspec.structs.replace(self, whole=self.whole.with_run(run_ms))
+        split = self.split.with_run(run_ms)
+        modelled = self.modelled + (overhead - self.modelled) / split.runs
+        return msgspec.structs.replace(self, split=split, modelled=modelled)
+
+    @property
+    def factor(self) -> float | None:
+        """By which runs on several sites took longer: the ratio of the geometric means; None without both."""
+        if not self.whole.runs or not self.split.runs:
+            return None
+        return math.exp(min(self.split.mean - self.whole.mean, 700.0))
+
+    @property
+    def scale(self) -> float | None:
+        """How many times the modelled overhead that is; None where there are too few runs, or they vary too much."""
+        enough = min(self.whole.runs, self.split.runs) >= LEAST_RUNS and self.modelled >= _LEAST_OVERHEAD
+        if not enough or math.sqrt(self.whole.error + self.split.error) > MOST_ERROR or self.factor is None:
+            return None
+        return max(0.0, self.factor - 1.0) / self.modelled
+
+
+class TakenCommunication(NamedTuple):
+    """What a job is taken to send between its nodes, and who says so, in words; empty: the job itself."""
+
+    communication: Communication
+    why: str
+
+    @property
+    def text(self) -> str:
+        """Both in one line."""
+        text = communication_text(self.communication)
+        return f"{text}, {self.why}" if self.why else text
+
+
+class KnownTraffic:
+    """What each job of a grid sends; `moves_data` says whether what jobs read and write counts."""
+
+    def __init__(self, sites: Sequence[str], usual: UsualCommunication, *, moves_data: bool) -> None:
+        self._sites, self._usual, self._moves_data = list(sites), usual, moves_data
+        self._kinds: dict[tuple[str, str, int], SplitExperience] = {}
+
+    def state(self) -> list[SplitExperience]:
+        """Return what is known of past runs."""
+        return list(self._kinds.values())
+
+    def restore(self, state: Sequence[SplitExperience]) -> None:
+        """Take in what was known of past runs."""
+        self._kinds = {(kind.user, kind.job_class, kind.nodes): kind for kind in state}
+
+    def learnt(self) -> list[LearntSplit]:
+        """Return what splits really cost, of all kinds of jobs of which one was split."""
+        return [
+            LearntSplit(
+                user=kind.user,
+                job_class=kind.job_class,
+                nodes=kind.nodes,
+                whole_runs=kind.whole.runs,
+                split_runs=kind.split.runs,
+                factor=kind.factor,
+                modelled=1.0 + kind.modelled,
+                used=kind.scale is not None,
+            )
+            for _, kind in sorted(self._kinds.items())
+            if kind.split.runs
+        ]
+
+    def communication(self, request: JobRequest) -> TakenCommunication:
+        """Return what a job is taken to send between its nodes; InputError if no job can send what it says.
+
+        What a job says goes first. Otherwise it is what the grid usually takes such jobs to send; with enough runs of
+        the same user, class and width its fraction is such that the overhead is that of these runs.
+        """
+        said = said_communication(request.traffic)
+        if said is not None:
+            return TakenCommunication(said, "")
+        usual, why = self._usual.of(request.user, request.job_class)
+        kind = self._kinds.get(_key(request))
+        if kind is None or kind.scale is None:
+            return TakenCommunication(usual, why)
+        learnt = msgspec.structs.replace(usual, fraction=min(1.0, round(usual.fraction * kind.scale, 6)))
+        return TakenCommunication(learnt, f"learnt from {kind.whole.runs} runs on one site and {kind.split.runs} split")
+
+    def sends(self, request: JobRequest) -> Sends:
+        """Return what a job sends; InputError if no job can send that."""
+        data = data_of(request.traffic, self._sites)
+        if (data.input_bytes or data.output_bytes) and not self._moves_data:
+            raise InputError("input_bytes, output_bytes: do not count under backfill conservative; leave them out")
+        return Sends(self.communication(request).communication, data)
+
+    def split_cost(self, request: JobRequest, places: Places, length_ms: int, model: NetworkModel | None) -> SplitCost:
+        """Return what the placement of a job on several sites costs."""
+        taken = self.communication(request)
+        return split_cost(
+            places, request.limit_ms, length_ms, model, taken.communication, names=self._sites, said=taken.text
+        )
+
+    def ended(self, record: JobRecord, model: NetworkModel | None) -> None:
+        """Learn from a job that has run to its own end and says nothing of what it sends."""
+        request, key = record.request, _key(record.request)
+        if request.nodes < 2 or model is None or record.start_ms is None or record.end_ms is None:
+            return
+        if record.outcome != "finished" or said_communication(request.traffic) is not None:
+            return
+        overhead: float | None = None
+        if len(record.places) > 1:
+            usual, _ = self._usual.of(request.user, request.job_class)
+            overhead = factor_on_links(model, usual, record.places, self._sites) - 1.0
+            if not overhead < math.inf:
+                return
+        kind = self._kinds.get(key) or SplitExperience(user=key[0], job_class=key[1], nodes=key[2])
+        self._kinds[key] = kind.with_run(record.end_ms - record.start_ms, overhead)
+        if len(self._kinds) > _MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+
+
+def _key(request: JobRequest) -> tuple[str, str, int]:
+    return request.user, request.job_class, request.nodes
