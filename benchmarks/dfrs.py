@@ -38,9 +38,9 @@ def mcb8_s(jobs: int) -> float:
 
 
 def workload(jobs: int, load: float) -> Workload:
-    """Return jobs of the Lublin model with needs."""
+    """Return jobs of the mode of the Lublin model that `gridweave reproduce dfrs` has, with needs."""
     rng = np.random.default_rng(1)
-    drawn = generate_lublin(lublin_model("whole", nodes=NODES), jobs, rng)
+    drawn = generate_lublin(lublin_model("types", nodes=NODES), jobs, rng)
     return with_load(with_needs(drawn, "lublin", rng), NODES, load)
 
 

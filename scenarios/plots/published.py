@@ -197,16 +197,15 @@ def draw_dfrs(table: str, title: str, runs: DfrsRuns) -> dict[str, Figure]:
 
 
 def _draw_by_load(runs: DfrsRuns) -> Figure:
-    """Draw the degradation of each algorithm over the load, once for each period."""
-    figure = new_figure(11, 5.6)
-    panels = figure.subplots(1, len(dfrs.READINGS), sharey=True)
-    for axes, (reading, period_s) in zip(panels, dfrs.READINGS.items(), strict=True):
-        for number, name in enumerate(dfrs.SHOWN):
-            curve = [dfrs.degradation_at(runs, name, load, period_s) for load in dfrs.LOADS]
-            axes.plot(dfrs.LOADS, curve, label=name, linewidth=1.4, markersize=5, **_style(number))
-        axes.set_yscale("log")
-        _name(axes, "Load", "Mean degradation from bound", reading)
-    legend_below(figure, columns=3)
+    """Draw the degradation of each algorithm over the load."""
+    figure = new_figure(8, 5.6)
+    axes = figure.subplots()
+    for number, name in enumerate(dfrs.SHOWN):
+        curve = [dfrs.degradation_at(runs, name, load) for load in dfrs.LOADS]
+        axes.plot(dfrs.LOADS, curve, label=name, linewidth=1.4, markersize=5, **_style(number))
+    axes.set_yscale("log")
+    _name(axes, "Load", "Mean degradation from bound")
+    legend_below(figure, columns=2)
     return figure
 
 

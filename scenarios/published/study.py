@@ -25,7 +25,8 @@ from gridweave.scenarios.workload.table import MS_PER_S
 SettingT = TypeVar("SettingT", bound=Hashable)
 ResultT = TypeVar("ResultT")
 
-MS_PER_WEEK = 7 * 24 * 3600 * MS_PER_S
+MS_PER_DAY = 24 * 3600 * MS_PER_S
+MS_PER_WEEK = 7 * MS_PER_DAY
 
 _DATA = Path(__file__).parent / "data"
 

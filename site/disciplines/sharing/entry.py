@@ -72,10 +72,11 @@ class SharedUse(NamedTuple):
     busy_node_ms : int
         Node time in which at least one job was on a node.
     searches : mapping from str to int
-        What the searches for a match came to, summed up: ``searches`` among the waiting jobs, and over all of them the
-        ``waiting`` jobs, those ``long_enough``, ``narrow_enough``, ``fitting``, ``matchable`` and ``bearable``, the
-        ``matches`` and the place of the chosen among the bearable (``selected``); ``running_matches`` among the
-        running jobs.
+        What the searches for a match came to: the number of ``searches`` among the waiting jobs, and of the
+        matches found among these (``matches``) and among the running jobs (``running_matches``). Summed up over
+        ``matches``: the jobs behind the host (``waiting``), how many of them pass each test (``long_enough``,
+        ``narrow_enough``, ``fitting``, ``matchable``, ``bearable``), and which of the candidates that may be selected
+        was (``selected``).
     """
 
     beside: Ints

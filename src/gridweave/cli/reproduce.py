@@ -34,8 +34,8 @@ _Seeds = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="For zhang, lomarc, dfrs, collins and streit-load: number of workloads to average over; 5 for lomarc "
-        "and 3 for others if left out.",
+        help="For zhang, lomarc, dfrs, collins and streit-load: number of workloads to average over; 10 for dfrs, "
+        "5 for lomarc and 3 for others if left out.",
     ),
 ]
 _Out = Annotated[

@@ -16,7 +16,7 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.resources import read_slowdowns
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.sharing.entry import idle_site
+from gridweave.site.disciplines.sharing.entry import SharedUse, idle_site
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, forget_changes, job_submitted, job_withdrawn
@@ -300,6 +300,21 @@ def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
     # If the head is as narrow as the host, the third node is to spare: who takes it breaks no promise.
     spare = shared(workload_of([host, head | {"width": 2}, late]), 3, "L-FM")
     assert starts(spare)[2] == 2
+
+
+def test_the_first_match_is_the_first_candidate_that_may_be_selected() -> None:
+    """The number of the candidate selected counts none that a reservation forbids, so that of L-FM is always 1."""
+    rng = np.random.default_rng(3)
+    for backfill in ("easy", "conservative"):
+        matches = 0
+        for _ in range(10):
+            result = shared(
+                random_workload(rng, 8, coarse=False), 8, SharingPolicy(heuristic="first", backfill=backfill)
+            )
+            assert isinstance(result.own, SharedUse)
+            matches += result.own.searches["matches"]
+            assert result.own.searches["selected"] == result.own.searches["matches"]
+        assert matches > 0
 
 
 def test_behind_the_head_jobs_may_be_kept_to_idle_nodes() -> None:

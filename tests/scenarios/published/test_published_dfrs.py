@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gridweave.errors import OptionError
+from gridweave.scenarios.generators.lublin import BATCH, INTERACTIVE
 from gridweave.scenarios.plots.published import draw_dfrs
 from gridweave.scenarios.published import dfrs
-from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns, DfrsSetting
+from gridweave.scenarios.published.dfrs import BEST, EASY, DfrsRuns, DfrsSetting, synthetic_seeds
 from gridweave.scenarios.published.registry import GROUPS, TABLES
 from gridweave.scenarios.published.study import printed
 
@@ -18,6 +20,7 @@ from gridweave.scenarios.published.study import printed
 def small(monkeypatch: pytest.MonkeyPatch) -> DfrsRuns:
     """Return runs of a few jobs at two loads."""
     monkeypatch.setattr(dfrs, "JOBS", 60)
+    monkeypatch.setattr(dfrs, "DAYS", (0, 100))
     monkeypatch.setattr(dfrs, "LOADS", (0.1, 0.9))
     return DfrsRuns(seeds=1)
 
@@ -27,6 +30,26 @@ def test_every_table_has_a_check_for_each_claim() -> None:
     assert set(dfrs.CHECKS) == set(GROUPS["dfrs"]) <= set(TABLES)
     for table, checks in dfrs.CHECKS.items():
         assert len([row for row in printed("claims") if row["table"] == table]) == len(checks)
+
+
+def test_synthetic_traces_are_those_of_the_paper() -> None:
+    """1,000 jobs, interactive and batch, over 4 to 6 days; ten traces if nothing is said, none of a seed left out."""
+    runs = DfrsRuns()
+    assert len(runs.seeds) >= 10
+    for seed in range(1, runs.seeds[-1] + 1):
+        jobs = runs.workload("unscaled", seed, 0.0)
+        days = float(jobs.submit_ms[-1] - jobs.submit_ms[0]) / 86_400_000
+        assert len(jobs) == 1_000
+        assert set(jobs.columns["job_class"].tolist()) == {INTERACTIVE, BATCH}
+        assert (4 <= days <= 6) == (seed in runs.seeds)
+
+
+def test_a_trace_is_chosen_by_its_days_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a bound on the days the seeds are the first ones; fewer than one is refused."""
+    monkeypatch.setattr(dfrs, "DAYS", (0, 100))
+    assert synthetic_seeds(3) == (1, 2, 3)
+    with pytest.raises(OptionError, match="seeds"):
+        synthetic_seeds(0)
 
 
 def test_traces_have_the_load_that_is_asked_for(small: DfrsRuns) -> None:
@@ -40,12 +63,13 @@ def test_traces_have_the_load_that_is_asked_for(small: DfrsRuns) -> None:
 
 
 def test_figure_1_is_judged_by_what_is_simulated(small: DfrsRuns) -> None:
-    """Numbers stand for every algorithm and load, none below the bound; every claim has a verdict for each reading."""
+    """Numbers stand for every algorithm and load, none below the bound; every claim is judged at the printed period."""
     found = dfrs.report("dfrs-1", small)
-    for section in found.sections:
-        assert len(section.rows) == len(dfrs.SHOWN)
-        assert all((value.ours or 0) >= 1 for row in section.rows for value in row.values)
-    assert [set(one.verdicts) for one in found.conclusions] == [set(dfrs.READINGS)] * 5
+    (section,) = found.sections
+    assert len(section.rows) == len(dfrs.SHOWN)
+    assert all((value.ours or 0) >= 1 for row in section.rows for value in row.values)
+    assert [set(one.verdicts) for one in found.conclusions] == [{"period 600 s"}] * 5
+    assert "lublin-types" in found.notes[0]
 
 
 def test_one_simulation_serves_all_periods_of_what_has_none(small: DfrsRuns) -> None:
@@ -60,15 +84,15 @@ def test_one_simulation_serves_all_periods_of_what_has_none(small: DfrsRuns) -> 
 
 @pytest.mark.parametrize("table", ["dfrs-1", "dfrs-2", "dfrs-3"])
 def test_figures_show_what_the_tables_say(table: str, small: DfrsRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each figure has a panel for each reading or set of traces, and its lines are the numbers of the table."""
+    """Figure 2 has a panel for each set of traces, and all lines are the numbers of the tables."""
     monkeypatch.setattr(dfrs, "PERIODS_S", (600, 6_000))
     (figure,) = draw_dfrs(table, "", small).values()
     names = [axes.get_title(loc="left") for axes in figure.axes]
-    assert names == {"dfrs-1": list(dfrs.READINGS), "dfrs-2": ["unscaled", "scaled"], "dfrs-3": [""]}[table]
+    assert names == {"dfrs-1": [""], "dfrs-2": ["unscaled", "scaled"], "dfrs-3": [""]}[table]
     lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
     if table == "dfrs-1":
         assert list(lines) == list(dfrs.SHOWN)
-        assert lines[BEST] == [dfrs.degradation_at(small, BEST, load, 600) for load in dfrs.LOADS]
+        assert lines[BEST] == [dfrs.degradation_at(small, BEST, load) for load in dfrs.LOADS]
     elif table == "dfrs-2":
         assert list(lines) == [BEST, EASY]
         assert lines[BEST] == [dfrs.underutilization_of(small, "unscaled", BEST, one) for one in dfrs.PERIODS_S]
@@ -81,6 +105,7 @@ def test_what_is_done_of_all_traces_is_kept(monkeypatch: pytest.MonkeyPatch, tmp
     """Another run simulates only what was not done, also where the last line was cut off; small runs keep nothing."""
     monkeypatch.setattr(dfrs, "kept_file", lambda name: tmp_path / "kept" / f"{name}.jsonl")
     monkeypatch.setattr(dfrs, "JOBS", 40)
+    monkeypatch.setattr(dfrs, "DAYS", (0, 100))
     one, other = (DfrsSetting("unscaled", number, 0.0, EASY) for number in (1, 2))
     DfrsRuns(seeds=1).points([one])
     assert not (tmp_path / "kept").exists()

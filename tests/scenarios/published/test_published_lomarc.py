@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.plots.published import draw_lomarc
 from gridweave.scenarios.published.lomarc import (
     ALPHAS,
@@ -148,6 +149,18 @@ def test_space_sharing_is_simulated_once(runs: LomarcRuns) -> None:
     assert own != third
 
 
+def test_a_third_of_the_jobs_is_a_workload_of_its_own(runs: LomarcRuns) -> None:
+    """A reading of the first jobs simulates these alone, under PSS too."""
+    third, whole = (
+        runs.points([Bar(reading, "W1", "M1", "PSS")])[Bar(reading, "W1", "M1", "PSS")]
+        for reading in ("as printed, loads from 1.00, a third", "as printed, loads from 1.00")
+    )
+    for seed, part, full in zip(runs.seeds, third, whole, strict=True):
+        jobs = runs.workload(seed, "W1", "M1", "ratios")
+        alone = simulate(jobs.take(np.arange(JOBS // 3)), NODES, VARIANTS["PSS"])
+        assert part.makespan_s == alone.sharing_metrics().makespan_ms / 1000 < full.makespan_s
+
+
 def test_readings_of_the_load() -> None:
     """Arithmetic means, mean products and geometric gaps, by hand."""
     jobs = Workload(
@@ -245,6 +258,34 @@ def test_relative_and_utilisation_conclusions() -> None:
     assert _verdicts("lomarc-8", _points(GOOD))[alike]
     assert not _verdicts("lomarc-8", _points(GOOD, efficiency={"L-U1": 0.9}))[alike]
     assert not _verdicts("lomarc-8", _points(GOOD))["L-FM gains 6, 15 and 31%"]
+
+
+_SELECTED = {key: row["number selected"] for key, row in TABLE_5.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing"),
+    [
+        ({}, set()),
+        ({("L-R", "W1"): 4.1}, {"On average the 3rd candidate is selected under W1, the 4th or 5th under W2"}),
+        ({("L-U1", "W3"): 7.1}, {"Under W3 L-U1 selects the 6th candidate, L-U2 the 7th and L-R the 4th"}),
+        (
+            {("L-U1", "W3"): 18.0, ("L-R", "W3"): 16.0},
+            {
+                "Under W3 L-U1 selects the 6th candidate, L-U2 the 7th and L-R the 4th",
+                "L-R is more reluctant than L-U1 under W3 to select a job further down in the queue",
+            },
+        ),
+    ],
+)
+def test_the_number_selected_is_judged(changes: Mapping[tuple[str, str], float], failing: set[str]) -> None:
+    """The published numbers hold, to within one; the order of two numbers that are both wrong is not enough."""
+    points = _points(GOOD)
+    for (variant, workload), number in (_SELECTED | dict(changes)).items():
+        key = Bar(READING, workload, "M1", variant)
+        points[key] = tuple(point._replace(selected=number) for point in points[key])
+    verdicts = _verdicts("lomarc-5", points)
+    assert {claim for claim, holds in verdicts.items() if not holds} == failing
 
 
 def test_always_sharing_is_judged_seed_by_seed() -> None:

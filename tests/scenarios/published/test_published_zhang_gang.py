@@ -57,6 +57,16 @@ def test_space_sharing_is_the_same_in_every_figure() -> None:
     assert gang(2, "easy", 0.05).policy.switch_ms == 10_000
 
 
+def test_64_tasks_are_a_choice_for_the_figures_after_it() -> None:
+    """Figure 23 moves any number of tasks, since Q is varied in Figure 24 and chosen for Figure 25; both at 10 s."""
+    moving = [line.policy for line in LINES["zhang-23"].values() if line.policy.migration != "none"]
+    assert [(one.migration, one.max_tasks, one.migration_ms) for one in moving] == [
+        ("fill", None, 10_000),
+        ("all", None, 10_000),
+    ]
+    assert {LINES["zhang-25"][name].policy.max_tasks for name in ("MGS", "MBGS")} == {64}
+
+
 def _curve(slowdowns: list[float], highest: float = 0.95) -> GangCurve:
     rho = np.linspace(0.55, highest, len(slowdowns))
     return GangCurve({"rho": np.stack([rho, rho], axis=1), "slowdown": np.array([slowdowns, slowdowns], float).T})

@@ -21,6 +21,8 @@ from gridweave.site.disciplines.sharing.kernels.pairing import (
     MATCHABLE,
     MATCHING,
     RESPONSE,
+    TOO_SHORT,
+    TOO_WIDE,
     U2,
     SharingCodes,
     may_share,
@@ -75,9 +77,9 @@ def match_waiting(
         ``FREELY`` or ``BEHIND``.
     now_ms : int
     """
-    counters, searches = state.counters[0], state.searches[0]
-    best, best_profit, passed, rank = NO_PLACE, 0.0, 0, 0
-    searches.searches += 1
+    counters = state.counters[0]
+    best, best_profit, allowed, rank = NO_PLACE, 0.0, 0, 0
+    waiting = long_enough = narrow_enough = fitting = matchable = bearable = 0
     if codes.heuristic == RESPONSE and codes.coscheduling == MATCHING:
         a = state.jobs[host]
         sum_up(state, ms_left(a, now_ms) * a.width / len(state.used))
@@ -86,34 +88,43 @@ def match_waiting(
         slot = state.queue[place]
         if slot == GONE:
             continue
-        searches.waiting += 1
-        if _passes_waiting(state, model, codes, host, slot):
-            passed += 1
+        passed = _last_test(state, model, codes, host, slot)
+        if place > first:  # those before it have been passed over in this pass
+            waiting += 1
+            long_enough += passed > TOO_SHORT
+            narrow_enough += passed > TOO_WIDE
+            fitting += passed >= FITS
+            matchable += passed >= MATCHABLE
+            bearable += passed >= BEARABLE
+        if passed == BEARABLE and _keeps_word(state, codes, host, slot, backfills, now_ms):
+            allowed += 1
             profit = 1.0 if codes.heuristic == FIRST else profit_of(state, codes, host, place, now_ms)
-            if profit > best_profit and _keeps_word(state, codes, host, slot, backfills, now_ms):
-                best, best_profit, rank = np.int64(place), profit, passed
+            if profit > best_profit:
+                best, best_profit, rank = np.int64(place), profit, allowed
         if codes.coscheduling == ADJACENT or (best != NO_PLACE and codes.heuristic == FIRST):
             break
-    searches.matches += best != NO_PLACE
-    searches.selected += rank
+    searches = state.searches[0]
+    searches.searches += 1
+    if best != NO_PLACE:
+        searches.matches += 1
+        searches.selected += rank
+        searches.waiting += waiting
+        searches.long_enough += long_enough
+        searches.narrow_enough += narrow_enough
+        searches.fitting += fitting
+        searches.matchable += matchable
+        searches.bearable += bearable
     return best
 
 
 @kernel
-def _passes_waiting(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether a waiting job passes the tests, which are counted."""
-    searches = state.searches[0]
+def _last_test(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
+    """Return how far a waiting job comes in the tests 1 to 5."""
     if not may_share(codes, state.jobs[slot]):
-        return False
-    searches.long_enough += 1
+        return TOO_SHORT
     if state.jobs[slot].width > state.jobs[host].width:
-        return False
-    searches.narrow_enough += 1
-    passed = try_match(state, model, codes, host, slot)
-    searches.fitting += passed >= FITS
-    searches.matchable += passed >= MATCHABLE
-    searches.bearable += passed >= BEARABLE
-    return passed == BEARABLE
+        return TOO_WIDE
+    return try_match(state, model, codes, host, slot)
 
 
 @kernel_part

@@ -25,7 +25,7 @@ ALONE, MATCHING, ALWAYS, ADJACENT = 0, 1, 2, 3
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
 
 # How far a candidate comes in the tests of a match.
-REFUSED, FITS, MATCHABLE, BEARABLE = 0, 1, 2, 3
+TOO_SHORT, TOO_WIDE, REFUSED, FITS, MATCHABLE, BEARABLE = -2, -1, 0, 1, 2, 3
 
 
 class SharingCodes(NamedTuple):
