@@ -6,7 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-from gridweave.site.service.host import packed
 
 from gridweave import simulate
 from gridweave.errors import OptionError, ScenarioError
@@ -62,7 +61,7 @@ def test_the_plan_of_a_slurm_cluster() -> None:
         ("n1", 1, (21_004, 21_008)),
     ]
     assert machines[50].ports == machines[0].ports
-    assert pickle.loads(packed(BatchSiteActor, (), {"batch": batch}))[2]["batch"] == batch
+    assert pickle.loads(pickle.dumps((BatchSiteActor, batch))) == (BatchSiteActor, batch), "as Ray carries it"
 
 
 OWN = (
