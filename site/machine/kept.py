@@ -203,6 +203,8 @@ class KeptPieces:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
+    # The files that SQLite puts beside it have the mode of this one.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     database = sqlite3.connect(path, check_same_thread=False)
     try:
         # Locked for one process, WAL needs no shared memory, and so works on the shared folders of batch systems.
@@ -213,5 +215,4 @@ def _opened(path: Path) -> sqlite3.Connection:
     except BaseException:
         database.close()
         raise
-    path.chmod(0o600)
     return database

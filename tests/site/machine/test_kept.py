@@ -94,6 +94,14 @@ def test_what_was_kept_and_removed_is_known_after_a_restart(tmp_path: Path) -> N
     again.close()
 
 
+def test_the_register_is_closed_to_others(register: KeptPieces, tmp_path: Path) -> None:
+    """So are the files that the database has beside it: names of users are in them."""
+    register.register([piece(1)], NOW_MS)
+    files = list(tmp_path.glob(f"{KEPT}*"))
+    assert {path.name for path in files} >= {KEPT, f"{KEPT}-wal"}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
 def test_old_removals_are_forgotten(register: KeptPieces, monkeypatch: pytest.MonkeyPatch) -> None:
     """The register stays small, however many jobs there were."""
     monkeypatch.setattr(kept, "MOST_REMOVALS", 2)
