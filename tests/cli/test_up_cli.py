@@ -30,6 +30,15 @@ def test_the_example_is_checked(shell: Shell, tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+def test_limits_of_memory_that_the_machine_does_not_have_are_told(shell: Shell, tmp_path: Path) -> None:
+    """Together the nodes of all sites may use more than there is: the file is fine, and people should know."""
+    site = "[[sites]]\nname = '{}'\nnodes = 1000\nlauncher = {{ memory_mb = 1000000 }}\n"
+    (tmp_path / "GRID.toml").write_text(site.format("north") + site.format("south"))
+    status, _, err = shell("up", tmp_path / "GRID.toml", "--check")
+    assert status == 0
+    assert "jobs may use 2,000,000,000 MiB by the limits of north, south, and this machine has " in err
+
+
 def test_a_grid_comes_up_without_the_simulator() -> None:
     """What reads a GRID.toml, plans a grid and starts it, and what runs of it, imports nothing of simulations."""
     code = (
