@@ -7,6 +7,7 @@ over the queue for a single candidate.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,17 @@ NO_HOST = np.int64(-1)
 
 FREELY, BEHIND = np.int64(0), np.int64(1)
 """Whether a job starts at the front of the queue, or behind those that have been promised something."""
+
+
+class CandidatesLeft(NamedTuple):
+    """How many jobs behind a host wait, and how many of them are left after each test (the paper's Table 5)."""
+
+    waiting: Int
+    long_enough: Int
+    narrow_enough: Int
+    fitting: Int
+    matchable: Int
+    bearable: Int
 
 
 @kernel
@@ -79,7 +91,7 @@ def match_waiting(
     """
     counters = state.counters[0]
     best, best_profit, allowed, rank = NO_PLACE, 0.0, 0, 0
-    waiting = long_enough = narrow_enough = fitting = matchable = bearable = 0
+    left = CandidatesLeft(0, 0, 0, 0, 0, 0)
     if codes.heuristic == RESPONSE and codes.coscheduling == MATCHING:
         a = state.jobs[host]
         sum_up(state, ms_left(a, now_ms) * a.width / len(state.used))
@@ -90,12 +102,7 @@ def match_waiting(
             continue
         passed = _last_test(state, model, codes, host, slot)
         if place > first:  # those before it have been passed over in this pass
-            waiting += 1
-            long_enough += passed > TOO_SHORT
-            narrow_enough += passed > TOO_WIDE
-            fitting += passed >= FITS
-            matchable += passed >= MATCHABLE
-            bearable += passed >= BEARABLE
+            left = _with_one_more(left, passed)
         if passed == BEARABLE and _keeps_word(state, codes, host, slot, backfills, now_ms):
             allowed += 1
             profit = 1.0 if codes.heuristic == FIRST else profit_of(state, codes, host, place, now_ms)
@@ -103,18 +110,36 @@ def match_waiting(
                 best, best_profit, rank = np.int64(place), profit, allowed
         if codes.coscheduling == ADJACENT or (best != NO_PLACE and codes.heuristic == FIRST):
             break
-    searches = state.searches[0]
-    searches.searches += 1
+    state.searches[0].searches += 1
     if best != NO_PLACE:
-        searches.matches += 1
-        searches.selected += rank
-        searches.waiting += waiting
-        searches.long_enough += long_enough
-        searches.narrow_enough += narrow_enough
-        searches.fitting += fitting
-        searches.matchable += matchable
-        searches.bearable += bearable
+        _count_match(state, left, rank)
     return best
+
+
+@kernel_part
+def _with_one_more(left: CandidatesLeft, passed: Int) -> CandidatesLeft:
+    """Return the candidates with one more, which came so far in the tests."""
+    return CandidatesLeft(
+        left.waiting + 1,
+        left.long_enough + (passed > TOO_SHORT),
+        left.narrow_enough + (passed > TOO_WIDE),
+        left.fitting + (passed >= FITS),
+        left.matchable + (passed >= MATCHABLE),
+        left.bearable + (passed >= BEARABLE),
+    )
+
+
+@kernel_part
+def _count_match(state: SharedSite, left: CandidatesLeft, rank: Int) -> None:
+    searches = state.searches[0]
+    searches.matches += 1
+    searches.selected += rank
+    searches.waiting += left.waiting
+    searches.long_enough += left.long_enough
+    searches.narrow_enough += left.narrow_enough
+    searches.fitting += left.fitting
+    searches.matchable += left.matchable
+    searches.bearable += left.bearable
 
 
 @kernel
