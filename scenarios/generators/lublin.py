@@ -330,7 +330,8 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     ----------
     kind : str
         ``whole`` for all jobs as one type, ``batch`` or ``interactive`` for one of the two types, ``types`` for both,
-        which arrive independently and are merged.
+        which arrive independently and are merged: what the authors' program does by default. 1,000 jobs on 128 nodes
+        come over 7 to 18 days with ``whole``, over 3 to 10 with ``types``.
 
     Raises
     ------
