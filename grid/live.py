@@ -471,10 +471,10 @@ class LiveGrid:
 
     def _over(self, record: JobRecord, outcome: str) -> None:
         self._part(record)
+        if record.split is not None and (took := took_text(record, self._now_ms)):
+            self.book.note(record.job_id, "took", f"{took}, {record.split.text}")
         self.book.end(record, *record.judged(outcome, record.reason))
         self._traffic.ended(record, self.core.model)
-        if record.split is not None and (took := took_text(record)):
-            self.book.note(record.job_id, "took", f"{took}, {record.split.text}")
 
     def _refused(self, job_id: int, reason: str) -> None:
         """Enter that a job is refused; and why sites do not take its user, where it is for the others, too."""

@@ -169,11 +169,12 @@ def with_cost(forecaster: Forecaster, cost: SplitCost) -> Forecast:
     return msgspec.structs.replace(found, reason=f"{found.reason}; {cost.text}")
 
 
-def took_text(record: JobRecord) -> str:
-    """Return how long a job really took that has ended; empty if it has not run."""
-    if record.start_ms is None or record.end_ms is None:
+def took_text(record: JobRecord, now_ms: int | None = None) -> str:
+    """Return how long a job really took that has ended, or ends now; empty if it has not run."""
+    end_ms = now_ms if record.end_ms is None else record.end_ms
+    if record.start_ms is None or end_ms is None:
         return ""
-    return f"it took {rough_span_text(max(0, record.end_ms - record.start_ms))}"
+    return f"it took {rough_span_text(max(0, end_ms - record.start_ms))}"
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
