@@ -775,9 +775,9 @@ class ContractCore:
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
         free = self.site.idle
-        others = self._share.others(free)
-        if others != self._told.others:
-            self._told = SiteChanged(others, min(free, self._share.room))
+        others, closed = self._share.others(free), self._share.closed or ""
+        if (others, closed) != (self._told.others, self._told.closed):
+            self._told = SiteChanged(others, min(free, self._share.room), closed)
             self._out.insert(0, ToGrid(self._told))
 
     def _part(self, job_id: int, attempt: int) -> GridJob | None:

@@ -222,6 +222,28 @@ def nodes_text(count: int) -> str:
     return f"{count} node{'s' * (count != 1)}"
 
 
+def too_small_text(nodes: int) -> str:
+    """Return that a site is too small for a job, of so many nodes that the grid may have there.
+
+    Examples
+    --------
+    >>> too_small_text(4)
+    'offers the grid 4 nodes in all: never alone'
+    """
+    return f"offers the grid {nodes_text(nodes)} in all: never alone"
+
+
+def shut_text(why: str) -> str:
+    """Return that a site takes in nothing new for the grid, and why.
+
+    Examples
+    --------
+    >>> shut_text("the site is being drained")
+    'takes nothing new from the grid: the site is being drained'
+    """
+    return f"takes nothing new from the grid: {why}"
+
+
 def free_text(free: int, nodes: int | None = None) -> str:
     """Return how many nodes are free, of so many if that is given.
 
@@ -286,6 +308,20 @@ def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str =
     often = "" if times == 1 else f" {times} times, last"
     where = f"{',' * (times > 1)} at {site}" if site else ""
     return f"it was evicted{often} {when_text(last_ms, now_ms)}{where}: {reason}"
+
+
+def without_site_answer(forecast: Forecast, site: str) -> Forecast:
+    """Return a forecast that says of a site that it does not answer; what is known of the job there is older."""
+    rows = tuple(
+        msgspec.structs.replace(row, start_ms=None, reason=f"does not answer now; {row.reason}")
+        if row.site == site
+        else row
+        for row in forecast.sites
+    )
+    reason = forecast.reason
+    if forecast.job_id is not None:
+        reason += f"; {site} does not answer now"
+    return msgspec.structs.replace(forecast, sites=rows, reason=reason)
 
 
 def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:

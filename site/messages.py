@@ -424,6 +424,7 @@ class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
     # jobs of the grid share nodes, and so take fewer than they are wide.
     others: int
     free: int  # nodes that a job of the grid may have now
+    closed: str = ""  # why the site takes in nothing new for the grid, as it is drained; empty if it does
 
 
 class RunsLate(OfAttempt, frozen=True, tag="RunsLate", gc=False):

@@ -35,7 +35,7 @@ from gridweave.grid.sends import Sends
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
-from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, WithdrawJob
+from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, SiteChanged, WithdrawJob
 from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
 
 
@@ -54,6 +54,7 @@ class ControlState(CoreState, frozen=True, kw_only=True):
     """What every level of control knows."""
 
     draws: GeneratorState | None
+    shut: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 Barred = tuple[int, ...]
@@ -81,6 +82,8 @@ class Control(ABC):
         self._largest = max(nodes)
         self._names = options.names
         self._network = options.network
+        # The sites that take in nothing new for the grid, by their own word, and why.
+        self._shut: dict[int, str] = {}
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
         """Return what has been heard of the links."""
@@ -116,6 +119,12 @@ class Control(ABC):
             return []
         reason = self.why_never(asked.job, asked.barred, never, asked.sends)
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
+
+    def site_changed(self, site: int, change: SiteChanged) -> None:
+        """Record whether a site takes in anything new; what else has changed is an answer like others."""
+        self._shut.pop(site, None)
+        if change.closed:
+            self._shut[site] = change.closed
 
     @abstractmethod
     def knows(self, job_id: int) -> bool:
@@ -214,6 +223,7 @@ class Control(ABC):
         """Take in all that another of the same settings knew; this one is fresh."""
         if self._rng is not None and state.draws is not None:
             restore_generator(self._rng, state.draws)
+        self._shut = state.shut
 
     @abstractmethod
     def check_invariants(self) -> None:

@@ -116,6 +116,7 @@ class LimitedControl(DelegatingControl):
         """Return all that is known between two instants."""
         return LimitedControlState(
             draws=self._draws(),
+            shut=self._shut,
             jobs=list(self._jobs.values()),
             retry_at_ms=self._retry_at_ms,
             attempts=self._attempts.state(),
@@ -639,13 +640,13 @@ class LimitedControl(DelegatingControl):
         if attempt is not None:
             found = attempt_forecast(now_ms, attempt, self._names)
         else:
-            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
+            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names, self._shut)
         return lambda: found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
         why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
-        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names)
+        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut)
         return lambda: found
 
     def check_invariants(self) -> None:

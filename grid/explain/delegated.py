@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
+from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WAITING, WITHDRAWING, Delegation
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.placing import Awaited
-from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text
+from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text, shut_text, too_small_text
 from gridweave.site.job import Job
 from gridweave.site.times import rough_span_text, when_text
 
 
 def delegated_forecast(
-    now_ms: int, delegation: Delegation, nodes: Sequence[int], retry_ms: int, names: Sequence[str]
+    now_ms: int,
+    delegation: Delegation,
+    nodes: Sequence[int],
+    retry_ms: int,
+    names: Sequence[str],
+    shut: Mapping[int, str],
 ) -> Forecast:
-    """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`."""
+    """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`.
+
+    `shut` says why sites take in nothing new.
+    """
     job = delegation.job
-    rows = tuple(_quoted(now_ms, delegation, site, size, names) for site, size in enumerate(nodes))
+    rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
     known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows)
     if delegation.state == ASKING:
         said = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
@@ -55,12 +63,17 @@ def apart_forecast(forecaster: Forecaster) -> Forecast:
     return msgspec.structs.replace(found, reason=said)
 
 
-def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str]) -> SiteReason:
+def _quoted(
+    now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str], shut: Mapping[int, str]
+) -> SiteReason:
     """Return what a site has said last of a job."""
     refusals, quote = delegation.refusals.get(site), delegation.quotes.get(site)
     refused = _refused(now_ms, delegation, site)
     if refused and (quote is None or delegation.avoids(site, now_ms)):
         return SiteReason(site=names[site], nodes=nodes, reason=refused)
+    is_there = delegation.site == site and delegation.state in (WAITING, WITHDRAWING, RUNNING)
+    if site in shut and not is_there:
+        return SiteReason(site=names[site], nodes=nodes, reason=shut_text(shut[site]))
     if quote is None:
         reason = _too_small(nodes, delegation.job) or "has not said when it could start it"
         return SiteReason(site=names[site], nodes=nodes, reason=reason)
@@ -112,7 +125,7 @@ def _refused(now_ms: int, delegation: Delegation, site: int) -> str:
 
 
 def _too_small(nodes: int, job: Job) -> str:
-    return f"has {nodes_text(nodes)} in all: never alone" if nodes < job.width else ""
+    return too_small_text(nodes) if nodes < job.width else ""
 
 
 def sent_forecast(
@@ -122,15 +135,17 @@ def sent_forecast(
     loads: Sequence[int | None],
     retry_ms: int,
     names: Sequence[str],
+    shut: Mapping[int, str],
 ) -> Forecast:
     """Return how it stands with a job without control; one that all have refused is sent again at `retry_ms`.
 
-    `loads` is for how long each site is busy with what it was sent; None for one that has refused.
+    `loads` is for how long each site is busy with what it was sent; None for one that has refused. `shut` says why
+    sites take in nothing new.
     """
     job, site = sent.job, sent.site
     rows = tuple(
         msgspec.structs.replace(row, reason=_refused(now_ms, sent, s) or row.reason)
-        for s, row in enumerate(_loaded(job, nodes, loads, names))
+        for s, row in enumerate(_loaded(job, nodes, loads, names, {s: why for s, why in shut.items() if s != site}))
     )
     if sent.state == BACKLOG:
         again = when_text(max(retry_ms, now_ms), now_ms)
@@ -154,33 +169,40 @@ def unasked_quote(
     nodes: Sequence[int],
     refusal: str | None,
     names: Sequence[str],
+    shut: Mapping[int, str],
     loads: Sequence[int | None] | None = None,
 ) -> Forecast:
     """Return what can be said of a job that was not handed in, and that no site has been asked about.
 
-    `refusal` is why it would be refused; `loads` is as for `sent_forecast`, and None under limited control.
+    `refusal` is why it would be refused; `shut` and `loads` are as for `sent_forecast`; `loads` is None under limited
+    control.
     """
     if refusal is not None:
         return Forecast(now_ms=now_ms, state="refused", reason=refusal)
     if loads is None:
         reason = "the sites would be asked when they could start it"
+        unasked = "has not said when it could start it"
         rows = tuple(
-            SiteReason(site=name, nodes=size, reason=_too_small(size, job) or "has not said when it could start it")
-            for name, size in zip(names, nodes, strict=True)
+            SiteReason(site=name, nodes=size, reason=_too_small(size, job) or _shut(shut, site) or unasked)
+            for site, (name, size) in enumerate(zip(names, nodes, strict=True))
         )
     else:
         reason = "it would be sent to the site with the least work of the grid for each node"
-        rows = _loaded(job, nodes, loads, names)
+        rows = _loaded(job, nodes, loads, names, shut)
     large_enough = tuple(row.site for row in rows if row.nodes >= job.width)
     return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough)
 
 
+def _shut(shut: Mapping[int, str], site: int) -> str:
+    return shut_text(shut[site]) if site in shut else ""
+
+
 def _loaded(
-    job: Job, nodes: Sequence[int], loads: Sequence[int | None], names: Sequence[str]
+    job: Job, nodes: Sequence[int], loads: Sequence[int | None], names: Sequence[str], shut: Mapping[int, str]
 ) -> tuple[SiteReason, ...]:
     rows = []
-    for name, size, load_ms in zip(names, nodes, loads, strict=True):
-        reason = _too_small(size, job)
+    for site, (name, size, load_ms) in enumerate(zip(names, nodes, loads, strict=True)):
+        reason = _too_small(size, job) or _shut(shut, site)
         if not reason and load_ms is None:
             reason = "has refused it"
         elif not reason:

@@ -17,7 +17,7 @@ from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.explain import Forecast, listed, places_text
 from gridweave.site.kernels.planning import OVERDUE_MS
-from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes
+from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes, SiteChanged
 from gridweave.site.times import when_text
 
 MOST_STEPS = 20_000
@@ -49,6 +49,10 @@ class Copy(Protocol):
     @property
     def closed(self) -> dict[int, tuple[int, int]]:
         """The sites that are not asked for now: since when, and until when at most."""
+
+    @property
+    def shut(self) -> dict[int, str]:
+        """The sites that take in nothing new, and why."""
 
     def submit(self, now_ms: int, asked: GridJobSubmitted) -> list[GridCommand]:
         """Take in a job."""
@@ -93,7 +97,7 @@ def waiting_forecast(
 ) -> Forecast:
     """Return when a waiting job starts, by playing a control that is used up by it."""
     expect_ends(control.queue, now_ms, end_ms)
-    standing = Standing(control.queue, control.policy, control.closed, now_ms, job_id, names)
+    standing = Standing(control.queue, control.policy, control.closed, control.shut, now_ms, job_id, names)
     firm = _firmly_reserved(control, now_ms, job_id)
     if firm is not None:
         return standing.placed(*firm)
@@ -114,7 +118,8 @@ def quoted_forecast(
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
     expect_ends(control.queue, now_ms, end_ms)
-    standing = Standing(control.queue, control.policy, control.closed, now_ms, job.job_id, names, is_quote=True)
+    told = control.queue, control.policy, control.closed, control.shut
+    standing = Standing(*told, now_ms, job.job_id, names, is_quote=True)
     _carry_out(control, now_ms, end_ms, control.run(now_ms))
     placed = control.attempts.get(job.job_id)
     if placed is not None:
@@ -206,8 +211,11 @@ def _grant_all(control: Copy, now_ms: int, end_ms: int) -> None:
 def _end_jobs(control: Copy, now_ms: int) -> None:
     for job_id in control.queue.ending(now_ms):
         attempt = control.attempts[job_id]
-        for site, _ in attempt.fragments:
+        for site, width in attempt.fragments:
             if site not in attempt.ended:
+                if site in control.shut:
+                    # As the site itself does, it gives the grid none of its nodes again.
+                    control.answered(now_ms, site, SiteChanged(control.queue.others(site) + width, 0))
                 control.answered(now_ms, site, Ended(job_id, attempt.number, now_ms, "finished"))
 
 

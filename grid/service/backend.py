@@ -36,7 +36,7 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.site.desk_messages import SiteNames
-from gridweave.site.explain import record_forecast, with_site_answer
+from gridweave.site.explain import record_forecast, with_site_answer, without_site_answer
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
 from gridweave.site.launch import Removal
@@ -263,7 +263,9 @@ class LiveBackend:
         for name, answer in zip(known.queues, answers, strict=True):
             if isinstance(answer, Forecast):
                 known = with_site_answer(known, name, answer)
-            elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
+            elif isinstance(answer, UnavailableError):
+                known = without_site_answer(known, name)
+            elif isinstance(answer, BaseException):
                 raise answer
         return known
 

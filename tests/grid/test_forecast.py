@@ -99,7 +99,7 @@ def test_the_head_waits_for_nodes() -> None:
         30 * MINUTE_MS,
         "needs 7 nodes, 1 of 8 nodes is free; 7 more come free in 30m when jobs 2 and 3 end",
     )
-    assert at(forecast, "south") == (1, None, "has 4 nodes in all: never alone")
+    assert at(forecast, "south") == (1, None, "offers the grid 4 nodes in all: never alone")
 
 
 def test_a_site_names_the_jobs_that_it_waits_for() -> None:
@@ -286,6 +286,41 @@ def test_splits_that_are_not_to_be_had() -> None:
     assert split_of(told(core, 1, 1)) == "a job of 9 nodes may be on 2 sites, and would need more"
 
 
+DRAINED = "the site is being drained"
+SHUT = f"takes nothing new from the grid: {DRAINED}"
+
+
+def test_a_drained_site_is_not_one_that_others_use() -> None:
+    """The queue's reasons name it, and no start is expected on nodes that come free there."""
+    core = grid((6, 10), mode="sharing")
+    core.handle(1, FromLiveSite(NORTH, SiteChanged(2, 0, DRAINED)), UserSubmitted("next", request(5, 10)))
+    forecast = told(core, 2, 1)
+    assert (forecast.start_ms, forecast.cause) == (None, "it is first in the queue")
+    assert forecast.reason == (
+        f"it is first in the queue; it needs 5 nodes, and 4 are free at one site at most; north {SHUT}; "
+        "it cannot start before such a site takes jobs again"
+    )
+    assert at(forecast, "north") == (0, None, SHUT)
+    assert at(forecast, "south")[2] == "offers the grid 4 nodes in all: never alone"
+    assert "others" not in "".join(row.reason for row in core.quote(1, request(2, 5)).sites)
+    core.handle(2, UserSubmitted("after", request(5, 10)))
+    assert told(core, 3, 2).cause == "sites take nothing new"
+    core.handle(3, FromLiveSite(NORTH, SiteChanged(0, 2)))
+    assert told(core, 2, 3).start_ms == 10 * MINUTE_MS
+
+
+@pytest.mark.parametrize("control", ["limited", "none"])
+def test_a_drained_site_says_so_where_sites_keep_their_queues(control: str) -> None:
+    """In the reasons of a job, whatever it has said before, and of one that is not submitted yet."""
+    core = grid((2, 10), mode="sharing", control=control)
+    core.handle(1, FromLiveSite(SOUTH, SiteChanged(4, 0, DRAINED)))
+    assert at(told(core, 1, 1), "south")[2] == SHUT
+    assert at(core.quote(1, request(2, 5)), "south")[2] == SHUT
+    again = LiveGrid(core.settings)
+    again.restore(core.state())
+    assert at(told(again, 1, 1), "south")[2] == SHUT
+
+
 def test_sharing_splits_nothing() -> None:
     """Where nothing is split there is nothing to say of it, and what is too wide is refused."""
     core = grid((3, 30), (8, 60), (4, 10), mode="sharing")
@@ -352,7 +387,7 @@ def test_limited_control_says_what_sites_said() -> None:
     assert quote.queues == ("north",)
     assert [site.reason for site in quote.sites] == [
         "has not said when it could start it",
-        "has 4 nodes in all: never alone",
+        "offers the grid 4 nodes in all: never alone",
     ]
 
 

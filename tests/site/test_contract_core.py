@@ -476,7 +476,7 @@ def test_a_draining_site_takes_in_nothing_new() -> None:
     """A drained site refuses the grid, quotes nothing, and goes on with what it has."""
     core = site()
     answers(core, 0, ReserveNodes(1, 1, 2, 100, 10))
-    assert answers(core, 1, DrainSite()) == [SiteChanged(2, 0)]
+    assert answers(core, 1, DrainSite()) == [SiteChanged(2, 0, "the site is being drained")]
     assert answers(core, 2, ReserveNodes(2, 1, 1, 10)) == [Refused(2, 1, "the site is being drained")]
     assert answers(core, 2, RequestQuote(1, 1, 10)) == [Quoted(1, 0, None, "the site is being drained")]
     assert answers(core, 10, CommitNodes(1, 1)) == [Started(1, 1, 10)]
@@ -486,11 +486,19 @@ def test_a_draining_site_takes_in_nothing_new() -> None:
     assert answers(core, 31, ReserveNodes(4, 1, 4, 10)) == [Started(4, 1, 31)]
 
 
+def test_a_site_that_drains_while_others_have_all_of_it_says_so() -> None:
+    """Though the grid could have no node before either: it must not take the site for one that others use."""
+    core = site()
+    commands(core, 0, own(1, 4))
+    assert answers(core, 1, DrainSite()) == [SiteChanged(4, 0, "the site is being drained")]
+    assert answers(core, 2, ResumeSite()) == [SiteChanged(4, 0)]
+
+
 def test_a_site_that_can_start_nothing_is_shut_to_the_grid() -> None:
     """While it is shut the grid is told so, and refused with the reason; then all is as before."""
     core = site()
     answers(core, 0, ReserveNodes(1, 1, 2, 100, 10))
-    assert answers(core, 1, SiteShut("full")) == [SiteChanged(2, 0)]
+    assert answers(core, 1, SiteShut("full")) == [SiteChanged(2, 0, "full")]
     assert answers(core, 2, ReserveNodes(2, 1, 1, 10), EnqueueJob(job(3, 1), 1, 99)) == [
         Refused(2, 1, "full"),
         Refused(3, 1, "full"),

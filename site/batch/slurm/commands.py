@@ -28,12 +28,13 @@ END_OF_GIVEN = "END-OF-WHAT-IS-GIVEN"
 
 _ON_NODE = (
     "GRIDWEAVE_NODE=$SLURM_PROCID; GRIDWEAVE_ALLOCATION=$SLURM_JOB_ID; export GRIDWEAVE_NODE GRIDWEAVE_ALLOCATION; "
+    "SLURM_TASKS_PER_NODE=$TASKS_OF_ALLOCATION; unset TASKS_OF_ALLOCATION; "
     'unset $(env | sed -nE "s/^((SLURM_(STEP|SRUN_COMM|CPU_BIND|LAUNCH_NODE|UMASK|KILL_BAD|NTASKS|NPROCS)|PMI)'
     '[A-Za-z0-9_]*)=.*/\\1/p"); exec "$@"'
 )
 """How the agent is started on a node: with the variables of the batch script, without those of its own step.
 
-``srun`` and MPI libraries in a job would take the options and the ranks of the agents' step for theirs.
+``srun`` and MPI libraries in a job would take the options, the tasks and the ranks of the agents' step for theirs.
 """
 
 
@@ -120,7 +121,7 @@ class Slurm:
         # Ranks are pinned by the agent, to any of the hardware threads of a node that is all its own. The agents'
         # step takes nothing of the allocation: srun and mpirun in a job start steps of their own on the same nodes.
         step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
-        run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
+        run = f"export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE\nexec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
         return f"#!/bin/sh\n{once}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:

@@ -16,6 +16,7 @@ from batch_site import NODES, BatchSite
 from gridweave.cli.submit_options import shipped, slurm_lines
 from gridweave.errors import UnavailableError
 from gridweave.site.batch.service.actor import BatchSiteActor
+from gridweave.site.batch.service.folder import output_of
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.system import AllocationRequest, BatchUser
 from gridweave.site.desk_messages import SiteInfo
@@ -123,7 +124,8 @@ async def test_srun_and_mpirun_start_steps_in_a_job(site: BatchSite) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not at hand (Debian, as root: apt-get install openmpi-bin)")
     record = await site.over(await site.submit("sh", "-c", STEPS, nodes=2, limit_ms=60_000, ranks="first-node"))
-    assert (record.outcome, record.reason) == ("finished", "")
+    errors = output_of(site.shared, record.job_id, record.attempt, 0, "err", 0, 1 << 16).data.decode()
+    assert (record.outcome, record.reason) == ("finished", ""), errors
     steps = [f"step {number} on two{place}" for number, place in enumerate(site_nodes(site.output(record)))]
     assert sorted(site.output(record).splitlines()) == sorted([*steps, *(f"rank {number}" for number in range(4))])
 

@@ -170,7 +170,7 @@ def test_a_site_that_is_drained() -> None:
     core = ContractCore(4, BatchPolicy())
     core.handle(0, seen())
     assert core.handle(1, EnqueueJob(Job(job_id=1, width=1, estimate_ms=1_000), 1, 10**9)) == []
-    assert core.handle(2, DrainSite()) == [ToGrid(SiteChanged(4, 0))]
+    assert core.handle(2, DrainSite()) == [ToGrid(SiteChanged(4, 0, "the site is being drained"))]
     said = core.handle(3, EnqueueJob(Job(job_id=2, width=1, estimate_ms=1_000), 1, 10**9), RequestQuote(1, 1, 500))
     answers = [each.answer for each in said if isinstance(each, ToGrid)]
     assert [each.reason for each in answers if isinstance(each, Refused)] == ["the site is being drained"]
