@@ -266,7 +266,7 @@ class ContractCore:
             return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
         if part is None or part.state in (RUNNING, EVICTED):
             return None
-        said = SiteReason(nodes=self.nodes, free=site.free)
+        said = SiteReason(nodes=self.nodes, free=site.idle)
         if part.state == WAITING:
             ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
             why = self._share.why_outside

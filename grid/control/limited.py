@@ -70,6 +70,15 @@ LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
 
 
+class SentWork(msgspec.Struct, frozen=True, array_like=True):
+    """A job that was put into the queue of a site, and that quotes asked for before do not count."""
+
+    quote_id: int  # of the last quote that was asked for before
+    sent_ms: int
+    nodes: int
+    work: int  # its nodes times its estimate
+
+
 class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="LimitedControl 1"):
     """What is known at this level."""
 
@@ -81,6 +90,7 @@ class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="Limit
     claimed: dict[int, tuple[int, int]]
     patience_ms: dict[int, int]
     renew_at_ms: int | None
+    sent: dict[int, list[SentWork]] = msgspec.field(default_factory=dict)
 
 
 class LimitedControl(DelegatingControl):
@@ -101,6 +111,8 @@ class LimitedControl(DelegatingControl):
         self._patience_ms: dict[int, int] = {}
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
+        # By site, what was sent there while jobs await quotes: these may be older, and promise the same nodes again.
+        self._sent: dict[int, list[SentWork]] = {}
         # Whether the sites have said all that was asked at some instant, so that what waits is mapped.
         self._map_is_due = False
 
@@ -127,6 +139,7 @@ class LimitedControl(DelegatingControl):
             claimed=self._claimed,
             patience_ms=self._patience_ms,
             renew_at_ms=self._renew_at_ms,
+            sent=self._sent,
         )
 
     def restore(self, state: LimitedControlState) -> None:
@@ -137,6 +150,7 @@ class LimitedControl(DelegatingControl):
         self._quote_id, self._asked, self._claimed = state.quote_id, state.asked, state.claimed
         self._news = dict.fromkeys(state.news)
         self._patience_ms, self._renew_at_ms = state.patience_ms, state.renew_at_ms
+        self._sent = state.sent
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
@@ -359,7 +373,8 @@ class LimitedControl(DelegatingControl):
     def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
         # A site may take its user no more since it has quoted.
-        quotes = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
+        known = ((s, quote) for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms))
+        quotes = {s: self._without_sent(now_ms, s, quote, delegation.job) for s, quote in known}
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
         delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
@@ -372,7 +387,7 @@ class LimitedControl(DelegatingControl):
         site = self._one_job.choose_site(delegation.job, delegation.draw, ready, free)
         if site is not None:
             return self._delegate(now_ms, delegation, site)
-        end_ms, site = self._earliest_end(now_ms, delegation, delay_ms)
+        end_ms, site = self._earliest_end(now_ms, delegation, quotes, delay_ms)
         split = self._split_now(now_ms, delegation, quotes)
         if split is not None and (end_ms is None or not self.policy.adaptive or now_ms + split[1] < end_ms):
             return self._begin(now_ms, delegation, *split)
@@ -380,6 +395,28 @@ class LimitedControl(DelegatingControl):
         if site is None or waits:
             return self._put_back(now_ms, delegation)
         return self._delegate(now_ms, delegation, site, end_ms)
+
+    def _without_sent(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
+        """Return a quote without what was promised to jobs that were sent to its site since it was asked for.
+
+        These run before, as if on all nodes of the site at once: jobs of one instant cannot all have the same nodes.
+        """
+        sent = [each for each in self._sent.get(site, ()) if each.quote_id >= quote.quote_id]
+        if not sent or quote.start_ms is None:
+            return quote
+        free = max(0, quote.free - sum(each.nodes for each in sent))
+        start_ms = quote.start_ms
+        if start_ms > now_ms or (quote.nodes or job.width) > free:
+            start_ms = max(start_ms, now_ms) + sum(each.work for each in sent) // self._nodes[site]
+        return msgspec.structs.replace(quote, free=free, start_ms=start_ms)
+
+    def _note_sent(self, now_ms: int, site: int, job: Job) -> None:
+        """Record a job that is sent to a site, as long as quotes may be decided on that do not count it."""
+        if not self._patience_ms:
+            self._sent.clear()
+            return
+        kept = [each for each in self._sent.get(site, ()) if each.sent_ms + self._retry_ms >= now_ms]
+        self._sent[site] = [*kept, SentWork(self._quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 
     def _split_now(
         self,
@@ -493,14 +530,14 @@ class LimitedControl(DelegatingControl):
         return delegation.awaited is not None and delegation.awaited.is_worth_it
 
     def _earliest_end(
-        self, now_ms: int, delegation: Delegation, delay_ms: dict[int, int]
+        self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], delay_ms: dict[int, int]
     ) -> tuple[int, int] | tuple[None, None]:
         """Return when a job would end first on one site, and there; None twice if it would on none.
 
         Of several sites one where it is alone goes first, then where it starts first, then where the fewest nodes are
         to spare, then the first site.
         """
-        estimate_ms, quotes = delegation.job.estimate_ms, delegation.quotes
+        estimate_ms = delegation.job.estimate_ms
         ends: list[tuple[int, int, int, int, int]] = []
         for site, delay in delay_ms.items():
             start_ms, slowdown = quotes[site].start_ms, quotes[site].slowdown
@@ -534,6 +571,7 @@ class LimitedControl(DelegatingControl):
         delegation.hurried = end_ms is None
         delegation.end_ms = self._end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
         delegation.number += 1
+        self._note_sent(now_ms, site, job)
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]

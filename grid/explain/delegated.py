@@ -42,7 +42,9 @@ def delegated_forecast(
         who = "those that may be" if delegation.refusals else "all"
         return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
     name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
-    start_ms = None if quote is None else quote.start_ms
+    meant_ms = None if quote is None else quote.start_ms
+    # What was to have started by now is late, and only its site knows for how long.
+    start_ms = None if meant_ms is None or meant_ms < now_ms else meant_ms
     known = msgspec.structs.replace(
         known, start_ms=start_ms, places=((name, job.width),), length_ms=job.estimate_ms, queues=(name,)
     )
@@ -51,7 +53,7 @@ def delegated_forecast(
     if delegation.state == WITHDRAWING:
         reason = f"it is being taken back from {name}, as another site could start it at once"
     else:
-        meant = "" if start_ms is None else f", which meant to start it {when_text(start_ms, now_ms)}"
+        meant = "" if meant_ms is None else f", which meant to start it {when_text(meant_ms, now_ms)}"
         reason = f"it waits in the queue of {name}{meant}"
     return msgspec.structs.replace(known, reason=reason)
 

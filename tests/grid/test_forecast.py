@@ -321,6 +321,17 @@ def test_a_drained_site_says_so_where_sites_keep_their_queues(control: str) -> N
     assert at(told(again, 1, 1), "south")[2] == SHUT
 
 
+def test_a_start_that_is_past_is_not_expected() -> None:
+    """A site that has not kept its word is named with it, and a plan does not draw the job over what ran."""
+    core = grid(sites=(("north", 4),), mode="sharing", control="limited")
+    core.handle(0, UserSubmitted("next", request(2, 10)))
+    core.handle(0, FromLiveSite(NORTH, Quoted(1, 0, 50)))
+    assert told(core, 1, 40).start_ms == 50
+    late = told(core, 1, 3_050)
+    assert (late.start_ms, late.reason) == (None, "it waits in the queue of north, which meant to start it 3s ago")
+    assert core.planner(3_050, 10)() == []
+
+
 def test_sharing_splits_nothing() -> None:
     """Where nothing is split there is nothing to say of it, and what is too wide is refused."""
     core = grid((3, 30), (8, 60), (4, 10), mode="sharing")

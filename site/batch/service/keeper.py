@@ -206,6 +206,8 @@ class BatchKeeper:
             for name, number in (self._asked | seen).items()
             if name in wanted and name not in there and name not in self._unsure
         ]
+        if self._view is None:
+            self._note_size(view)
         self._asked, self._problem = {}, ""
         self._put_back = {one.name for one in view.allocations if one.state == "waiting" and one.name in begun}
         self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
@@ -224,6 +226,13 @@ class BatchKeeper:
         pilots = [(each, one) for each, one in over if each.job.job_id == PILOT]
         seen_over = [AskSeen(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
         await self._tell(self._view, self._ends(over), seen_over)
+
+    def _note_size(self, view: BatchView) -> None:
+        """Warn, at the first look, of a site that counts more nodes than the batch system has for it."""
+        settings, nodes = self._driver.settings, self._driver.site.core.nodes
+        if nodes > view.nodes:
+            told = f"has {view.nodes} nodes for it that are up; a job of more waits until there are as many"
+            logger.warning("site %s: nodes is %d, and the batch system %s", settings.name, nodes, told)
 
     def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
         """Return those of the accounts by which they were asked for: anybody may give a job any name."""

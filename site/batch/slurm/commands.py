@@ -121,8 +121,9 @@ class Slurm:
         # Ranks are pinned by the agent, to any of the hardware threads of a node that is all its own. The agents'
         # step takes nothing of the allocation: srun and mpirun in a job start steps of their own on the same nodes.
         step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
-        run = f"export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE\nexec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
-        return f"#!/bin/sh\n{once}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
+        tasks = "export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE"
+        run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
+        return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
         """Return how a job that failed in Slurm ended, by what its script has printed; None: that does not tell."""

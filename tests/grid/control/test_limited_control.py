@@ -92,6 +92,27 @@ def test_all_sites_are_asked_and_waited_for() -> None:
     assert step(core, 60, *said(0, Ended(1, 2, 60, "limit"))) == [ReportDone(1, "limit")]
 
 
+def test_a_burst_is_spread_over_the_sites() -> None:
+    """Quotes of one instant promise the same nodes to all jobs; what was sent since then counts."""
+    core = grid(4, 3)
+    asked = step(core, 0, *(submitted(job_id, 1) for job_id in range(1, 43)))
+    commands = step(core, 0, *offered(asked, (4, 0), (3, 0)))
+    sent = [command.site for command in commands if isinstance(command.request, EnqueueJob)]
+    assert sorted(sent[:7]) == [0] * 4 + [1] * 3, "the free nodes first"
+    assert (sent.count(0), sent.count(1)) == (24, 18)
+    twin = grid(4, 3)
+    twin.restore(core.state())
+    assert step(twin, 1, submitted(99, 1)) == step(core, 1, submitted(99, 1))
+
+
+def test_a_quote_counts_for_what_is_asked_later() -> None:
+    """A job that comes when the others have been sent is told of them by the sites themselves."""
+    core = grid(4, 3)
+    for now_ms in (0, 10):
+        asked = step(core, now_ms, submitted(now_ms + 1, 3))
+        assert [command.site for command in step(core, now_ms, *offered(asked, (4, now_ms), (0, 99)))] == [0]
+
+
 @pytest.mark.parametrize(
     ("selection", "site"), [("best-fit", 1), ("biggest-free", 2), ("equal-util", 0), ("earliest-end", 0)]
 )

@@ -8,8 +8,9 @@ import pytest
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.service.backend import LiveBackend
+from gridweave.site.desk_messages import Queue, QueuedJob
 from gridweave.site.explain import Forecast, SiteReason
-from gridweave.site.service.calls import GRID_ACTOR
+from gridweave.site.service.calls import GRID_ACTOR, site_actor
 
 
 class MadeUp(LiveBackend):
@@ -22,6 +23,21 @@ class MadeUp(LiveBackend):
         if (actor, method) not in self._answers:
             raise UnavailableError(f"{actor} does not answer within {timeout_s} s")
         return self._answers[actor, method]
+
+
+@pytest.mark.asyncio
+async def test_a_queue_shows_the_start_that_the_site_of_a_job_expects() -> None:
+    """As explain does; of a site that does not answer what the grid knows stays."""
+    size = {"nodes": 1, "limit_ms": 10, "submit_ms": 0}
+    jobs = [QueuedJob(job_id=number, waits_at=site, reason="r", **size) for number, site in enumerate("aab", start=1)]
+    queue = Queue(waiting=3, held=0, starting=0, running=0, jobs=jobs)
+    said = [Forecast(job_id=2, now_ms=0, start_ms=70, reason="as 4711 there: others go first")]
+    found = await MadeUp({(GRID_ACTOR, "queue"): queue, (site_actor("a"), "forecasts"): said}).queue(20, explain=True)
+    assert [(job.start_ms, job.reason) for job in found.jobs] == [
+        (None, "r"),
+        (70, "it waits in the queue of a: as 4711 there: others go first"),
+        (None, "r"),
+    ]
 
 
 @pytest.mark.asyncio

@@ -56,6 +56,56 @@ def site_with(*widths: int, most_asked: int = 100) -> SiteCore:
     return core
 
 
+def starts(core: SiteCore, now_ms: int, width: int = 1) -> int | None:
+    """Return when a job of ten seconds would start."""
+    return core.earliest_start_ms(now_ms, width, 10_000)
+
+
+def test_a_quote_counts_what_was_promised_since_the_last_look() -> None:
+    """Of five jobs for one free node, and four in a second, not all start at once."""
+    core = site_with()
+    core.handle(0, seen())
+    found = []
+    for number in range(1, 6):
+        found.append(starts(core, 0))
+        core.handle(0, JobSubmitted(Job(job_id=number, width=1, estimate_ms=10_000)))
+    assert found == [0, 1_000, 1_000, 1_000, 10_000]
+    core.handle(5, seen(AskSeen(1, 1, "ready")))
+    assert core.startable(5, 10_000) == 0
+    assert starts(core, 5) == 11_000, "the first has started, and the look does not show it yet"
+
+
+def test_what_a_look_shows_is_counted_once() -> None:
+    """A job that waits there with an expected start, or runs, is in the look; one that ran since before it, too."""
+    core = site_with(4)
+    shown = BatchSeen(4, 60_000, ((0, 4), (2_000, 0), (12_000, 4)), (AskSeen(1, 1, "waiting", 2_000, "", True),))
+    core.handle(0, shown)
+    assert starts(core, 0) == 12_000
+    core.handle(2_000, BatchSeen(4, 60_000, shown.free_from, (AskSeen(1, 1, "ready", 2_000),)))
+    assert starts(core, 2_000) == 12_000
+    core = site_with(4)
+    core.handle(0, seen(AskSeen(1, 1, "ready")))
+    core.handle(3_000, BatchSeen(4, 60_000, ((3_000, 1), (9_000, 4))))
+    assert (starts(core, 3_000), starts(core, 3_000, 4)) == (3_000, 9_000)
+
+
+def test_free_nodes_are_those_that_the_batch_system_would_give() -> None:
+    """In quotes and reasons, whatever the site itself has started."""
+    core = site_with()
+    core.handle(0, seen())
+    said, run = core.quote(0, Job(job_id=9, width=2, estimate_ms=10_000))
+    assert run is not None
+    assert (said.free, said.start_ms) == (1, 1_000)
+    assert said.reason == "it needs 2 nodes, 1 of 4 nodes is free, and no job of this site waits"
+
+
+def test_an_expected_start_is_never_in_the_past() -> None:
+    """What was to start a moment ago is expected now."""
+    core = site_with(1)
+    core.handle(0, seen(AskSeen(1, 1, "waiting", 50, "others go first", True)))
+    assert core.explain(80, 1).start_ms == 80
+
+
 def test_a_job_starts_when_its_nodes_are_there() -> None:
     """Whichever the batch system gives first; until then nothing starts, and all that wait are asked for."""
     core = site_with(3, 2)
