@@ -686,6 +686,9 @@ class LiveGrid:
             match command:
                 case ToSite(site=site, request=ReserveNodes() as request):
                     self._describe(site, request.attempt, request.length_ms, request.job_id, fragments[request.job_id])
+                    if request.ahead:
+                        # It waits in the queues of sites, until all have its nodes.
+                        self.book.records[request.job_id].state = "waiting"
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
                     self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
@@ -694,7 +697,8 @@ class LiveGrid:
                     self.book.records[job.job_id].state = "waiting"
                     self._tell(site, request)
                 case ToSite(site=site, request=CommitNodes(job_id=job_id) as request):
-                    meeting = self._meeting.get(job_id, "")
+                    meeting, record = self._meeting.get(job_id, ""), self.book.records[job_id]
+                    record.state = "starting" if record.state == "waiting" else record.state
                     self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
                 case ToSite(site=site, request=RequestQuote(job_id=int(job_id)) as request):
                     user = self.book.records[job_id].request.user

@@ -192,6 +192,11 @@ class SiteCore:
         """Free nodes that nobody else has: those of a batch system have users of their own."""
         return self.free if self._asks is None else self._asks.idle
 
+    @property
+    def longest_job_ms(self) -> int | None:
+        """The longest estimate of a job that can ever run here; None: any, as far as is known."""
+        return None if self._asks is None else self._asks.longest_job_ms
+
     def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         """Return the jobs that a batch system puts off, and when they start, as far as is known (`AsksBatchSystem`)."""
         return [] if self._asks is None else self._asks.take_delays(now_ms)

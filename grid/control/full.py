@@ -81,6 +81,7 @@ class FullControl(Control):
         return FullControlState(
             draws=self._draws(),
             shut=self._shut,
+            longest_ms=self._longest_ms,
             queue=self._queue.state(),
             attempts=self._attempts.state(),
             number=self._number,
@@ -204,8 +205,9 @@ class FullControl(Control):
         """Return what places the jobs that are apart; most grids have none."""
         if self._apart is None:
             self._apart = LimitedControl(self._nodes, self.policy, self._options)
-            for site, why in self._shut.items():
-                self._apart.site_changed(site, SiteChanged(0, 0, why))
+            for site in self._shut.keys() | self._longest_ms.keys():
+                change = SiteChanged(0, 0, self._shut.get(site, ""), self._longest_ms.get(site))
+                self._apart.site_changed(site, change)
         return self._apart
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:

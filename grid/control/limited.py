@@ -129,6 +129,7 @@ class LimitedControl(DelegatingControl):
         return LimitedControlState(
             draws=self._draws(),
             shut=self._shut,
+            longest_ms=self._longest_ms,
             jobs=list(self._jobs.values()),
             retry_at_ms=self._retry_at_ms,
             attempts=self._attempts.state(),
@@ -373,8 +374,8 @@ class LimitedControl(DelegatingControl):
     def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
         # A site may take its user no more since it has quoted.
-        known = ((s, quote) for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms))
-        quotes = {s: self._without_sent(now_ms, s, quote, delegation.job) for s, quote in known}
+        quoted = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
+        quotes = {s: self._without_sent(now_ms, s, quote, delegation.job) for s, quote in quoted.items()}
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
         delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
@@ -388,13 +389,20 @@ class LimitedControl(DelegatingControl):
         if site is not None:
             return self._delegate(now_ms, delegation, site)
         end_ms, site = self._earliest_end(now_ms, delegation, quotes, delay_ms)
-        split = self._split_now(now_ms, delegation, quotes)
-        if split is not None and (end_ms is None or not self.policy.adaptive or now_ms + split[1] < end_ms):
+        # What was promised twice is no reason for a split: that goes by what the sites have said.
+        said_ms = self._earliest_end(now_ms, delegation, quoted, delay_ms)[0]
+        starts_now = any(quoted[s].start_ms is not None and (quoted[s].start_ms or 0) <= now_ms for s in starts)
+        split = None if starts_now else self._split_now(now_ms, delegation, quotes)
+        if split is not None and (said_ms is None or not self.policy.adaptive or now_ms + split[1] < said_ms):
             return self._begin(now_ms, delegation, *split)
+        if split is None and (ahead := self._ahead(now_ms, delegation, quotes)) is not None:
+            return self._begin_ahead(now_ms, delegation, *ahead)
         waits = split is None and self._awaits(now_ms, delegation, quotes, end_ms)
         if site is None or waits:
             return self._put_back(now_ms, delegation)
-        return self._delegate(now_ms, delegation, site, end_ms)
+        commands = self._delegate(now_ms, delegation, site, end_ms)
+        delegation.hurried = starts_now
+        return commands
 
     def _without_sent(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
         """Return a quote without what was promised to jobs that were sent to its site since it was asked for.
@@ -430,6 +438,40 @@ class LimitedControl(DelegatingControl):
         free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
         sends = delegation.sends, delegation.submit_ms, now_ms
         return self._one_job.split(delegation.job, delegation.sensitivity, free, *sends)
+
+    def _ahead_at_ms(self, delegation: Delegation) -> int | None:
+        """Return when sites are to reserve ahead for a job that has no place; None: never, as one alone can have it."""
+        if delegation.job.width <= self._largest or delegation.waits_since_ms is None:
+            return None
+        return delegation.waits_since_ms + self.policy.reserve_after_ms
+
+    def _ahead(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted]) -> tuple[Fragments, int] | None:
+        """Return how a job that has waited long is split over sites that reserve ahead, and how long it is then."""
+        at_ms = self._ahead_at_ms(delegation)
+        if at_ms is None or now_ms < at_ms or self._attempts.ahead is not None:
+            return None
+        sizes = {s: self._nodes[s] for s, quote in quotes.items() if quote.takes_parts and s not in self._shut}
+        sends = delegation.sends, delegation.submit_ms, now_ms
+        return self._one_job.split(delegation.job, delegation.sensitivity, sizes, *sends)
+
+    def _begin_ahead(
+        self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int
+    ) -> list[GridCommand]:
+        """Ask sites to reserve nodes for a job as they get them."""
+        delegation.state, delegation.awaited = SPLIT, None
+        delegation.number += 1
+        if self._renew_at_ms is None:
+            self._renew_at_ms = now_ms + self._lease_ms // 3
+        told = delegation.job, delegation.number, fragments, length_ms
+        return self._attempts.begin_ahead(*told, now_ms + self._lease_ms)
+
+    def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """See `DelegatingControl`; a job for which sites are to reserve ahead is thought of when that is due."""
+        commands = super()._put_back(now_ms, delegation)
+        at_ms = self._ahead_at_ms(delegation) if delegation.state == BACKLOG else None
+        if at_ms is not None and self._retry_at_ms is not None and at_ms > now_ms:
+            self._retry_at_ms = min(self._retry_at_ms, at_ms)
+        return commands
 
     def _begin(self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int) -> list[GridCommand]:
         """Ask sites for the nodes of a job on several of them."""
@@ -593,6 +635,7 @@ class LimitedControl(DelegatingControl):
         if change.kind != ENDED:
             return self._put_back(now_ms, delegation)
         outcome = change.attempt.outcome
+        delegation.waits_since_ms = None
         return self._ask_all(now_ms, delegation) if outcome is None else self._done(delegation, outcome)
 
     def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
@@ -665,9 +708,11 @@ class LimitedControl(DelegatingControl):
         return delay_ms is not None and self._end_at(delegation, site, now_ms, delay_ms) < end_ms
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
-        sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})
+        sites = {d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)}
+        if (ahead := self._attempts.ahead) is not None:
+            sites.update(site for site, _ in ahead.fragments)
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
-        return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
+        return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sorted(sites)]
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
@@ -678,7 +723,9 @@ class LimitedControl(DelegatingControl):
         if attempt is not None:
             found = attempt_forecast(now_ms, attempt, self._names)
         else:
-            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names, self._shut)
+            at_ms = self._ahead_at_ms(delegation)
+            told = self._nodes, self._retry_at_ms or 0, self._names, self._shut
+            found = delegated_forecast(now_ms, delegation, *told, at_ms)
         return lambda: found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:

@@ -48,6 +48,7 @@ class NoControl(DelegatingControl):
         return NoControlState(
             draws=self._draws(),
             shut=self._shut,
+            longest_ms=self._longest_ms,
             jobs=list(self._jobs.values()),
             retry_at_ms=self._retry_at_ms,
             area=self._area,

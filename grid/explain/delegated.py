@@ -21,10 +21,11 @@ def delegated_forecast(
     retry_ms: int,
     names: Sequence[str],
     shut: Mapping[int, str],
+    ahead_ms: int | None,
 ) -> Forecast:
     """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`.
 
-    `shut` says why sites take in nothing new.
+    `shut` says why sites take in nothing new; at `ahead_ms` sites are asked to reserve ahead for the job, None: never.
     """
     job = delegation.job
     rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
@@ -33,14 +34,7 @@ def delegated_forecast(
         said = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
         return msgspec.structs.replace(known, reason=said)
     if delegation.state == BACKLOG:
-        again = when_text(max(retry_ms, now_ms), now_ms)
-        if delegation.awaited is not None:
-            said = f"{_awaited(now_ms, delegation.awaited, names)}; the sites are asked again {again}"
-            return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
-        if delegation.mapped is not None:
-            return _mapped(known, delegation, delegation.mapped, names)
-        who = "those that may be" if delegation.refusals else "all"
-        return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
+        return _without_place(known, delegation, retry_ms, names, ahead_ms)
     name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
     meant_ms = None if quote is None else quote.start_ms
     # What was to have started by now is late, and only its site knows for how long.
@@ -56,6 +50,33 @@ def delegated_forecast(
         meant = "" if meant_ms is None else f", which meant to start it {when_text(meant_ms, now_ms)}"
         reason = f"it waits in the queue of {name}{meant}"
     return msgspec.structs.replace(known, reason=reason)
+
+
+def _without_place(
+    known: Forecast, delegation: Delegation, retry_ms: int, names: Sequence[str], ahead_ms: int | None
+) -> Forecast:
+    """Return for what a job waits that has no place; the sites are asked again at `retry_ms`."""
+    now_ms = known.now_ms
+    again = when_text(max(retry_ms, now_ms), now_ms)
+    if delegation.awaited is not None:
+        said = f"{_awaited(now_ms, delegation.awaited, names)}; the sites are asked again {again}"
+        return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
+    if delegation.mapped is not None:
+        return _mapped(known, delegation, delegation.mapped, names)
+    if ahead_ms is not None:
+        return msgspec.structs.replace(known, reason=_reserved_ahead(now_ms, delegation, ahead_ms, again))
+    who = "those that may be" if delegation.refusals else "all"
+    return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
+
+
+def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: str) -> str:
+    """Return for what a job waits that is wider than every site, and how long at most."""
+    since_ms = ahead_ms if delegation.waits_since_ms is None else delegation.waits_since_ms
+    waits = rough_span_text(ahead_ms - since_ms)
+    said = f"it is wider than every site, and the nodes of several are not free together; they are asked again {again}"
+    if ahead_ms > now_ms:
+        return f"{said}; when it has waited for {waits}, {when_text(ahead_ms, now_ms)}, they reserve nodes ahead for it"
+    return f"{said}; it has waited for {waits}, and they reserve nodes ahead for it next, one job at a time"
 
 
 def apart_forecast(forecaster: Forecaster) -> Forecast:

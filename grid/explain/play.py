@@ -15,7 +15,7 @@ from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.explain.queue import Standing, named
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.explain import Forecast, listed, places_text
+from gridweave.site.explain import Forecast, Places, listed, places_text
 from gridweave.site.kernels.planning import OVERDUE_MS
 from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes, SiteChanged
 from gridweave.site.times import when_text
@@ -74,6 +74,8 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
     reserved = places_text(named(tuple(part for part in attempt.fragments if part[0] not in missing), names))
     start = when_text(attempt.start_ms, now_ms)
+    if attempt.ahead and attempt.state == ASKED:
+        return _ahead_forecast(now_ms, attempt, places, asked, reserved)
     if len(places) == 1:
         reason = f"it was placed on {places_text(places)}, which is starting it"
     elif not asked:
@@ -90,6 +92,14 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
         length_ms=attempt.length_ms,
         reason=reason,
     )
+
+
+def _ahead_forecast(now_ms: int, attempt: Attempt, places: Places, asked: Sequence[str], reserved: str) -> Forecast:
+    """Return how it stands with a job for which sites reserve nodes ahead; when the last has them nobody knows."""
+    reason = f"reserved ahead on {reserved}; " if reserved else ""
+    reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} for it what "
+    reason += "comes free; it starts when all sites have their nodes"
+    return Forecast(job_id=attempt.job.job_id, now_ms=now_ms, places=places, length_ms=attempt.length_ms, reason=reason)
 
 
 def waiting_forecast(

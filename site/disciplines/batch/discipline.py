@@ -134,6 +134,11 @@ class BatchDiscipline:
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @property
+    def longest_job_ms(self) -> int | None:
+        """See `AsksBatchSystem`: for so long the batch system gives nodes."""
+        return None if self._seen is None else self._seen.longest_ms
+
+    @property
     def inside(self) -> Self:
         """Return itself: no other decides on nodes that are there."""
         return self

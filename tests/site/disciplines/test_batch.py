@@ -41,6 +41,11 @@ def seen(*asks: AskSeen, nodes: int = 4, problem: str = "") -> BatchSeen:
     return BatchSeen(nodes, 60_000, FREE, asks, problem)
 
 
+def changed(others: int, free: int, closed: str = "") -> SiteChanged:
+    """Return what a site on that cluster tells the grid."""
+    return SiteChanged(others, free, closed, 60_000)
+
+
 def asked(core: SiteCore, now_ms: int = 0) -> list[tuple[int, int, bool]]:
     """Return for which jobs nodes should have been asked for, each with its number."""
     assert core.asks is not None
@@ -208,7 +213,7 @@ def test_the_contract_with_the_grid() -> None:
         assert core.handle(2, EnqueueJob(Job(job_id=job_id, width=2, estimate_ms=1_000), 1, 10_000)) == []
     assert core.handle(3, WithdrawJob(7, 1)) == [ToGrid(Withdrawn(7, 1))]
     said = core.handle(4, seen(AskSeen(7, 1, "ready"), AskSeen(8, 2, "ready")))
-    assert said == [ToGrid(SiteChanged(1, 1)), StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
+    assert said == [ToGrid(changed(1, 1)), StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
     core.handle(5, EnqueueJob(Job(job_id=9, width=1, estimate_ms=1_000), 1, 10_000))
     said = core.handle(6, seen(AskSeen(9, 3, "cancelled", None, "it was cancelled in Slurm")))
     assert said == [ToGrid(Refused(9, 1, "it was cancelled in Slurm", "job"))]
@@ -220,7 +225,7 @@ def test_a_site_that_is_drained() -> None:
     core = ContractCore(4, BatchPolicy())
     core.handle(0, seen())
     assert core.handle(1, EnqueueJob(Job(job_id=1, width=1, estimate_ms=1_000), 1, 10**9)) == []
-    assert core.handle(2, DrainSite()) == [ToGrid(SiteChanged(4, 0, "the site is being drained"))]
+    assert core.handle(2, DrainSite()) == [ToGrid(changed(4, 0, "the site is being drained"))]
     said = core.handle(3, EnqueueJob(Job(job_id=2, width=1, estimate_ms=1_000), 1, 10**9), RequestQuote(1, 1, 500))
     answers = [each.answer for each in said if isinstance(each, ToGrid)]
     assert [each.reason for each in answers if isinstance(each, Refused)] == ["the site is being drained"]
@@ -230,7 +235,7 @@ def test_a_site_that_is_drained() -> None:
     assert StartJob(1, ((0, 1),)) in started
     core.handle(5, JobFinished(1))
     assert asked(core.site, 5) == []
-    assert core.handle(6, ResumeSite()) == [ToGrid(SiteChanged(3, 1))]
+    assert core.handle(6, ResumeSite()) == [ToGrid(changed(3, 1))]
 
 
 def test_the_grid_hears_when_a_job_is_put_off() -> None:
@@ -259,7 +264,7 @@ def test_the_grid_hears_at_once_of_a_job_that_no_nodes_are_asked_for() -> None:
 def test_the_grid_hears_what_other_users_leave_of_the_nodes() -> None:
     """As the batch system was seen last; what a job of the grid has just been given is not told as theirs."""
     core = ContractCore(4, BatchPolicy())
-    assert core.handle(0, seen()) == [ToGrid(SiteChanged(3, 1))]
+    assert core.handle(0, seen()) == [ToGrid(changed(3, 1))]
     assert core.handle(1, BatchSeen(4, None, ((1, 4),))) == [ToGrid(SiteChanged(0, 4))]
     core.handle(2, EnqueueJob(Job(job_id=1, width=3, estimate_ms=1_000), 1, 10**9))
     said = core.handle(3, BatchSeen(4, None, ((1, 4),), (AskSeen(1, 1, "ready"),)))
