@@ -649,7 +649,9 @@ class LiveGrid:
         if self.book.eligibility.started(job_id, record.request):
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
-        self.book.note(job_id, "runs", " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places))
+        where = " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places)
+        # What a site tells of its end may be older than the news of its start.
+        self.book.note(job_id, "runs", where, min(start_ms, self._now_ms))
 
     def _waits_again(self, record: JobRecord) -> None:
         """Have a job wait for its next attempt, or for the rest of this one to end."""

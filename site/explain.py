@@ -201,7 +201,7 @@ def _recorded(record: JobRecord, now_ms: int) -> str:
         case "ending":
             return f"it was told to end on {where}, and has time for that" if where else "it was told to end"
         case "ended":
-            ended = f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
+            ended = f"{record.outcome}: {record.reason}" if record.reason else f"{record.outcome}"
             took = "" if record.split is None else took_text(record)
             return f"{ended}; {took}, {record.split.text}" if record.split is not None and took else ended
         case _:
@@ -350,5 +350,5 @@ def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecas
         places=answer.places,
         length_ms=answer.length_ms,
         ahead=answer.ahead,
-        reason=f"{site} could start it first, {when_text(start_ms, answer.now_ms)}",
+        reason=f"{site} could start it first",
     )

@@ -47,7 +47,8 @@ def delegated_forecast(
     if delegation.state == WITHDRAWING:
         reason = f"it is being taken back from {name}, as another site could start it at once"
     else:
-        meant = "" if meant_ms is None else f", which meant to start it {when_text(meant_ms, now_ms)}"
+        is_late = meant_ms is not None and start_ms is None
+        meant = f", which meant to start it {when_text(meant_ms or 0, now_ms)}" if is_late else ""
         reason = f"it waits in the queue of {name}{meant}"
     return msgspec.structs.replace(known, reason=reason)
 

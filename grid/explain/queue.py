@@ -134,8 +134,10 @@ class Standing:
     ) -> Forecast:
         """Return the forecast if a start was found; `is_reserved_only` if what becomes of that lies too far ahead."""
         places = named(fragments, self._names)
-        where = self._where(places, length_ms)
-        reason = f"{self._reason}; it starts {when_text(start_ms, self._now_ms)}{where}"
+        # When and where has fields of its own; what a split costs stands here alone.
+        reason = self._reason
+        if len(places) > 1:
+            reason += f"; it starts{self._where(places, length_ms)}"
         if is_reserved_only:
             reason = f"{self._reason}; when it starts lies too far ahead to be worked out: this is what is reserved now"
         return self._found(reason, start_ms, places, length_ms)

@@ -121,7 +121,7 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             await grid.backend.what_if(WhatIf(load=2))
         quote = await grid.backend.quote(sleeper(2, 1))
         assert quote.places == (("south", 2),)
-        assert quote.reason == "south could start it first, now"
+        assert quote.reason == "south could start it first"
         grid.away.add("site:south")
         quote = await grid.backend.quote(sleeper(2, 1))
         assert quote.places == (("north", 2),)
