@@ -41,7 +41,7 @@ from gridweave.grid.sends import Sends, why_not_sent
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecast, Forecaster, Planner
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
-from gridweave.site.messages import Ended, LeaseEnded
+from gridweave.site.messages import Ended, LeaseEnded, SiteChanged
 from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
@@ -171,6 +171,8 @@ class MetaCore:
         if type(event) is FromSite:
             if isinstance(event.answer, (Ended, LeaseEnded)) and event.answer.evicted:
                 self._note_evicted(now_ms, event.site, event.answer)
+            if type(event.answer) is SiteChanged:
+                control.site_changed(event.site, event.answer)
             return control.answered(now_ms, event.site, event.answer)
         if type(event) is GridJobSubmitted:
             past = self._evicted.get(event.job.job_id)

@@ -649,7 +649,9 @@ class LiveGrid:
         if self.book.eligibility.started(job_id, record.request):
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
-        self.book.note(job_id, "runs", " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places))
+        where = " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places)
+        # What a site tells of its end may be older than the news of its start.
+        self.book.note(job_id, "runs", where, min(start_ms, self._now_ms))
 
     def _waits_again(self, record: JobRecord) -> None:
         """Have a job wait for its next attempt, or for the rest of this one to end."""
@@ -686,6 +688,9 @@ class LiveGrid:
             match command:
                 case ToSite(site=site, request=ReserveNodes() as request):
                     self._describe(site, request.attempt, request.length_ms, request.job_id, fragments[request.job_id])
+                    if request.ahead:
+                        # It waits in the queues of sites, until all have its nodes.
+                        self.book.records[request.job_id].state = "waiting"
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
                     self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
@@ -694,7 +699,8 @@ class LiveGrid:
                     self.book.records[job.job_id].state = "waiting"
                     self._tell(site, request)
                 case ToSite(site=site, request=CommitNodes(job_id=job_id) as request):
-                    meeting = self._meeting.get(job_id, "")
+                    meeting, record = self._meeting.get(job_id, ""), self.book.records[job_id]
+                    record.state = "starting" if record.state == "waiting" else record.state
                     self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
                 case ToSite(site=site, request=RequestQuote(job_id=int(job_id)) as request):
                     user = self.book.records[job_id].request.user

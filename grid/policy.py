@@ -97,6 +97,12 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(words)
 
 
+RESERVE_AFTER_S = 300.0
+"""So long a job that is wider than every site waits for free nodes before they are reserved ahead (a guess)."""
+
+MAX_RESERVE_AFTER_S = 31 * 86_400.0
+
+
 class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How the grid schedules under full control (docs/grid.md).
 
@@ -125,6 +131,9 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         (width up to, fragments allowed), in ascending order of width; wider jobs have no limit.
     tuning : GridTuning, optional
         How the order of the queue changes; ``order`` is then left out.
+    reserve_after_s : float
+        Under limited control: when a job that is wider than every site has waited for so many seconds, sites are asked
+        to reserve nodes ahead for it.
 
     Raises
     ------
@@ -142,6 +151,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     lower_bound: int = 0
     max_fragments: tuple[tuple[int, int], ...] = ()
     tuning: GridTuning | None = None
+    reserve_after_s: float = RESERVE_AFTER_S
 
     def __post_init__(self) -> None:
         for option, known in (
@@ -158,6 +168,9 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for overhead in self.overheads:
             if not 0 <= overhead <= MAX_OVERHEAD:
                 raise OptionError("overhead", f"is {overhead:g}; a number from 0 to {MAX_OVERHEAD:,}, 0.3 for 30%")
+        if not 0 <= self.reserve_after_s <= MAX_RESERVE_AFTER_S:
+            said = f"is {self.reserve_after_s:g}; seconds, from 0 to {MAX_RESERVE_AFTER_S:,.0f}"
+            raise OptionError("reserve_after_s", said)
         if not 0 <= self.lower_bound <= MAX_WIDTH:
             raise OptionError("lower_bound", f"is {self.lower_bound}; nodes, from 0 to {MAX_WIDTH:,}")
         bounds = [bound for bound, _ in self.max_fragments]
@@ -187,6 +200,11 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def maps(self) -> bool:
         """Whether all jobs that wait are mapped over the sites at once."""
         return self.selection in MAPPINGS
+
+    @property
+    def reserve_after_ms(self) -> int:
+        """After what wait sites reserve ahead for a job that is wider than every site, in ms."""
+        return round(self.reserve_after_s * 1000)
 
     @property
     def adaptive(self) -> bool:

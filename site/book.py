@@ -95,9 +95,9 @@ class JobBook:
         self.out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         return list(self._fresh)
 
-    def note(self, job_id: int, kind: str, detail: str = "") -> None:
-        """Write an event into the story of a job."""
-        self.out.append(Noted(job_id, kind, detail))
+    def note(self, job_id: int, kind: str, detail: str = "", at_ms: int | None = None) -> None:
+        """Write an event into the story of a job; of now, if it is not said when it happened."""
+        self.out.append(Noted(job_id, kind, detail, at_ms))
 
     # -- what users hand in, and want of it ---------------------------------------------------------------------------
 

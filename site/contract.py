@@ -15,7 +15,7 @@ from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at
 from gridweave.site.job import Job, why_impossible
-from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left, work_of
+from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_of
 from gridweave.site.messages import (
     Answer,
     BatchSeen,
@@ -65,7 +65,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.owner import GridShare, OwnerPolicy, ShareState
+from gridweave.site.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 from gridweave.site.state import CoreState, with_parts
 
 RENDEZVOUS_MS = 30_000
@@ -84,43 +84,6 @@ RESERVED, COMMITTED, RUNNING, WAITING, EVICTED = "reserved", "committed", "runni
 
 
 ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
-
-
-class SlowedFragment(msgspec.Struct, gc=False):
-    """How a fragment gets on that something outside of its site slows: links that are loaded, or down.
-
-    Its limit counts work and not time: if that comes and the work is not done, it is put off to the instant at which it
-    will be done at the rate that the fragment has then. From then on the grid is told of its rate (docs/grid.md, "Late
-    ends").
-    """
-
-    left: int  # of its work by its estimate, as of ``since_ms``
-    rate: int  # since then
-    since_ms: int
-    limit_ms: int  # when it is killed if its work is done by then
-    is_late: bool = False  # whether the grid has been told
-
-    def left_at(self, now_ms: int) -> int:
-        """Return what is left of the work."""
-        return int(work_left(self.left, self.rate, self.since_ms, now_ms))
-
-
-class GridJob(msgspec.Struct, gc=False):
-    """What the site has of a job of the grid: a fragment that has nodes reserved or runs, or a delegated job."""
-
-    attempt: int
-    width: int
-    state: str
-    start_ms: int = 0
-    shared: bool = False
-    length_ms: int = 0
-    grant: StartJob | None = None
-    rate: int = RATE_ONE
-    lease_until_ms: int = 0
-    outcome: str = "finished"
-    slowed: SlowedFragment | None = None
-    opened_ms: int | None = None
-    evicted: str = ""  # for which job, and why, where it was
 
 
 D = TypeVar("D")
@@ -266,14 +229,16 @@ class ContractCore:
             return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
         if part is None or part.state in (RUNNING, EVICTED):
             return None
-        said = SiteReason(nodes=self.nodes, free=site.free)
+        said = SiteReason(nodes=self.nodes, free=site.idle)
         if part.state == WAITING:
             ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
             why = self._share.why_outside
             said = msgspec.structs.replace(said, ahead=ahead, reason=why, cause=why)
             return forecast_at(name, said, now_ms, job_id, job.width, job.estimate_ms)
         reason = "its nodes are reserved until the start that was agreed on"
-        said = msgspec.structs.replace(said, start_ms=part.start_ms, reason=reason)
+        if part.ahead:
+            reason = "its nodes are reserved ahead, until the other sites have theirs"
+        said = msgspec.structs.replace(said, start_ms=None if part.ahead else part.start_ms, reason=reason)
         return forecast_at(name, said, now_ms, job_id, part.width, part.length_ms, "starting")
 
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
@@ -386,8 +351,10 @@ class ContractCore:
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):
-                for part in self._parts.values():
+                for job_id, part in self._parts.items():
                     part.lease_until_ms = max(part.lease_until_ms, until_ms)
+                    if part.ahead and part.state == RESERVED:
+                        self._hold(job_id, part)
             case DrainSite() | ResumeSite():
                 self._share.draining = isinstance(event, DrainSite)
             case SiteShut(reason=reason):
@@ -406,7 +373,7 @@ class ContractCore:
         match event:
             # Later than the agreed start the lease has ended, though nobody has seen to it yet.
             case CommitNodes() if part.state == RESERVED and self._now_ms <= part.start_ms:
-                part.state = COMMITTED
+                return self._commit(event, part)
             case CancelJob() if part.state == EVICTED:
                 part.outcome = "cancelled"
             case ReleaseNodes() | CancelJob() if part.state != EVICTED:
@@ -456,8 +423,8 @@ class ContractCore:
             return ()
         return (event,)
 
-    def _why_refused(self, job: Job, start_ms: int) -> str | None:
-        """Return why no nodes are reserved for a job that is to start then, or None."""
+    def _why_refused(self, job: Job, start_ms: int, *, ahead: bool) -> str | None:
+        """Return why no nodes are reserved for a job that is to start then, or that may wait for them, or None."""
         if job.in_step and not self.site.takes_parts:
             if self.site.starts_jobs:
                 return "the site slows and pauses jobs, and a job on several sites would wait for itself here"
@@ -466,7 +433,8 @@ class ContractCore:
             return "the site has another attempt of this job"
         if start_ms < self._now_ms:
             return f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
-        return why_impossible(job) or self._share.why_not(job.width)
+        why_not = self._share.why_not_ever if ahead else self._share.why_not
+        return why_impossible(job) or why_not(job.width)
 
     def _reserve(self, request: ReserveNodes) -> Iterable[Event]:
         job_id, width, start_ms, length_ms = request.job_id, request.width, request.start_ms, request.length_ms
@@ -477,18 +445,25 @@ class ContractCore:
             request.job or Job(job_id=job_id, width=width, estimate_ms=1),
             job_id=job_id,
             width=width,
-            estimate_ms=start_ms - self._now_ms + length_ms,
+            estimate_ms=length_ms if request.ahead else start_ms - self._now_ms + length_ms,
             # The grid has chosen how wide it is, at most: a job that has forms may start in any.
             forms=(not is_shared and request.job and request.job.forms) or self.site.as_wide(width),
             in_step=is_shared,
             evictions=request.evictions,
         )
-        reason = self._why_refused(job, start_ms)
+        reason = self._why_refused(job, start_ms, ahead=request.ahead)
         if reason is not None:
             is_never = is_shared and not self.site.takes_parts
             self._answer(Refused(job_id, request.attempt, reason, "never" if is_never else ""))
             return ()
-        self._parts[job_id] = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
+        part = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
+        self._parts[job_id] = part
+        if request.ahead:
+            # It waits as a delegated job does, but that its nodes wait for others when it has them.
+            part.state, part.ahead, part.lease_until_ms = WAITING, True, start_ms
+            self._timed.add(job_id)
+            self._share.wait(job)
+            return ()
         self._share.nodes += width
         return (JobSubmitted(job, True),)
 
@@ -508,6 +483,21 @@ class ContractCore:
         self._timed.add(job.job_id)
         self._share.wait(self._owner.as_delegated(job))
         return ()
+
+    def _commit(self, event: CommitNodes, part: GridJob) -> Iterable[Event]:
+        """Have a fragment start at the agreed instant; if that has passed, as it was agreed on late, it never does."""
+        if event.start_ms is not None:
+            if event.start_ms < self._now_ms:
+                return self._end_lease(event.job_id, part)
+            part.start_ms, part.ahead = event.start_ms, False
+            self.site.expect_end(self._now_ms, event.job_id, part.start_ms + part.length_ms)
+        part.state = COMMITTED
+        return ()
+
+    def _hold(self, job_id: int, part: GridJob) -> None:
+        """Keep the nodes of a fragment that were reserved ahead, at most as long as its lease lasts."""
+        part.start_ms = part.lease_until_ms
+        self.site.expect_end(self._now_ms, job_id, part.start_ms + part.length_ms)
 
     def _open(self, event: OpenGate, part: GridJob) -> None:
         """Let a fragment begin, unless the others have given up meanwhile."""
@@ -529,7 +519,7 @@ class ContractCore:
     def _withdraw(self, job_id: int) -> Iterable[Event]:
         part = self._parts[job_id]
         self._forget(job_id)
-        self._answer(Withdrawn(job_id, part.attempt))
+        self._answer(LeaseEnded(job_id, part.attempt) if part.shared else Withdrawn(job_id, part.attempt))
         return () if self._share.leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
 
     def _end_lease(self, job_id: int, part: GridJob) -> Iterable[Event]:
@@ -691,6 +681,9 @@ class ContractCore:
         if part.state == WAITING:
             self._share.waiting -= part.width
         if part.shared:
+            if part.ahead:
+                part.state = RESERVED
+                self._hold(job_id, part)
             self._timed.add(job_id)
             self._answer(Reserved(job_id, part.attempt))
             return
@@ -775,9 +768,9 @@ class ContractCore:
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
         free = self.site.idle
-        others = self._share.others(free)
-        if others != self._told.others:
-            self._told = SiteChanged(others, min(free, self._share.room))
+        others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.longest_job_ms
+        if (others, closed, longest_ms) != (self._told.others, self._told.closed, self._told.longest_ms):
+            self._told = SiteChanged(others, min(free, self._share.room), closed, longest_ms)
             self._out.insert(0, ToGrid(self._told))
 
     def _part(self, job_id: int, attempt: int) -> GridJob | None:

@@ -192,6 +192,11 @@ class SiteCore:
         """Free nodes that nobody else has: those of a batch system have users of their own."""
         return self.free if self._asks is None else self._asks.idle
 
+    @property
+    def longest_job_ms(self) -> int | None:
+        """The longest estimate of a job that can ever run here; None: any, as far as is known."""
+        return None if self._asks is None else self._asks.longest_job_ms
+
     def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         """Return the jobs that a batch system puts off, and when they start, as far as is known (`AsksBatchSystem`)."""
         return [] if self._asks is None else self._asks.take_delays(now_ms)
@@ -384,7 +389,7 @@ class SiteCore:
         # The discipline does not see the nodes that open reservations hold.
         said = self._discipline.explain(now_ms, job_id)
         reason = self._with_rule(said.reason)
-        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.free)
+        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.idle)
 
     def _with_rule(self, reason: str) -> str:
         """Return a reason, with the rule by which the start may move if the discipline has one."""
@@ -402,7 +407,7 @@ class SiteCore:
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
         said = SiteReason(
             nodes=self.nodes,
-            free=self.free,
+            free=self.idle,
             start_ms=start_ms,
             ahead=ahead,
             waits_for=() if start_ms in (None, now_ms) else tuple(running.job.job_id for running in ends),
@@ -412,11 +417,13 @@ class SiteCore:
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:
         """Return why a job that is not here would start then, with so many jobs before it in the queue."""
-        free = free_text(self.free, self.nodes)
+        free = free_text(self.idle, self.nodes)
         if run.start_ms == now_ms:
             evicting = ", on nodes of jobs that it may evict" if run.evicts else ""
             return f"{free}, and it could start at once{evicting}"
-        jobs = f"{ahead or 'no'} job{'s' * (ahead > 1)} wait{'s' * (ahead < 2)}"
+        # Whether others wait in the queue of a batch system the site does not know.
+        whose = "" if self.starts_jobs else " of this site"
+        jobs = f"{ahead or 'no'} job{'s' * (ahead > 1)}{whose} wait{'s' * (ahead < 2)}"
         reason = f"it needs {nodes_text(run.nodes)}, {free}, and {jobs}"
         return self._with_rule(f"{reason} before it" if run.ahead is not None else reason)
 

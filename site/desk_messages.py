@@ -300,6 +300,7 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int | None = None
     places: tuple[tuple[str, int], ...] = ()
     reason: str = ""
+    waits_at: str = ""  # the site in whose own queue it waits
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):

@@ -202,7 +202,7 @@ def _recorded(record: JobRecord, now_ms: int) -> str:
         case "ending":
             return f"it was told to end on {where}, and has time for that" if where else "it was told to end"
         case "ended":
-            ended = f"it has ended: {record.outcome}" + (f": {record.reason}" if record.reason else "")
+            ended = f"{record.outcome}: {record.reason}" if record.reason else f"{record.outcome}"
             took = "" if record.split is None else took_text(record)
             return f"{ended}; {took}, {record.split.text}" if record.split is not None and took else ended
         case _:
@@ -221,6 +221,28 @@ def nodes_text(count: int) -> str:
     ('1 node', '4 nodes')
     """
     return f"{count} node{'s' * (count != 1)}"
+
+
+def too_small_text(nodes: int) -> str:
+    """Return that a site is too small for a job, of so many nodes that the grid may have there.
+
+    Examples
+    --------
+    >>> too_small_text(4)
+    'offers the grid 4 nodes in all: never alone'
+    """
+    return f"offers the grid {nodes_text(nodes)} in all: never alone"
+
+
+def shut_text(why: str) -> str:
+    """Return that a site takes in nothing new for the grid, and why.
+
+    Examples
+    --------
+    >>> shut_text("the site is being drained")
+    'takes nothing new from the grid: the site is being drained'
+    """
+    return f"takes nothing new from the grid: {why}"
 
 
 def free_text(free: int, nodes: int | None = None) -> str:
@@ -289,6 +311,20 @@ def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str =
     return f"it was evicted{often} {when_text(last_ms, now_ms)}{where}: {reason}"
 
 
+def without_site_answer(forecast: Forecast, site: str) -> Forecast:
+    """Return a forecast that says of a site that it does not answer; what is known of the job there is older."""
+    rows = tuple(
+        msgspec.structs.replace(row, start_ms=None, reason=f"does not answer now; {row.reason}")
+        if row.site == site
+        else row
+        for row in forecast.sites
+    )
+    reason = forecast.reason
+    if forecast.job_id is not None:
+        reason += f"; {site} does not answer now"
+    return msgspec.structs.replace(forecast, sites=rows, reason=reason)
+
+
 def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
     """Return a forecast with what a site says of the job, that waits there or would.
 
@@ -315,5 +351,5 @@ def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecas
         places=answer.places,
         length_ms=answer.length_ms,
         ahead=answer.ahead,
-        reason=f"{site} could start it first, {when_text(start_ms, answer.now_ms)}",
+        reason=f"{site} could start it first",
     )

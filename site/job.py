@@ -609,6 +609,7 @@ class Noted(msgspec.Struct, frozen=True, tag="Noted"):
     job_id: int
     kind: str
     detail: str = ""
+    at_ms: int | None = None  # when it happened; None: now
 
 
 class RecordUsage(msgspec.Struct, frozen=True, tag="RecordUsage"):

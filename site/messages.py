@@ -274,12 +274,16 @@ class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_om
     # What else a site's queue goes by, of a job of which the site has been told; the grid leaves it out.
     job: Job | None = None
     evictions: int = 0  # how often the job has been evicted
+    # Not now or never: the fragment waits in the queue of the site, and keeps the nodes that it gets there until all
+    # other sites have theirs. ``start_ms`` is when that lease ends, if it is not renewed.
+    ahead: bool = False
 
 
 class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
     """Start the fragment at the agreed instant: all sites have reserved their nodes."""
 
     rendezvous: str = ""  # where the ranks of a live job find each other, as in `Launch`
+    start_ms: int | None = None  # the agreed instant, of nodes that were reserved ahead
 
 
 class ReleaseNodes(OfAttempt, frozen=True, tag="ReleaseNodes", gc=False):
@@ -424,6 +428,8 @@ class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
     # jobs of the grid share nodes, and so take fewer than they are wide.
     others: int
     free: int  # nodes that a job of the grid may have now
+    closed: str = ""  # why the site takes in nothing new for the grid, as it is drained; empty if it does
+    longest_ms: int | None = None  # the longest estimate of a job that it can ever run; None: any
 
 
 class RunsLate(OfAttempt, frozen=True, tag="RunsLate", gc=False):

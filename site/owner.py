@@ -9,6 +9,8 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job
+from gridweave.site.kernels.work import RATE_ONE, work_left
+from gridweave.site.messages import StartJob
 
 
 class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,3 +159,41 @@ class GridShare:
         if job is not None:
             self._outside_nodes -= job.width
         return job is not None
+
+
+class SlowedFragment(msgspec.Struct, gc=False):
+    """How a fragment gets on that something outside of its site slows: links that are loaded, or down.
+
+    Its limit counts work and not time: if that comes and the work is not done, it is put off to the instant at which it
+    will be done at the rate that the fragment has then. From then on the grid is told of its rate (docs/grid.md, "Late
+    ends").
+    """
+
+    left: int  # of its work by its estimate, as of ``since_ms``
+    rate: int  # since then
+    since_ms: int
+    limit_ms: int  # when it is killed if its work is done by then
+    is_late: bool = False  # whether the grid has been told
+
+    def left_at(self, now_ms: int) -> int:
+        """Return what is left of the work."""
+        return int(work_left(self.left, self.rate, self.since_ms, now_ms))
+
+
+class GridJob(msgspec.Struct, gc=False):
+    """What the site has of a job of the grid: a fragment that has nodes reserved or runs, or a delegated job."""
+
+    attempt: int
+    width: int
+    state: str
+    start_ms: int = 0
+    shared: bool = False
+    length_ms: int = 0
+    grant: StartJob | None = None
+    rate: int = RATE_ONE
+    lease_until_ms: int = 0
+    outcome: str = "finished"
+    slowed: SlowedFragment | None = None
+    opened_ms: int | None = None
+    evicted: str = ""  # for which job, and why, where it was
+    ahead: bool = False  # whether its start is agreed on when all sites have their nodes; till then it has a lease

@@ -13,7 +13,15 @@ from msgspec import Meta
 from gridweave.grid.config.toml import NAME_PATTERN
 from gridweave.grid.gateway.settings import GatewaySettings, IssuerSettings
 from gridweave.grid.kernels.links import MAX_SPLIT_FACTOR
-from gridweave.grid.policy import ALL_SELECTIONS, BACKFILLS, CONTROLS, HEAD_RESERVATIONS, MODES
+from gridweave.grid.policy import (
+    ALL_SELECTIONS,
+    BACKFILLS,
+    CONTROLS,
+    HEAD_RESERVATIONS,
+    MAX_RESERVE_AFTER_S,
+    MODES,
+    RESERVE_AFTER_S,
+)
 from gridweave.netmodel.communication import PROFILES
 from gridweave.netmodel.tables import EXACT_UP_TO, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES
@@ -268,6 +276,14 @@ class PolicyTable(Table, frozen=True, kw_only=True):
         | list[tuple[Annotated[int, Meta(ge=1, le=MAX_INT)], Annotated[int, Meta(ge=1, le=MAX_INT)]]]
     ) = "unlimited"
     tuning: TuningTable | None = None
+    reserve_after_s: Annotated[
+        float,
+        Meta(
+            description="Limited control: sites reserve ahead for a job wider than any after so long a wait.",
+            ge=0,
+            le=MAX_RESERVE_AFTER_S,
+        ),
+    ] = RESERVE_AFTER_S
     split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "earliest-end"
     exact_up_to: Annotated[
         int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=MAX_INT)

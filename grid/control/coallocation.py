@@ -10,6 +10,7 @@ import msgspec
 
 from gridweave.grid.messages import GridCommand, ToSite
 from gridweave.site.job import Job
+from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
     Answer,
     CancelJob,
@@ -69,6 +70,8 @@ class Attempt(msgspec.Struct, gc=False):
     ended: dict[int, str] = {}
     ending: bool = False
     cancelled: bool = False
+    # Whether the start is agreed on when all sites have the nodes, for which each waits in its queue.
+    ahead: bool = False
 
     @property
     def outcome(self) -> str | None:
@@ -153,8 +156,26 @@ class CoAllocator:
 
     @property
     def asked(self) -> list[Fragments]:
-        """The fragments of the attempts that not all sites have answered."""
-        return [attempt.fragments for attempt in self.asking.values()]
+        """The fragments of the attempts that not all sites have answered, and are to at once."""
+        return [attempt.fragments for attempt in self.asking.values() if not attempt.ahead]
+
+    @property
+    def ahead(self) -> Attempt | None:
+        """The attempt for which sites reserve nodes ahead: of two each could have what the other waits for."""
+        return next((attempt for attempt in self.asking.values() if attempt.ahead), None)
+
+    def begin_ahead(
+        self, job: Job, number: int, fragments: Fragments, length_ms: int, lease_until_ms: int
+    ) -> list[GridCommand]:
+        """Have sites reserve the nodes of a job as each gets them, under a lease; parameters as for `begin`."""
+        missing = {site for site, _ in fragments}
+        attempt = Attempt(job, number, fragments, length_ms, int(NEVER_MS), ASKED, missing, ahead=True)
+        self.attempts[job.job_id] = self.asking[job.job_id] = attempt
+        asked, length = (job.job_id, number), (length_ms, lease_until_ms)
+        return [
+            ToSite(site, ReserveNodes(*asked, width, *length, evictions=job.evictions, ahead=True))
+            for site, width in fragments
+        ]
 
     def begin(self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int) -> list[GridCommand]:
         """Ask for the nodes of a job.
@@ -221,7 +242,11 @@ class CoAllocator:
         attempt.state = COMMITTED
         self.margin_ms = max(self._least_margin_ms, self.margin_ms * 3 // 4)
         del self.asking[attempt.job.job_id]
-        return [ToSite(s, CommitNodes(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
+        agreed_ms = None
+        if attempt.ahead:
+            agreed_ms = attempt.start_ms = now_ms + self.margin_ms
+        commit = CommitNodes(attempt.job.job_id, attempt.number, start_ms=agreed_ms)
+        return [ToSite(site, commit) for site, _ in attempt.fragments]
 
     def _came_too_soon(self) -> None:
         """Agree on later starts from now on: messages take longer than thought."""
@@ -273,6 +298,5 @@ class CoAllocator:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `expire` may have something to give up."""
-        if not self.asking:
-            return None
-        return min(attempt.start_ms for attempt in self.asking.values()) + 1
+        starts = [attempt.start_ms for attempt in self.asking.values() if not attempt.ahead]
+        return min(starts) + 1 if starts else None

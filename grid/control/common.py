@@ -35,8 +35,9 @@ from gridweave.grid.sends import Sends
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
-from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, WithdrawJob
+from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, SiteChanged, WithdrawJob
 from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
+from gridweave.site.times import rough_span_text
 
 
 class ControlOptions(NamedTuple):
@@ -54,6 +55,8 @@ class ControlState(CoreState, frozen=True, kw_only=True):
     """What every level of control knows."""
 
     draws: GeneratorState | None
+    shut: dict[int, str] = msgspec.field(default_factory=dict)
+    longest_ms: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 Barred = tuple[int, ...]
@@ -81,6 +84,10 @@ class Control(ABC):
         self._largest = max(nodes)
         self._names = options.names
         self._network = options.network
+        # The sites that take in nothing new for the grid, by their own word, and why.
+        self._shut: dict[int, str] = {}
+        # Of the sites that say so, the longest estimate of a job that they can ever run.
+        self._longest_ms: dict[int, int] = {}
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
         """Return what has been heard of the links."""
@@ -93,6 +100,7 @@ class Control(ABC):
 
         What it sends matters if it is wider than all that are left: a split may cost more than one may.
         """
+        never = {**self._too_long(job), **never} if self._longest_ms else never
         if job.width <= self._largest and not (barred or never):
             return None
         left = [0 if site in barred or site in never else nodes for site, nodes in enumerate(self._nodes)]
@@ -115,7 +123,25 @@ class Control(ABC):
         if self.knows(job_id):
             return []
         reason = self.why_never(asked.job, asked.barred, never, asked.sends)
+        never = {**self._too_long(asked.job), **never} if self._longest_ms else never
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
+
+    def site_changed(self, site: int, change: SiteChanged) -> None:
+        """Record whether a site takes in anything new; what else has changed is an answer like others."""
+        self._shut.pop(site, None)
+        if change.closed:
+            self._shut[site] = change.closed
+        self._longest_ms.pop(site, None)
+        if change.longest_ms is not None:
+            self._longest_ms[site] = change.longest_ms
+
+    def _too_long(self, job: Job) -> dict[int, str]:
+        """Return the sites that can never run a job for its estimate, and why."""
+        sites = sorted(site for site, longest_ms in self._longest_ms.items() if job.estimate_ms > longest_ms)
+        asked = f"the job may take {rough_span_text(job.estimate_ms)}; give it a lower limit"
+        return {
+            site: f"it runs jobs of at most {rough_span_text(self._longest_ms[site])}, and {asked}" for site in sites
+        }
 
     @abstractmethod
     def knows(self, job_id: int) -> bool:
@@ -214,6 +240,7 @@ class Control(ABC):
         """Take in all that another of the same settings knew; this one is fresh."""
         if self._rng is not None and state.draws is not None:
             restore_generator(self._rng, state.draws)
+        self._shut, self._longest_ms = state.shut, state.longest_ms
 
     @abstractmethod
     def check_invariants(self) -> None:
@@ -271,6 +298,8 @@ class Delegation:
     awaited: Awaited | None = None
     # Where and when it is to run by the last mapping over the sites, if it had a place in that.
     mapped: PlannedPlace | None = None
+    # Since when it has no place at all.
+    waits_since_ms: int | None = None
 
     def avoids(self, site: int, now_ms: int) -> bool:
         """Return whether it is not to be offered to a site now."""
@@ -423,6 +452,8 @@ class DelegatingControl(Control):
         if wanted is not None:
             return wanted
         delegation.state = BACKLOG
+        if delegation.waits_since_ms is None:
+            delegation.waits_since_ms = now_ms
         if self._retry_at_ms is None:
             self._retry_at_ms = now_ms + self._retry_ms
         return []

@@ -80,6 +80,8 @@ class FullControl(Control):
         """Return all that is known between two instants."""
         return FullControlState(
             draws=self._draws(),
+            shut=self._shut,
+            longest_ms=self._longest_ms,
             queue=self._queue.state(),
             attempts=self._attempts.state(),
             number=self._number,
@@ -124,7 +126,7 @@ class FullControl(Control):
         twin._rng = copy.deepcopy(self._rng)
         twin._number, twin._closed = self._number.copy(), self._closed.copy()
         twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
-        twin._never = self._never.copy()
+        twin._never, twin._shut = self._never.copy(), self._shut.copy()
         # What jobs apart have they keep in the twin.
         twin._apart = None
         return twin
@@ -185,6 +187,17 @@ class FullControl(Control):
         """Return whether a job is here."""
         return job_id in self._number or self._is_apart(job_id)
 
+    def site_changed(self, site: int, change: SiteChanged) -> None:
+        """See `Control`."""
+        super().site_changed(site, change)
+        if self._apart is not None:
+            self._apart.site_changed(site, change)
+
+    @property
+    def shut(self) -> dict[int, str]:
+        """The sites that take in nothing new, and why."""
+        return self._shut
+
     def _is_apart(self, job_id: int) -> bool:
         return self._apart is not None and self._apart.knows(job_id)
 
@@ -192,6 +205,9 @@ class FullControl(Control):
         """Return what places the jobs that are apart; most grids have none."""
         if self._apart is None:
             self._apart = LimitedControl(self._nodes, self.policy, self._options)
+            for site in self._shut.keys() | self._longest_ms.keys():
+                change = SiteChanged(0, 0, self._shut.get(site, ""), self._longest_ms.get(site))
+                self._apart.site_changed(site, change)
         return self._apart
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:

@@ -70,6 +70,15 @@ LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
 
 
+class SentWork(msgspec.Struct, frozen=True, array_like=True):
+    """A job that was put into the queue of a site, and that quotes asked for before do not count."""
+
+    quote_id: int  # of the last quote that was asked for before
+    sent_ms: int
+    nodes: int
+    work: int  # its nodes times its estimate
+
+
 class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="LimitedControl 1"):
     """What is known at this level."""
 
@@ -81,6 +90,7 @@ class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="Limit
     claimed: dict[int, tuple[int, int]]
     patience_ms: dict[int, int]
     renew_at_ms: int | None
+    sent: dict[int, list[SentWork]] = msgspec.field(default_factory=dict)
 
 
 class LimitedControl(DelegatingControl):
@@ -101,6 +111,8 @@ class LimitedControl(DelegatingControl):
         self._patience_ms: dict[int, int] = {}
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
+        # By site, what was sent there while jobs await quotes: these may be older, and promise the same nodes again.
+        self._sent: dict[int, list[SentWork]] = {}
         # Whether the sites have said all that was asked at some instant, so that what waits is mapped.
         self._map_is_due = False
 
@@ -116,6 +128,8 @@ class LimitedControl(DelegatingControl):
         """Return all that is known between two instants."""
         return LimitedControlState(
             draws=self._draws(),
+            shut=self._shut,
+            longest_ms=self._longest_ms,
             jobs=list(self._jobs.values()),
             retry_at_ms=self._retry_at_ms,
             attempts=self._attempts.state(),
@@ -126,6 +140,7 @@ class LimitedControl(DelegatingControl):
             claimed=self._claimed,
             patience_ms=self._patience_ms,
             renew_at_ms=self._renew_at_ms,
+            sent=self._sent,
         )
 
     def restore(self, state: LimitedControlState) -> None:
@@ -136,6 +151,7 @@ class LimitedControl(DelegatingControl):
         self._quote_id, self._asked, self._claimed = state.quote_id, state.asked, state.claimed
         self._news = dict.fromkeys(state.news)
         self._patience_ms, self._renew_at_ms = state.patience_ms, state.renew_at_ms
+        self._sent = state.sent
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
@@ -358,7 +374,8 @@ class LimitedControl(DelegatingControl):
     def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
         # A site may take its user no more since it has quoted.
-        quotes = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
+        quoted = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
+        quotes = {s: self._without_sent(now_ms, s, quote, delegation.job) for s, quote in quoted.items()}
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
         delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
@@ -371,14 +388,43 @@ class LimitedControl(DelegatingControl):
         site = self._one_job.choose_site(delegation.job, delegation.draw, ready, free)
         if site is not None:
             return self._delegate(now_ms, delegation, site)
-        end_ms, site = self._earliest_end(now_ms, delegation, delay_ms)
-        split = self._split_now(now_ms, delegation, quotes)
-        if split is not None and (end_ms is None or not self.policy.adaptive or now_ms + split[1] < end_ms):
+        end_ms, site = self._earliest_end(now_ms, delegation, quotes, delay_ms)
+        # What was promised twice is no reason for a split: that goes by what the sites have said.
+        said_ms = self._earliest_end(now_ms, delegation, quoted, delay_ms)[0]
+        starts_now = any(quoted[s].start_ms is not None and (quoted[s].start_ms or 0) <= now_ms for s in starts)
+        split = None if starts_now else self._split_now(now_ms, delegation, quotes)
+        if split is not None and (said_ms is None or not self.policy.adaptive or now_ms + split[1] < said_ms):
             return self._begin(now_ms, delegation, *split)
+        if split is None and (ahead := self._ahead(now_ms, delegation, quotes)) is not None:
+            return self._begin_ahead(now_ms, delegation, *ahead)
         waits = split is None and self._awaits(now_ms, delegation, quotes, end_ms)
         if site is None or waits:
             return self._put_back(now_ms, delegation)
-        return self._delegate(now_ms, delegation, site, end_ms)
+        commands = self._delegate(now_ms, delegation, site, end_ms)
+        delegation.hurried = starts_now
+        return commands
+
+    def _without_sent(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
+        """Return a quote without what was promised to jobs that were sent to its site since it was asked for.
+
+        These run before, as if on all nodes of the site at once: jobs of one instant cannot all have the same nodes.
+        """
+        sent = [each for each in self._sent.get(site, ()) if each.quote_id >= quote.quote_id]
+        if not sent or quote.start_ms is None:
+            return quote
+        free = max(0, quote.free - sum(each.nodes for each in sent))
+        start_ms = quote.start_ms
+        if start_ms > now_ms or (quote.nodes or job.width) > free:
+            start_ms = max(start_ms, now_ms) + sum(each.work for each in sent) // self._nodes[site]
+        return msgspec.structs.replace(quote, free=free, start_ms=start_ms)
+
+    def _note_sent(self, now_ms: int, site: int, job: Job) -> None:
+        """Record a job that is sent to a site, as long as quotes may be decided on that do not count it."""
+        if not self._patience_ms:
+            self._sent.clear()
+            return
+        kept = [each for each in self._sent.get(site, ()) if each.sent_ms + self._retry_ms >= now_ms]
+        self._sent[site] = [*kept, SentWork(self._quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 
     def _split_now(
         self,
@@ -392,6 +438,40 @@ class LimitedControl(DelegatingControl):
         free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
         sends = delegation.sends, delegation.submit_ms, now_ms
         return self._one_job.split(delegation.job, delegation.sensitivity, free, *sends)
+
+    def _ahead_at_ms(self, delegation: Delegation) -> int | None:
+        """Return when sites are to reserve ahead for a job that has no place; None: never, as one alone can have it."""
+        if delegation.job.width <= self._largest or delegation.waits_since_ms is None:
+            return None
+        return delegation.waits_since_ms + self.policy.reserve_after_ms
+
+    def _ahead(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted]) -> tuple[Fragments, int] | None:
+        """Return how a job that has waited long is split over sites that reserve ahead, and how long it is then."""
+        at_ms = self._ahead_at_ms(delegation)
+        if at_ms is None or now_ms < at_ms or self._attempts.ahead is not None:
+            return None
+        sizes = {s: self._nodes[s] for s, quote in quotes.items() if quote.takes_parts and s not in self._shut}
+        sends = delegation.sends, delegation.submit_ms, now_ms
+        return self._one_job.split(delegation.job, delegation.sensitivity, sizes, *sends)
+
+    def _begin_ahead(
+        self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int
+    ) -> list[GridCommand]:
+        """Ask sites to reserve nodes for a job as they get them."""
+        delegation.state, delegation.awaited = SPLIT, None
+        delegation.number += 1
+        if self._renew_at_ms is None:
+            self._renew_at_ms = now_ms + self._lease_ms // 3
+        told = delegation.job, delegation.number, fragments, length_ms
+        return self._attempts.begin_ahead(*told, now_ms + self._lease_ms)
+
+    def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """See `DelegatingControl`; a job for which sites are to reserve ahead is thought of when that is due."""
+        commands = super()._put_back(now_ms, delegation)
+        at_ms = self._ahead_at_ms(delegation) if delegation.state == BACKLOG else None
+        if at_ms is not None and self._retry_at_ms is not None and at_ms > now_ms:
+            self._retry_at_ms = min(self._retry_at_ms, at_ms)
+        return commands
 
     def _begin(self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int) -> list[GridCommand]:
         """Ask sites for the nodes of a job on several of them."""
@@ -492,14 +572,14 @@ class LimitedControl(DelegatingControl):
         return delegation.awaited is not None and delegation.awaited.is_worth_it
 
     def _earliest_end(
-        self, now_ms: int, delegation: Delegation, delay_ms: dict[int, int]
+        self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], delay_ms: dict[int, int]
     ) -> tuple[int, int] | tuple[None, None]:
         """Return when a job would end first on one site, and there; None twice if it would on none.
 
         Of several sites one where it is alone goes first, then where it starts first, then where the fewest nodes are
         to spare, then the first site.
         """
-        estimate_ms, quotes = delegation.job.estimate_ms, delegation.quotes
+        estimate_ms = delegation.job.estimate_ms
         ends: list[tuple[int, int, int, int, int]] = []
         for site, delay in delay_ms.items():
             start_ms, slowdown = quotes[site].start_ms, quotes[site].slowdown
@@ -533,6 +613,7 @@ class LimitedControl(DelegatingControl):
         delegation.hurried = end_ms is None
         delegation.end_ms = self._end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
         delegation.number += 1
+        self._note_sent(now_ms, site, job)
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
@@ -554,6 +635,7 @@ class LimitedControl(DelegatingControl):
         if change.kind != ENDED:
             return self._put_back(now_ms, delegation)
         outcome = change.attempt.outcome
+        delegation.waits_since_ms = None
         return self._ask_all(now_ms, delegation) if outcome is None else self._done(delegation, outcome)
 
     def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
@@ -626,9 +708,11 @@ class LimitedControl(DelegatingControl):
         return delay_ms is not None and self._end_at(delegation, site, now_ms, delay_ms) < end_ms
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
-        sites = sorted({d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)})
+        sites = {d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)}
+        if (ahead := self._attempts.ahead) is not None:
+            sites.update(site for site, _ in ahead.fragments)
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None
-        return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sites]
+        return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sorted(sites)]
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
@@ -639,13 +723,15 @@ class LimitedControl(DelegatingControl):
         if attempt is not None:
             found = attempt_forecast(now_ms, attempt, self._names)
         else:
-            found = delegated_forecast(now_ms, delegation, self._nodes, self._retry_at_ms or 0, self._names)
+            at_ms = self._ahead_at_ms(delegation)
+            told = self._nodes, self._retry_at_ms or 0, self._names, self._shut
+            found = delegated_forecast(now_ms, delegation, *told, at_ms)
         return lambda: found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
         why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
-        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names)
+        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut)
         return lambda: found
 
     def check_invariants(self) -> None:

@@ -46,7 +46,12 @@ class NoControl(DelegatingControl):
     def state(self) -> NoControlState:
         """Return all that is known between two instants."""
         return NoControlState(
-            draws=self._draws(), jobs=list(self._jobs.values()), retry_at_ms=self._retry_at_ms, area=self._area
+            draws=self._draws(),
+            shut=self._shut,
+            longest_ms=self._longest_ms,
+            jobs=list(self._jobs.values()),
+            retry_at_ms=self._retry_at_ms,
+            area=self._area,
         )
 
     def restore(self, state: NoControlState) -> None:
@@ -60,7 +65,7 @@ class NoControl(DelegatingControl):
         return self._send(sent, now_ms)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says of a job; what it says of itself is not known at this level."""
+        """Take in what a site says of a job; what it says of itself decides nothing at this level."""
         sent = self._jobs.get(getattr(answer, "job_id", -1))
         if sent is None or sent.state == BACKLOG or sent.number != getattr(answer, "attempt", 0):
             return []
@@ -126,13 +131,13 @@ class NoControl(DelegatingControl):
         if sent is None:
             return None
         loads = self._loads(sent.refused_by)
-        found = sent_forecast(now_ms, sent, self._nodes, loads, self._retry_at_ms or 0, self._names)
+        found = sent_forecast(now_ms, sent, self._nodes, loads, self._retry_at_ms or 0, self._names, self._shut)
         return lambda: found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
         why_never, loads = self.why_never(asked.job, asked.barred), self._loads(set(asked.barred))
-        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, loads)
+        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, loads)
         return lambda: found
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:

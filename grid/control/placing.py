@@ -95,6 +95,7 @@ class OneJob:
         if self._links is not None and state is not None:
             self._links.restore(state)
             self._codes = self._codes._replace(net=self._links.arrays)
+            self._codes = self._codes._replace(net=self._links.arrays)
 
     def delay_ms(self, job: Job, sends: Sends, submit_ms: int, site: int, when_ms: int) -> int | None:
         """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
@@ -140,6 +141,8 @@ class OneJob:
         return split_over(self._state, codes, SLOT, self._vector(free), now_ms)
 
     def _enter(self, job: Job) -> None:
+        # What is remembered of a split, as the next search may begin with it, is of this job alone.
+        self._state.jobs["job_id"][SLOT] = job.job_id
         self._state.jobs["width"][SLOT] = job.width
         self._state.jobs["estimate_ms"][SLOT] = job.estimate_ms
 

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WITHDRAWING, Delegation
+from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WAITING, WITHDRAWING, Delegation
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.placing import Awaited
-from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text
+from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text, shut_text, too_small_text
 from gridweave.site.job import Job
 from gridweave.site.times import rough_span_text, when_text
 
 
 def delegated_forecast(
-    now_ms: int, delegation: Delegation, nodes: Sequence[int], retry_ms: int, names: Sequence[str]
+    now_ms: int,
+    delegation: Delegation,
+    nodes: Sequence[int],
+    retry_ms: int,
+    names: Sequence[str],
+    shut: Mapping[int, str],
+    ahead_ms: int | None,
 ) -> Forecast:
-    """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`."""
+    """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`.
+
+    `shut` says why sites take in nothing new; at `ahead_ms` sites are asked to reserve ahead for the job, None: never.
+    """
     job = delegation.job
-    rows = tuple(_quoted(now_ms, delegation, site, size, names) for site, size in enumerate(nodes))
+    rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
     known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows)
     if delegation.state == ASKING:
         said = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
         return msgspec.structs.replace(known, reason=said)
     if delegation.state == BACKLOG:
-        again = when_text(max(retry_ms, now_ms), now_ms)
-        if delegation.awaited is not None:
-            said = f"{_awaited(now_ms, delegation.awaited, names)}; the sites are asked again {again}"
-            return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
-        if delegation.mapped is not None:
-            return _mapped(known, delegation, delegation.mapped, names)
-        who = "those that may be" if delegation.refusals else "all"
-        return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
+        return _without_place(known, delegation, retry_ms, names, ahead_ms)
     name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
-    start_ms = None if quote is None else quote.start_ms
+    meant_ms = None if quote is None else quote.start_ms
+    # What was to have started by now is late, and only its site knows for how long.
+    start_ms = None if meant_ms is None or meant_ms < now_ms else meant_ms
     known = msgspec.structs.replace(
         known, start_ms=start_ms, places=((name, job.width),), length_ms=job.estimate_ms, queues=(name,)
     )
@@ -43,9 +47,37 @@ def delegated_forecast(
     if delegation.state == WITHDRAWING:
         reason = f"it is being taken back from {name}, as another site could start it at once"
     else:
-        meant = "" if start_ms is None else f", which meant to start it {when_text(start_ms, now_ms)}"
+        is_late = meant_ms is not None and start_ms is None
+        meant = f", which meant to start it {when_text(meant_ms or 0, now_ms)}" if is_late else ""
         reason = f"it waits in the queue of {name}{meant}"
     return msgspec.structs.replace(known, reason=reason)
+
+
+def _without_place(
+    known: Forecast, delegation: Delegation, retry_ms: int, names: Sequence[str], ahead_ms: int | None
+) -> Forecast:
+    """Return for what a job waits that has no place; the sites are asked again at `retry_ms`."""
+    now_ms = known.now_ms
+    again = when_text(max(retry_ms, now_ms), now_ms)
+    if delegation.awaited is not None:
+        said = f"{_awaited(now_ms, delegation.awaited, names)}; the sites are asked again {again}"
+        return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
+    if delegation.mapped is not None:
+        return _mapped(known, delegation, delegation.mapped, names)
+    if ahead_ms is not None:
+        return msgspec.structs.replace(known, reason=_reserved_ahead(now_ms, delegation, ahead_ms, again))
+    who = "those that may be" if delegation.refusals else "all"
+    return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
+
+
+def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: str) -> str:
+    """Return for what a job waits that is wider than every site, and how long at most."""
+    since_ms = ahead_ms if delegation.waits_since_ms is None else delegation.waits_since_ms
+    waits = rough_span_text(ahead_ms - since_ms)
+    said = f"it is wider than every site, and the nodes of several are not free together; they are asked again {again}"
+    if ahead_ms > now_ms:
+        return f"{said}; when it has waited for {waits}, {when_text(ahead_ms, now_ms)}, they reserve nodes ahead for it"
+    return f"{said}; it has waited for {waits}, and they reserve nodes ahead for it next, one job at a time"
 
 
 def apart_forecast(forecaster: Forecaster) -> Forecast:
@@ -55,12 +87,17 @@ def apart_forecast(forecaster: Forecaster) -> Forecast:
     return msgspec.structs.replace(found, reason=said)
 
 
-def _quoted(now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str]) -> SiteReason:
+def _quoted(
+    now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str], shut: Mapping[int, str]
+) -> SiteReason:
     """Return what a site has said last of a job."""
     refusals, quote = delegation.refusals.get(site), delegation.quotes.get(site)
     refused = _refused(now_ms, delegation, site)
     if refused and (quote is None or delegation.avoids(site, now_ms)):
         return SiteReason(site=names[site], nodes=nodes, reason=refused)
+    is_there = delegation.site == site and delegation.state in (WAITING, WITHDRAWING, RUNNING)
+    if site in shut and not is_there:
+        return SiteReason(site=names[site], nodes=nodes, reason=shut_text(shut[site]))
     if quote is None:
         reason = _too_small(nodes, delegation.job) or "has not said when it could start it"
         return SiteReason(site=names[site], nodes=nodes, reason=reason)
@@ -112,7 +149,7 @@ def _refused(now_ms: int, delegation: Delegation, site: int) -> str:
 
 
 def _too_small(nodes: int, job: Job) -> str:
-    return f"has {nodes_text(nodes)} in all: never alone" if nodes < job.width else ""
+    return too_small_text(nodes) if nodes < job.width else ""
 
 
 def sent_forecast(
@@ -122,15 +159,17 @@ def sent_forecast(
     loads: Sequence[int | None],
     retry_ms: int,
     names: Sequence[str],
+    shut: Mapping[int, str],
 ) -> Forecast:
     """Return how it stands with a job without control; one that all have refused is sent again at `retry_ms`.
 
-    `loads` is for how long each site is busy with what it was sent; None for one that has refused.
+    `loads` is for how long each site is busy with what it was sent; None for one that has refused. `shut` says why
+    sites take in nothing new.
     """
     job, site = sent.job, sent.site
     rows = tuple(
         msgspec.structs.replace(row, reason=_refused(now_ms, sent, s) or row.reason)
-        for s, row in enumerate(_loaded(job, nodes, loads, names))
+        for s, row in enumerate(_loaded(job, nodes, loads, names, {s: why for s, why in shut.items() if s != site}))
     )
     if sent.state == BACKLOG:
         again = when_text(max(retry_ms, now_ms), now_ms)
@@ -154,33 +193,40 @@ def unasked_quote(
     nodes: Sequence[int],
     refusal: str | None,
     names: Sequence[str],
+    shut: Mapping[int, str],
     loads: Sequence[int | None] | None = None,
 ) -> Forecast:
     """Return what can be said of a job that was not handed in, and that no site has been asked about.
 
-    `refusal` is why it would be refused; `loads` is as for `sent_forecast`, and None under limited control.
+    `refusal` is why it would be refused; `shut` and `loads` are as for `sent_forecast`; `loads` is None under limited
+    control.
     """
     if refusal is not None:
         return Forecast(now_ms=now_ms, state="refused", reason=refusal)
     if loads is None:
         reason = "the sites would be asked when they could start it"
+        unasked = "has not said when it could start it"
         rows = tuple(
-            SiteReason(site=name, nodes=size, reason=_too_small(size, job) or "has not said when it could start it")
-            for name, size in zip(names, nodes, strict=True)
+            SiteReason(site=name, nodes=size, reason=_too_small(size, job) or _shut(shut, site) or unasked)
+            for site, (name, size) in enumerate(zip(names, nodes, strict=True))
         )
     else:
         reason = "it would be sent to the site with the least work of the grid for each node"
-        rows = _loaded(job, nodes, loads, names)
+        rows = _loaded(job, nodes, loads, names, shut)
     large_enough = tuple(row.site for row in rows if row.nodes >= job.width)
     return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough)
 
 
+def _shut(shut: Mapping[int, str], site: int) -> str:
+    return shut_text(shut[site]) if site in shut else ""
+
+
 def _loaded(
-    job: Job, nodes: Sequence[int], loads: Sequence[int | None], names: Sequence[str]
+    job: Job, nodes: Sequence[int], loads: Sequence[int | None], names: Sequence[str], shut: Mapping[int, str]
 ) -> tuple[SiteReason, ...]:
     rows = []
-    for name, size, load_ms in zip(names, nodes, loads, strict=True):
-        reason = _too_small(size, job)
+    for site, (name, size, load_ms) in enumerate(zip(names, nodes, loads, strict=True)):
+        reason = _too_small(size, job) or _shut(shut, site)
         if not reason and load_ms is None:
             reason = "has refused it"
         elif not reason:

@@ -15,9 +15,9 @@ from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.explain.queue import Standing, named
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.explain import Forecast, listed, places_text
+from gridweave.site.explain import Forecast, Places, listed, places_text
 from gridweave.site.kernels.planning import OVERDUE_MS
-from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes
+from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes, SiteChanged
 from gridweave.site.times import when_text
 
 MOST_STEPS = 20_000
@@ -50,6 +50,10 @@ class Copy(Protocol):
     def closed(self) -> dict[int, tuple[int, int]]:
         """The sites that are not asked for now: since when, and until when at most."""
 
+    @property
+    def shut(self) -> dict[int, str]:
+        """The sites that take in nothing new, and why."""
+
     def submit(self, now_ms: int, asked: GridJobSubmitted) -> list[GridCommand]:
         """Take in a job."""
 
@@ -70,6 +74,8 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
     reserved = places_text(named(tuple(part for part in attempt.fragments if part[0] not in missing), names))
     start = when_text(attempt.start_ms, now_ms)
+    if attempt.ahead and attempt.state == ASKED:
+        return _ahead_forecast(now_ms, attempt, places, asked, reserved)
     if len(places) == 1:
         reason = f"it was placed on {places_text(places)}, which is starting it"
     elif not asked:
@@ -88,12 +94,20 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
     )
 
 
+def _ahead_forecast(now_ms: int, attempt: Attempt, places: Places, asked: Sequence[str], reserved: str) -> Forecast:
+    """Return how it stands with a job for which sites reserve nodes ahead; when the last has them nobody knows."""
+    reason = f"reserved ahead on {reserved}; " if reserved else ""
+    reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} for it what "
+    reason += "comes free; it starts when all sites have their nodes"
+    return Forecast(job_id=attempt.job.job_id, now_ms=now_ms, places=places, length_ms=attempt.length_ms, reason=reason)
+
+
 def waiting_forecast(
     control: Copy, now_ms: int, job_id: int, names: Sequence[str], end_ms: int = 0, *, most_steps: int = MOST_STEPS
 ) -> Forecast:
     """Return when a waiting job starts, by playing a control that is used up by it."""
     expect_ends(control.queue, now_ms, end_ms)
-    standing = Standing(control.queue, control.policy, control.closed, now_ms, job_id, names)
+    standing = Standing(control.queue, control.policy, control.closed, control.shut, now_ms, job_id, names)
     firm = _firmly_reserved(control, now_ms, job_id)
     if firm is not None:
         return standing.placed(*firm)
@@ -114,7 +128,8 @@ def quoted_forecast(
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
     expect_ends(control.queue, now_ms, end_ms)
-    standing = Standing(control.queue, control.policy, control.closed, now_ms, job.job_id, names, is_quote=True)
+    told = control.queue, control.policy, control.closed, control.shut
+    standing = Standing(*told, now_ms, job.job_id, names, is_quote=True)
     _carry_out(control, now_ms, end_ms, control.run(now_ms))
     placed = control.attempts.get(job.job_id)
     if placed is not None:
@@ -206,8 +221,11 @@ def _grant_all(control: Copy, now_ms: int, end_ms: int) -> None:
 def _end_jobs(control: Copy, now_ms: int) -> None:
     for job_id in control.queue.ending(now_ms):
         attempt = control.attempts[job_id]
-        for site, _ in attempt.fragments:
+        for site, width in attempt.fragments:
             if site not in attempt.ended:
+                if site in control.shut:
+                    # As the site itself does, it gives the grid none of its nodes again.
+                    control.answered(now_ms, site, SiteChanged(control.queue.others(site) + width, 0))
                 control.answered(now_ms, site, Ended(job_id, attempt.number, now_ms, "finished"))
 
 

@@ -26,6 +26,8 @@ from gridweave.site.explain import (
     listed,
     nodes_text,
     places_text,
+    shut_text,
+    too_small_text,
 )
 from gridweave.site.job import Job
 from gridweave.site.launch import SplitCost
@@ -61,7 +63,7 @@ class Standing:
     """A waiting job, and all that is said of it as things are now; when it starts is found by play.
 
     In the queue no running job is past its expected end. `closed` are the sites that are not asked for now: since when,
-    and until when.
+    and until when. `shut` are those that take in nothing new, and why.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Standing:
         queue: GridQueue,
         policy: GridPolicy,
         closed: Mapping[int, tuple[int, int]],
+        shut: Mapping[int, str],
         now_ms: int,
         job_id: int,
         names: Sequence[str],
@@ -76,17 +79,13 @@ class Standing:
         is_quote: bool = False,
     ) -> None:
         self._queue, self._policy, self._closed, self._now_ms = queue, policy, dict(closed), now_ms
-        self._names, self._is_quote = names, is_quote
+        self._names, self._is_quote, self._shut = names, is_quote, dict(shut)
         waiting = list(queue.waiting)
         self._ahead = next(place for place, job in enumerate(waiting) if job.job_id == job_id)
         self._job: Job = waiting[self._ahead]
         self._sites = range(len(queue.nodes))
         self._free = [max(0, queue.free(site)) for site in self._sites]
-        # Of each site: (end, job, nodes) of what runs there, by its end.
-        self._running: list[list[tuple[int, int, int]]] = [[] for _ in self._free]
-        for running in queue.running:
-            for site, width in running.fragments:
-                self._running[site].append((running.end_ms, running.job.job_id, width))
+        self._running = self._ends_by_site()
         self._gaps_ms = queue.gaps_ms(job_id, now_ms) if policy.backfill == "conservative" else []
         self._head: int | None = waiting[0].job_id if self._ahead else None
         self._head_start_ms: int | None = None
@@ -105,6 +104,17 @@ class Standing:
         self._rows = tuple(self._row(site) for site in self._sites)
         self._split = self._split_now()
 
+    def _ends_by_site(self) -> list[list[tuple[int, int, int]]]:
+        """Return of each site (end, job, nodes) of what runs there, by its end.
+
+        What ends at a site that takes in nothing new frees nothing for the grid.
+        """
+        found: list[list[tuple[int, int, int]]] = [[] for _ in self._sites]
+        for running in self._queue.running:
+            for site, width in (part for part in running.fragments if part[0] not in self._shut):
+                found[site].append((running.end_ms, running.job.job_id, width))
+        return found
+
     @property
     def job_id(self) -> int:
         """Of the job."""
@@ -113,6 +123,8 @@ class Standing:
     def unplaced(self, *, is_too_far: bool = False) -> Forecast:
         """Return the forecast if no start was found: because there is none, or none within the steps allowed."""
         why = "; nodes that others have must come free first, and when they do is not known"
+        if self._shut_suits():
+            why = "; it cannot start before such a site takes jobs again"
         if is_too_far:
             why = "; when it starts lies too far ahead to be worked out"
         return self._forecast(self._reason + why)
@@ -122,8 +134,10 @@ class Standing:
     ) -> Forecast:
         """Return the forecast if a start was found; `is_reserved_only` if what becomes of that lies too far ahead."""
         places = named(fragments, self._names)
-        where = self._where(places, length_ms)
-        reason = f"{self._reason}; it starts {when_text(start_ms, self._now_ms)}{where}"
+        # When and where has fields of its own; what a split costs stands here alone.
+        reason = self._reason
+        if len(places) > 1:
+            reason += f"; it starts{self._where(places, length_ms)}"
         if is_reserved_only:
             reason = f"{self._reason}; when it starts lies too far ahead to be worked out: this is what is reserved now"
         return self._found(reason, start_ms, places, length_ms)
@@ -170,7 +184,8 @@ class Standing:
         if self._policy.backfill == "conservative":
             return "its start is reserved", f"its start is reserved: {need} for {length}, which no earlier gap has"
         if not self._ahead:
-            return "it is first in the queue", f"it is first in the queue; {need}, {self._most_free()}"
+            first = f"it is first in the queue; {need}, {self._most_free()}{self._shut_away()}"
+            return "it is first in the queue", first
         if self._policy.backfill == "none":
             ahead = f"{ahead_text(self._ahead)} must start before it: this queue lets none be overtaken"
             return "others must start before it", ahead
@@ -182,7 +197,20 @@ class Standing:
             kept = f"but it would run for {length} on nodes that are kept for job {self._head}, first in the queue"
             return "free nodes are kept for the first", f"{need}, which are free, {kept}{self._head_due()}"
         ahead = f"{ahead_text(self._ahead)} would be offered them before it"
-        return "too few nodes are free", f"{need}, {self._most_free()}; {ahead}"
+        if self._shut_suits():
+            return "sites take nothing new", f"{need}, {self._most_free()}{self._shut_away()}; {ahead}"
+        return "too few nodes are free", f"{need}, {self._most_free()}{self._shut_away()}; {ahead}"
+
+    def _shut_suits(self) -> bool:
+        """Return whether the job waits for sites that take in nothing new: without these it could never start."""
+        left = [nodes for site, nodes in enumerate(self._queue.nodes) if site not in self._shut]
+        fits = sum(left) if self._policy.splits else max(left, default=0)
+        return bool(self._shut) and fits < self._job.width
+
+    def _shut_away(self) -> str:
+        """Return which sites take in nothing new, and why."""
+        told = [f"{self._names[site]} {shut_text(why)}" for site, why in sorted(self._shut.items())]
+        return f"; {'; '.join(told)}" if told else ""
 
     def _most_free(self) -> str:
         most, total = max(self._free, default=0), sum(self._free)
@@ -198,6 +226,8 @@ class Standing:
     # -- alone, at a site ---------------------------------------------------------------------------------------------
 
     def _when_alone(self, site: int) -> _Alone:
+        if site in self._shut:
+            return _Alone(None, 0, 0, ())
         missing = self._job.width - self._free[site]
         start_ms, more = (self._now_ms if missing <= 0 else None), 0
         ends: list[int] = []
@@ -236,9 +266,11 @@ class Standing:
         now_ms, width, nodes = self._now_ms, self._job.width, self._queue.nodes[site]
         free = free_text(self._free[site], nodes)
         if nodes < width:
-            return f"has {nodes_text(nodes)} in all: never alone"
+            return too_small_text(nodes)
         if self._alone[site].delay_ms is None:
             return "has no way to its data now"
+        if site in self._shut:
+            return shut_text(self._shut[site])
         if site in self._closed:
             since_ms, until_ms = self._closed[site]
             asked = when_text(max(until_ms, now_ms), now_ms)

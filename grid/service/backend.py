@@ -28,6 +28,7 @@ from gridweave.grid.api import (
     OutputPart,
     PlannedStarts,
     Queue,
+    QueuedJob,
     Scheduling,
     SiteExperience,
     SiteInfo,
@@ -36,7 +37,7 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.site.desk_messages import SiteNames
-from gridweave.site.explain import record_forecast, with_site_answer
+from gridweave.site.explain import record_forecast, with_site_answer, without_site_answer
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
 from gridweave.site.launch import Removal
@@ -263,7 +264,9 @@ class LiveBackend:
         for name, answer in zip(known.queues, answers, strict=True):
             if isinstance(answer, Forecast):
                 known = with_site_answer(known, name, answer)
-            elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
+            elif isinstance(answer, UnavailableError):
+                known = without_site_answer(known, name)
+            elif isinstance(answer, BaseException):
                 raise answer
         return known
 
@@ -375,8 +378,20 @@ class LiveBackend:
         return await self._ask(await self._site(site), "experience", SiteExperience, changes)
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return the first of the jobs that wait."""
-        return await self._ask(self.home, "queue", Queue, limit, explain)
+        """Return the first of the jobs that wait; where they do so at a site, with what that expects and says."""
+        found = await self._ask(self.home, "queue", Queue, limit, explain)
+        names = sorted({job.waits_at for job in found.jobs} - {""})
+        if not names:
+            return found
+        waiting = [[job.job_id for job in found.jobs if job.waits_at == name] for name in names]
+        asked = (
+            self._ask(site_actor(name), "forecasts", list[Forecast], job_ids, timeout_s=LOOK_S)
+            for name, job_ids in zip(names, waiting, strict=True)
+        )
+        answers = await asyncio.gather(*map(_or_none, asked))
+        told = {each.job_id: each for answer in answers for each in answer or ()}
+        jobs = [_queued_there(job, told[job.job_id]) if job.job_id in told else job for job in found.jobs]
+        return msgspec.structs.replace(found, jobs=jobs)
 
     async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known."""
@@ -420,6 +435,13 @@ def _removed(record: JobRecord, removal: Removal | None) -> str:
         return f"{what} is on none of its machines any more"
     at = datetime.datetime.fromtimestamp(removal.at_ms // 1000, datetime.UTC)
     return f"{what} was removed at {at:%Y-%m-%d %H:%M:%S} UTC: {removal.reason}"
+
+
+def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
+    """Return a job that waits at a site with when that expects it to start, and why not sooner."""
+    known = Forecast(job_id=job.job_id, now_ms=answer.now_ms, places=job.places)
+    known = with_site_answer(known, job.waits_at, answer)
+    return msgspec.structs.replace(job, start_ms=known.start_ms, reason=known.reason)
 
 
 def _site_of_rank(record: JobRecord, rank: int) -> str:

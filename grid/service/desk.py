@@ -22,11 +22,7 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
-from gridweave.site.service.desk import Desk, queued
-
-EXPLAIN_S = 1.0
-"""So long it is worked out at most when the jobs of a queue start, which is played forward for each."""
-
+from gridweave.site.service.desk import EXPLAIN_S, Desk, queued
 
 MOST_EXPLAINED = 1_000
 """Where more jobs wait, it is not worked out for a list of them; `forecast` still does for one."""

@@ -19,11 +19,14 @@ import numpy as np
 
 from gridweave.errors import TraceError
 from gridweave.scenarios.traces.convert import ConversionReport, Records, convert
+from gridweave.scenarios.traces.shared_nodes import sharing_problem
 from gridweave.scenarios.traces.text import MAX_TIME_S, MAX_WHOLE, open_trace, short, write_file
 from gridweave.scenarios.workload.table import Workload
 
 NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
-"""Columns without which an export is no use; others that are read are ``JobID``, ``Reason`` and ``NodeList``."""
+"""Columns without which an export is no use; others that are read are in `FURTHER`, and ``JobID``."""
+
+FURTHER = ("Reason", "NodeList", "AllocCPUS", "ReqCPUS")
 
 STATES_HEADER = ("job_id", "state", "reason", "nodes")
 """Of the file beside a converted trace, with what a trace has no field for."""
@@ -50,6 +53,7 @@ class SlurmJob(NamedTuple):
     state: str
     reason: str = ""
     node_list: str = ""
+    cores: int = 0
 
     @property
     def never_started(self) -> bool:
@@ -57,16 +61,25 @@ class SlurmJob(NamedTuple):
         return self.start_s < 0
 
 
-def read_sacct(path: str | Path, *, nodes: int | None = None) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
+def read_sacct(
+    path: str | Path, *, nodes: int | None = None, by_cores: bool = False
+) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
     """Read what ``sacct --parsable2 --format=...`` has printed, with its headings, as a workload; plain, gzip or xz.
 
     Time zero is the first submission; the file does not tell the `nodes` of the machine. Jobs that were cancelled
     before they started have a ``cancel_ms``; the list has all that have ended, those that are dropped included.
-    TraceError if the file cannot be read, a column is missing, or a line makes no sense; with the line.
+    The width of a job is its number of nodes, or, `by_cores`, of cores; `nodes` are then the cores of the machine.
+    TraceError if the file cannot be read, a column is missing, or a line makes no sense; with the line. Also if jobs
+    shared nodes, unless by cores: as jobs on whole nodes they would be another workload, on which everybody waits.
     """
     jobs = _jobs(path)
     if not jobs:
         raise TraceError(path, "has no job that has ended")
+    if by_cores and not any(job.cores for job in jobs):
+        raise TraceError(path, "has no column AllocCPUS, which says how many cores jobs had; export it as well")
+    problem = None if by_cores else sharing_problem(jobs, nodes)
+    if problem is not None:
+        raise TraceError(path, f"{problem}; convert it by cores (--by-cores), with --nodes as the number of cores")
     # Slurm lists jobs by their id, and requeued ones have a later submission.
     in_order = sorted(jobs, key=lambda job: (job.submit_s, job.job_id))
     first_s = in_order[0].submit_s
@@ -76,7 +89,7 @@ def read_sacct(path: str | Path, *, nodes: int | None = None) -> tuple[Workload,
         submit_s=np.array([job.submit_s - first_s for job in in_order]),
         run_s=np.array([-1.0 if job.never_started else job.end_s - job.start_s for job in in_order]),
         estimate_s=np.array([job.estimate_s for job in in_order], np.float64),
-        width=np.array([job.nodes for job in in_order], np.int64),
+        width=np.array([job.cores if by_cores else job.nodes for job in in_order], np.int64),
         killed=np.array([job.state == "TIMEOUT" for job in in_order], np.bool_),
         cancel_s=np.where(cancelled, [job.end_s - first_s for job in in_order], -1.0),
     )
@@ -94,7 +107,7 @@ def _jobs(path: str | Path) -> list[SlurmJob]:
     headings = [name.strip() for name in rows[0][1]]
     missing = [name for name in NEEDED if name not in headings]
     if missing:
-        asked = f"sacct --parsable2 --format=JobID,{','.join(NEEDED)},Reason,NodeList"
+        asked = f"sacct --parsable2 --format=JobID,{','.join((*NEEDED, *FURTHER))}"
         raise TraceError(path, f"has no column {missing[0]}; make it with: {asked}", line=rows[0][0])
     jobs = []
     for number, values in rows[1:]:
@@ -166,6 +179,7 @@ def _one_job(row: Mapping[str, str]) -> SlurmJob | None:
         state=state,
         reason="" if row.get("Reason", "") in _UNKNOWN else row["Reason"],
         node_list="" if row.get("NodeList", "").startswith("None") else row.get("NodeList", ""),
+        cores=_whole(row.get("AllocCPUS", "")) or _whole(row.get("ReqCPUS", "")),
     )
 
 

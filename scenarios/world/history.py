@@ -268,6 +268,12 @@ class History:
         self.leases[site, job_id, attempt] = until_ms
         self._granted.setdefault((job_id, attempt), set()).add(site)
 
+    def extended(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
+        """Note that what a site has reserved may be reserved until a later instant."""
+        key = site, job_id, attempt
+        if key in self.leases:
+            self.leases[key] = max(self.leases[key], until_ms)
+
     def unreserved(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
         """Note that a lease has ended, or has become a start; a job that was not to wait for others had none."""
         until_ms = self.leases.pop((site, job_id, attempt), None)

@@ -25,6 +25,7 @@ from gridweave.site.messages import (
     JobFinished,
     MoveJob,
     RateMeasured,
+    RenewLeases,
     ReserveNodes,
     StartJob,
 )
@@ -68,6 +69,7 @@ class WorldAttempt(msgspec.Struct, gc=False):
     rates: dict[int, int] | None = None
     needs: Resources | None = None
     on_links: int = RATE_ONE
+    ahead: bool = False  # whether its start is agreed on later, and its leases are renewed until then
 
     @property
     def rate(self) -> int:
@@ -148,6 +150,7 @@ class Works:
             self._attempts[key] = WorldAttempt(
                 job_id, attempt, self._jobs[job_id], {site: request.width}, request.length_ms, request.start_ms, 1
             )
+            self._attempts[key].ahead = request.ahead
         else:
             work.fragments[site] = request.width
             work.missing += 1
@@ -167,8 +170,20 @@ class Works:
     def commit(self, now_ms: int, request: CommitNodes) -> None:
         """Note that a job may start; the same is said to each of its sites, and the first time counts."""
         key = (request.job_id, request.attempt)
+        if request.start_ms is not None:
+            work = self._attempts[key]
+            work.start_ms, work.ahead = request.start_ms, False
+            for site in work.fragments:
+                self._history.extended(site, *key, request.start_ms)
         if not self._history.is_committed(*key):
             self._history.committed(now_ms, *key, tuple(self._attempts[key].fragments.items()))
+
+    def renew(self, site: int, request: RenewLeases) -> None:
+        """Note that nodes that a site has reserved ahead, or will have, are reserved for longer."""
+        for (job_id, attempt), work in self._attempts.items():
+            if work.ahead and site in work.fragments:
+                work.start_ms = request.until_ms
+                self._history.extended(site, job_id, attempt, request.until_ms)
 
     def granted(self, site: int, job_id: int, attempt: int) -> None:
         """Note that a site has reserved the nodes of a fragment until the start that was agreed on."""

@@ -46,6 +46,7 @@ from gridweave.site.messages import (
     LeaseEnded,
     MoveJob,
     RefuseJob,
+    RenewLeases,
     Request,
     Reserved,
     ReserveNodes,
@@ -409,6 +410,8 @@ class World:
             self.works.delegate(site, request)
         elif isinstance(request, CommitNodes):
             self.works.commit(self.now_ms, request)
+        elif isinstance(request, RenewLeases):
+            self.works.renew(site, request)
 
     def _note_answer(self, site: int, answer: Answer) -> None:
         """Keep the history of reserved nodes from what a site says at the instant at which it says it."""

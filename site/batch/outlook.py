@@ -76,8 +76,32 @@ def earliest_start(steps: Sequence[tuple[int, int]], now_ms: int, width: int, le
     >>> earliest_start(((50, 1), (100, 2), (160, 4)), 50, 3, 10)
     160
     """
-    for from_ms, _ in steps:
-        start_ms = max(from_ms, now_ms)
-        if free_throughout(steps, start_ms, start_ms + length_ms) >= width:
+    start_ms: int | None = None
+    for number, (from_ms, free) in enumerate(steps):
+        until_ms = steps[number + 1][0] if number + 1 < len(steps) else None
+        if until_ms is not None and until_ms <= now_ms:
+            continue
+        if free < width:
+            start_ms = None
+        elif start_ms is None:
+            start_ms = max(from_ms, now_ms)
+        if start_ms is not None and (until_ms is None or start_ms + length_ms <= until_ms):
             return start_ms
     return None
+
+
+def occupied(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int, nodes: int) -> Steps:
+    """Return the steps with so many nodes fewer from one instant, which is not before the first step, to another.
+
+    Examples
+    --------
+    >>> occupied(((50, 1), (100, 2)), 60, 120, 1)
+    ((50, 1), (60, 0), (100, 1), (120, 2))
+    """
+    found: list[tuple[int, int]] = []
+    for number, (from_ms, free) in enumerate(steps):
+        until_ms = steps[number + 1][0] if number + 1 < len(steps) else None
+        instants = (each for each in sorted({from_ms, start_ms, end_ms}) if each >= from_ms)
+        inside = (each for each in instants if until_ms is None or each < until_ms)
+        found += [(each, free - nodes if start_ms <= each < end_ms else free) for each in inside]
+    return tuple(found)

@@ -185,6 +185,10 @@ class AsksBatchSystem(Protocol):
     def inside(self) -> Discipline:
         """What decides on the nodes that are there, and may change rates, move or evict jobs: this or another."""
 
+    @property
+    def longest_job_ms(self) -> int | None:
+        """The longest estimate of a job that can ever run here, as far as is known; None: any."""
+
     def overdue(self, now_ms: int) -> list[int]:
         """Return the jobs that run on nodes whose time is up, by number."""
 

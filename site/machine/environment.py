@@ -31,8 +31,13 @@ _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 _PORT_AGAIN_S, _PORT_S = 0.05, 10.0
 """A port that is taken is tried again for so long: a job that has just ended may have had it."""
 
+OF_ALLOCATION = ("SLURM_JOB_ID", "SLURM_JOBID")
+"""The number of the Slurm allocation that the service runs in: a script that does not see it would take gridweave's
+number of its job for it, and cancel somebody else's job."""
+
 PASSED = frozenset(
     (
+        *OF_ALLOCATION,
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
         *("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
         *("MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
@@ -46,7 +51,7 @@ PASSED_FROM = ("LC_", "XDG_", "LMOD_")
 
 Whoever has started the service has keys and passwords in it that are not for jobs."""
 
-ALLOWED = ("LANG", "LC_", "TZ")
+ALLOWED = ("LANG", "LC_", "TZ", *OF_ALLOCATION)
 """What a job of another user gets of the environment of the service: variables that begin so."""
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

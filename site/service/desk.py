@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
@@ -47,6 +48,9 @@ from gridweave.site.service.site_driver import SiteDriver
 
 KEEP_EVENTS = 20_000
 """So many events are known without the journal."""
+
+EXPLAIN_S = 1.0
+"""So long it is worked out at most when the jobs of a queue start, and why not sooner."""
 
 
 class Events:
@@ -284,6 +288,7 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
         start_ms=None if forecast is None else forecast.start_ms,
         places=record.places if forecast is None else forecast.places or record.places,
         reason="" if forecast is None else forecast.reason,
+        waits_at=forecast.queues[0] if forecast is not None and len(forecast.queues) == 1 else "",
     )
 
 
@@ -301,6 +306,7 @@ class SiteDesk(Desk[SiteDriver]):
         "give_up",
         "machine_of",
         "forecast",
+        "forecasts",
         "quote",
         "queue",
         "about",
@@ -338,7 +344,7 @@ class SiteDesk(Desk[SiteDriver]):
             name=settings.name,
             nodes=core.nodes,
             for_grid=settings.owner.nodes_for_grid(core.nodes),
-            free=core.free,
+            free=core.idle,
             waiting=sum(1 for _ in core.waiting()),
             running=sum(1 for _ in core.running()),
             draining=site.core.draining,
@@ -351,6 +357,14 @@ class SiteDesk(Desk[SiteDriver]):
             kept=tuple(KeptNodes(*each) for each in site.core.kept_nodes()),
             users=site.runs.users.words,
         )
+
+    async def forecasts(self, job_ids: list[int]) -> list[Forecast]:
+        """Return when jobs start that wait here, and why not sooner: of as many as can be told in a second."""
+        found, until_s = [], time.monotonic() + EXPLAIN_S
+        for job_id in job_ids:
+            known = await self.forecast(job_id) if time.monotonic() < until_s else None
+            found += [] if known is None else [known]
+        return found
 
     async def about(self) -> list[SiteNames]:
         """Return of what it is made, as the grid's desk does."""

@@ -387,7 +387,8 @@ class Driver(ABC, Generic[Incoming]):
         messages: dict[str, list[Any]] = {}
         for command in commands:
             if isinstance(command, Noted):
-                told = command.job_id, self._now_ms, command.kind, command.detail
+                at_ms = self._now_ms if command.at_ms is None else command.at_ms
+                told = command.job_id, at_ms, command.kind, command.detail
                 step.note(*told)
                 self._notes.append(NumberedNote(step.last_note, *told))
             elif isinstance(command, (Accepted, Declined)):

@@ -18,12 +18,13 @@ import typer
 from client_helpers import Elsewhere
 from gateway_parts import make_tokens
 from gridweave.cli import grid_client, job_commands
-from gridweave.cli.grid_client import job_numbers, relative, rounded
+from gridweave.cli.grid_client import job_numbers, print_forecast, relative, rounded
 from gridweave.cli.job_commands import parse_when_ms
 from gridweave.errors import OptionError
 from gridweave.grid.api import JobProgress
 from gridweave.ranges import ranges_text
 from gridweave.site.elements import Element
+from gridweave.site.explain import Forecast
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.launch import SplitCost
 
@@ -209,6 +210,15 @@ def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell)
     assert subprocess.run(command, capture_output=True, check=True).stdout == b"two"
     assert "has no element 3 that has ended" in shell("logs", 1, "--element", 3)[2]
     assert "--element: goes with neither" in shell("logs", 1, "--element", 2, "--rank", 1)[2]
+
+
+def test_a_job_that_has_ended_is_explained_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each fact is told once: that it has ended, how, and when it had started."""
+    print_forecast(Forecast(job_id=5, now_ms=90_000, state="ended", start_ms=30_000, reason="failed: exit code 2"))
+    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "job 5 has ended: failed: exit code 2",
+        "it started 1m ago",
+    ]
 
 
 def test_a_job_is_explained(here: Elsewhere, shell: Shell) -> None:

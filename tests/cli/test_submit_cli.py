@@ -441,6 +441,68 @@ def test_lines_of_slurm(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
     assert done.stdout == "7/big sweep-k/3 of 3\n2 2 big sweep 1-3 blue\n"
 
 
+def test_a_script_in_an_allocation_of_slurm_keeps_the_numbers_of_slurm(
+    here: Elsewhere, shell: Shell, tmp_path: Path
+) -> None:
+    """There scancel must find the allocation that the script runs in, and no job that has gridweave's number there."""
+    prints = 'echo "$SLURM_JOB_ID $SLURM_JOBID $SLURM_JOB_NAME $SLURM_ARRAY_JOB_ID/$SLURM_ARRAY_TASK_ID $SLURM_NTASKS"'
+    shell("submit", script(f"#!/bin/sh\n#SBATCH -J own -a 3 -n 2\n{prints}\n"))
+    allocation = {"SLURM_JOB_ID": "4711", "SLURM_JOBID": "4711", "SLURM_JOB_NAME": "gw-1"}
+    done = run_rank(handed_in(here)[0], tmp_path / "rank", **allocation)
+    assert done.stdout == "4711 4711 gw-1 4711/3 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("#!/bin/sh\n#PBS -N sample\n#PBS -l nodes=2\n", ["2: #PBS -N sample: is not read, as it is for another", "3"]),
+        ("#!/bin/sh\n#$ -pe mpi 8\n#BSUB -n 4\n", ["2: #$ -pe mpi 8: is not read, as it is for another", "3: #BSUB"]),
+        ("#!/bin/sh\n  #SBATCH -N 3\n", ["2: #SBATCH -N 3: is not read, as it does not begin with exactly #SBATCH"]),
+        ("#!/bin/sh\n#sbatch -N 3\n#SBATCH: -N 3\n", ["2: #sbatch -N 3: is not read, as it does not", "3: #SBATCH: "]),
+        ("#!/bin/sh\ntrue\n\n#SBATCH -N 3\n", ["4: #SBATCH -N 3: is not read, as it stands after the first command"]),
+        ("#!/bin/sh\ntrue\n#GRIDWEAVE -n 3\n", ["3: #GRIDWEAVE -n 3: is not read, as it stands after the first"]),
+        ("#!/bin/sh\n# SBATCH -N 3\n##SBATCH -N 3\n#$(date)\n# PBS\n", []),
+    ],
+)
+def test_lines_that_are_not_read_are_named(here: Elsewhere, shell: Shell, text: str, says: list[str]) -> None:
+    """A job that gets less than its script asks for in vain must not surprise anybody; comments may be anything."""
+    status, _, err = shell("submit", script(text))
+    assert (status, handed_in(here)[0].nodes) == (0, 1)
+    warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == len(says)
+    assert all(line.startswith(f"warning: job.sh:{each}") for line, each in zip(warnings, says, strict=True))
+
+
+def test_options_may_follow_without_a_space(here: Elsewhere, shell: Shell) -> None:
+    """As Slurm reads them."""
+    assert shell("submit", script("#!/bin/sh\n#SBATCH--time=00:10:00\n#SBATCH-N 3\n"))[0] == 0
+    (request,) = handed_in(here)
+    assert (request.nodes, request.limit_ms) == (3, 600_000)
+
+
+@pytest.mark.parametrize("name", ["job.sh", "job"])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("\ufeff#!/bin/sh\n#SBATCH -N 3\n", ":1: begins with a byte order mark, so its first line"),
+        ("\n#!/bin/bash\n#SBATCH -N 3\n", ":2: #!/bin/bash is not at the beginning of the file"),
+        ("  #!/bin/bash\n#SBATCH -N 3\n", ":1: #!/bin/bash is not at the beginning of the file"),
+    ],
+)
+def test_a_script_begins_with_its_interpreter(here: Elsewhere, shell: Shell, name: str, text: str, says: str) -> None:
+    """The system would run it by another one, or not at all."""
+    status, _, err = shell("submit", script(text, name))
+    assert (status, handed_in(here)) == (2, [])
+    assert f"{name}{says}" in err
+
+
+def test_a_later_line_may_name_an_interpreter(here: Elsewhere, shell: Shell) -> None:
+    """After a comment in a script without one it is refused; after a command, or a first #!, it is a comment."""
+    assert shell("submit", script("# mine\n#!/bin/bash\n"))[0] == 2
+    assert shell("submit", script("true\n#!/bin/bash\n"))[0] == 0
+    assert shell("submit", script("#!/bin/sh\n#!/bin/bash\n"))[0] == 0
+
+
 def test_what_wins(here: Elsewhere, shell: Shell) -> None:
     """The command line wins over #GRIDWEAVE lines, these over #SBATCH lines, and later lines over earlier ones."""
     text = (

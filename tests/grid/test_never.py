@@ -17,6 +17,7 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
+from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     Enqueued,
@@ -68,6 +69,25 @@ def restored(core: MetaCore, fresh: MetaCore) -> MetaCore:
     """Return a core that knows what another has written down."""
     fresh.restore(msgspec.json.decode(msgspec.json.encode(core.state()), type=core.state_type))
     return fresh
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_job_longer_than_every_site_runs_is_refused_when_it_is_submitted(control: str) -> None:
+    """The sites have said how long jobs may be; one that some site runs goes there alone."""
+    core = grid(control, 4, 4)
+    step(core, 0, *said(0, SiteChanged(0, 4, longest_ms=100)), *said(1, SiteChanged(0, 4, longest_ms=200)))
+    core = restored(core, grid(control, 4, 4))
+    (refused,) = step(core, 1, submitted(1, 2, 201))
+    assert refused == ReportRefused(
+        1,
+        "no site can run it: site 0: it runs jobs of at most 100ms, and the job may take 201ms; give it a lower limit; "
+        "site 1: it runs jobs of at most 200ms, and the job may take 201ms; give it a lower limit",
+    )
+    assert core.why_never(Job(job_id=2, width=2, estimate_ms=201)) == refused.reason
+    assert core.why_never(Job(job_id=2, width=2, estimate_ms=200)) is None
+    assert {command.site for command in step(core, 2, submitted(2, 2, 200))} == {1}
+    step(core, 3, *said(0, SiteChanged(0, 4)))
+    assert core.why_never(Job(job_id=3, width=2, estimate_ms=201)) is None
 
 
 @pytest.mark.parametrize("control", CONTROLS)

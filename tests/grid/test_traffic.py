@@ -114,7 +114,7 @@ def test_a_record_says_what_its_split_costs_and_what_it_took() -> None:
     assert record.split.communication == "light, the default of the grid"
     forecast = grid.forecast(8 * MINUTE_MS, record.job_id)
     assert forecast is not None
-    assert forecast.reason == f"it has ended: finished; it took 7m, {text}"
+    assert forecast.reason == f"finished; it took 7m, {text}"
 
 
 @pytest.mark.parametrize("control", ["full", "limited"])

@@ -476,7 +476,7 @@ def test_a_draining_site_takes_in_nothing_new() -> None:
     """A drained site refuses the grid, quotes nothing, and goes on with what it has."""
     core = site()
     answers(core, 0, ReserveNodes(1, 1, 2, 100, 10))
-    assert answers(core, 1, DrainSite()) == [SiteChanged(2, 0)]
+    assert answers(core, 1, DrainSite()) == [SiteChanged(2, 0, "the site is being drained")]
     assert answers(core, 2, ReserveNodes(2, 1, 1, 10)) == [Refused(2, 1, "the site is being drained")]
     assert answers(core, 2, RequestQuote(1, 1, 10)) == [Quoted(1, 0, None, "the site is being drained")]
     assert answers(core, 10, CommitNodes(1, 1)) == [Started(1, 1, 10)]
@@ -486,11 +486,48 @@ def test_a_draining_site_takes_in_nothing_new() -> None:
     assert answers(core, 31, ReserveNodes(4, 1, 4, 10)) == [Started(4, 1, 31)]
 
 
+def test_nodes_reserved_ahead_are_kept_as_they_come() -> None:
+    """The fragment waits in the queue, is passed by nobody that delays it, and holds its nodes until the commitment."""
+    core = site()
+    commands(core, 0, own(1, 3, estimate_ms=100))
+    assert answers(core, 1, ReserveNodes(2, 1, 4, 50, 1_000, ahead=True)) == []
+    assert commands(core, 2, own(3, 1, estimate_ms=500)) == [], "it would delay the fragment"
+    assert answers(core, 100, JobFinished(1))[-1] == Reserved(2, 1)
+    assert answers(core, 900, RenewLeases(2_000)) == []
+    assert answers(core, 1_500, RequestQuote(1, 1, 10)) == [Quoted(1, 0, 2_050)]
+    assert answers(core, 1_600, CommitNodes(2, 1, start_ms=1_700)) == []
+    assert core.part_state(2) == "committed"
+    assert answers(core, 1_700) == [Started(2, 1, 1_700)]
+    assert core.next_wakeup_ms() == 1_750, "its limit counts from the start"
+
+
+def test_a_lease_ahead_that_is_not_renewed_ends() -> None:
+    """Whether its nodes have come or not; and so does what is committed too late, or released."""
+    core = site()
+    assert answers(core, 0, ReserveNodes(1, 1, 3, 50, 100, ahead=True)) == [Reserved(1, 1)]
+    assert answers(core, 1, ReserveNodes(2, 1, 3, 50, 80, ahead=True)) == []
+    assert answers(core, 81) == [LeaseEnded(2, 1)]
+    assert answers(core, 101) == [LeaseEnded(1, 1)]
+    assert answers(core, 102, ReserveNodes(1, 2, 3, 50, 200, ahead=True)) == [Reserved(1, 2)]
+    assert answers(core, 110, CommitNodes(1, 2, start_ms=105)) == [LeaseEnded(1, 2)]
+    answers(core, 120, ReserveNodes(1, 3, 3, 50, 200, ahead=True))
+    assert answers(core, 121, ReleaseNodes(1, 3)) == [LeaseEnded(1, 3)]
+    assert commands(core, 122, own(9, 4)) == [StartJob(9, ((0, 4),))]
+
+
+def test_a_site_that_drains_while_others_have_all_of_it_says_so() -> None:
+    """Though the grid could have no node before either: it must not take the site for one that others use."""
+    core = site()
+    commands(core, 0, own(1, 4))
+    assert answers(core, 1, DrainSite()) == [SiteChanged(4, 0, "the site is being drained")]
+    assert answers(core, 2, ResumeSite()) == [SiteChanged(4, 0)]
+
+
 def test_a_site_that_can_start_nothing_is_shut_to_the_grid() -> None:
     """While it is shut the grid is told so, and refused with the reason; then all is as before."""
     core = site()
     answers(core, 0, ReserveNodes(1, 1, 2, 100, 10))
-    assert answers(core, 1, SiteShut("full")) == [SiteChanged(2, 0)]
+    assert answers(core, 1, SiteShut("full")) == [SiteChanged(2, 0, "full")]
     assert answers(core, 2, ReserveNodes(2, 1, 1, 10), EnqueueJob(job(3, 1), 1, 99)) == [
         Refused(2, 1, "full"),
         Refused(3, 1, "full"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 
@@ -99,16 +99,22 @@ class Hub:
 
     # -- what the site wants ------------------------------------------------------------------------------------------
 
-    def want(self, nodes: Mapping[str, int], pilots: Mapping[str, Place], runs: Mapping[str, Place]) -> None:
+    def want(
+        self,
+        nodes: Mapping[str, int],
+        pilots: Mapping[str, Place],
+        runs: Mapping[str, Place],
+        known: Collection[str] = (),
+    ) -> None:
         """Have allocations of so many nodes, by their names, and pilots by the machines that their nodes are.
 
         Nodes of all others are to give themselves back. ``runs`` are the nodes of the machines that run jobs which have
-        their own allocations.
+        their own allocations. The numbers of ``known`` allocations, which the batch system may still have, are kept.
         """
         jobs = {self._folder.job_of(name): name for name in nodes}
         self._wanted = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
         self._kept, self._pilots, self._places = nodes, pilots, {**pilots, **runs}
-        self._numbers = {name: number for name, number in self._numbers.items() if name in self._kept}
+        self._numbers = {name: number for name, number in self._numbers.items() if name in {*nodes, *known}}
         gone = [place for place in self._nodes if place[0] not in self._kept]
         for place in gone:
             node = self._nodes.pop(place)

@@ -109,6 +109,8 @@ class BatchKeeper:
         self._unwanted: dict[str, float] = {}
         # Since when a node of an allocation has not been heard; and why what was given back for that is lost.
         self._silent: dict[str, float] = {}
+        # What had nodes, and waits again in the queue of the batch system.
+        self._put_back: set[str] = set()
         self._given_up: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -160,7 +162,12 @@ class BatchKeeper:
         }
         own = [each for each in wanted if each.job.job_id != PILOT]
         runs = {machine: (self.name_of(each), node) for each in own for machine, _, node in self._unfinished(each)}
-        self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots, runs)
+        self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots, runs, known=self._there())
+
+    def _there(self) -> set[str]:
+        """Return the names of the allocations that the batch system may have, by the last look and what was asked."""
+        view = () if self._view is None else self._view.allocations
+        return {*self._asked, *(one.name for one in view if one.state != "ended")}
 
     def _is_quiet(self) -> bool:
         """Return whether nothing is expected of the batch system."""
@@ -183,6 +190,7 @@ class BatchKeeper:
 
     async def look(self) -> None:
         """Look at the batch system once, and tell the site what has changed."""
+        begun = {name for name in self._there() if self._hub.number_of(name) is not None}
         view = await self._system.view(self._prefix)
         ours = self._ours(view.allocations)
         ours += await self._past({one.name for one in ours})
@@ -195,10 +203,13 @@ class BatchKeeper:
             seen = {one.name: one.number for one in self._view.allocations}
         lost = [
             msgspec.structs.replace(_gone(name), number=number)
-            for name, number in (seen | self._asked).items()
+            for name, number in (self._asked | seen).items()
             if name in wanted and name not in there and name not in self._unsure
         ]
+        if self._view is None:
+            self._note_size(view)
         self._asked, self._problem = {}, ""
+        self._put_back = {one.name for one in view.allocations if one.state == "waiting" and one.name in begun}
         self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
         self._steps = free_steps(view, self._driver.clock.now_ms())
         self._unsure.clear()
@@ -215,6 +226,13 @@ class BatchKeeper:
         pilots = [(each, one) for each, one in over if each.job.job_id == PILOT]
         seen_over = [AskSeen(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
         await self._tell(self._view, self._ends(over), seen_over)
+
+    def _note_size(self, view: BatchView) -> None:
+        """Warn, at the first look, of a site that counts more nodes than the batch system has for it."""
+        settings, nodes = self._driver.settings, self._driver.site.core.nodes
+        if nodes > view.nodes:
+            told = f"has {view.nodes} nodes for it that are up; a job of more waits until there are as many"
+            logger.warning("site %s: nodes is %d, and the batch system %s", settings.name, nodes, told)
 
     def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
         """Return those of the accounts by which they were asked for: anybody may give a job any name."""
@@ -383,10 +401,11 @@ class BatchKeeper:
         counts = self._by_name(view)
         mistakes = [one for one in view.allocations if one.state != "ended" and counts[one.name] is not one]
         gone = [one for name, one in counts.items() if name not in wanted and one.state != "ended"]
-        # Nodes that hear the site give themselves back, which asks nothing of the batch system.
+        # Nodes that hear the site give themselves back, and the batch system's accounting says that they finished. What
+        # waited at the last look may have its nodes by now.
         now_s = time.monotonic()
         self._unwanted = {one.number: self._unwanted.get(one.number, now_s) for one in gone}
-        gone = [one for one in gone if one.state == "waiting" or now_s - self._unwanted[one.number] > LEAVE_S]
+        gone = [one for one in gone if not self._has_nodes(one) or now_s - self._unwanted[one.number] > LEAVE_S]
         accounts = {"", *(each.runs_as for each in self._plan.users.values())}
         given_back = [one for one in (*mistakes, *gone) if one.runs_as in accounts]
         if given_back:
@@ -398,6 +417,11 @@ class BatchKeeper:
             if not each.has_started and not known and not self._is_stuck(each):
                 await self._ask(name, each)
         self._refused = {name: why for name, why in self._refused.items() if name in wanted}
+
+    def _has_nodes(self, one: Allocation) -> bool:
+        """Return whether an allocation has nodes: at the last look, or, as they have called since, now."""
+        has_called = self._hub.number_of(one.name) is not None
+        return one.state == "running" or (has_called and one.name not in self._put_back)
 
     def _is_stuck(self, asked: NodesAsked) -> bool:
         """Return whether something was asked for of which it is not known whether it was heard, or a limit is reached.
@@ -413,7 +437,7 @@ class BatchKeeper:
     def _is_at_fault(self, asked: NodesAsked) -> bool:
         """Return whether a job was not taken though the batch system had no other that is like it, now or before."""
         assert self._view is not None, "asked for before anything was seen"
-        there = self._asked.keys() | {one.name for one in self._view.allocations if one.state != "ended"}
+        there = self._there()
         if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._wanted()):
             self._at_fault.add(asked.job.job_id)
         return asked.job.job_id in self._at_fault

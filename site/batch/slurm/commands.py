@@ -26,6 +26,17 @@ from gridweave.site.batch.system import (
 
 END_OF_GIVEN = "END-OF-WHAT-IS-GIVEN"
 
+_ON_NODE = (
+    "GRIDWEAVE_NODE=$SLURM_PROCID; GRIDWEAVE_ALLOCATION=$SLURM_JOB_ID; export GRIDWEAVE_NODE GRIDWEAVE_ALLOCATION; "
+    "SLURM_TASKS_PER_NODE=$TASKS_OF_ALLOCATION; unset TASKS_OF_ALLOCATION; "
+    'unset $(env | sed -nE "s/^((SLURM_(STEP|SRUN_COMM|CPU_BIND|LAUNCH_NODE|UMASK|KILL_BAD|NTASKS|NPROCS)|PMI)'
+    '[A-Za-z0-9_]*)=.*/\\1/p"); exec "$@"'
+)
+"""How the agent is started on a node: with the variables of the batch script, without those of its own step.
+
+``srun`` and MPI libraries in a job would take the options, the tasks and the ranks of the agents' step for theirs.
+"""
+
 
 class Slurm:
     """A Slurm cluster: looked at as `SlurmSettings.access` says; jobs are submitted and cancelled as ``submit`` says.
@@ -105,12 +116,14 @@ class Slurm:
 
     def script(self, command: tuple[str, ...], given: str = "") -> str:
         """Return the script that runs a command once on each node of an allocation, and ends when all have ended."""
-        on_node = 'GRIDWEAVE_NODE=$SLURM_PROCID GRIDWEAVE_ALLOCATION=$SLURM_JOB_ID exec "$@"'
         # Slurm may run it again though it was told not to: over slurmrestd it does not hear that.
         once = 'test -z "$SLURM_RESTART_COUNT" || exit 1'
-        # Ranks are pinned by the agent, to any of the hardware threads of a node that is all its own.
-        run = f"exec srun --kill-on-bad-exit=0 --cpu-bind=none sh -c '{on_node}' node {shlex.join(command)}"
-        return f"#!/bin/sh\n{once}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
+        # Ranks are pinned by the agent, to any of the hardware threads of a node that is all its own. The agents'
+        # step takes nothing of the allocation: srun and mpirun in a job start steps of their own on the same nodes.
+        step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
+        tasks = "export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE"
+        run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
+        return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
         """Return how a job that failed in Slurm ended, by what its script has printed; None: that does not tell."""

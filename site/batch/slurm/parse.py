@@ -69,6 +69,29 @@ def read_version(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def read_number(text: str) -> str:
+    r"""Return the number of the job that ``sbatch --parsable`` prints.
+
+    A site's wrapper may print a banner around it, so only a line that is a number, or a number and a cluster, counts.
+
+    Raises
+    ------
+    UnavailableError
+        If there is no such line, or there are several with different numbers: it is not known whether the job was
+        taken, and as which.
+
+    Examples
+    --------
+    >>> read_number("Welcome to north\n71;north")
+    '71'
+    """
+    lines = (re.fullmatch(r"(\d+)(;[\w.-]+)?", line.strip()) for line in text.splitlines())
+    numbers = {found[1] for found in lines if found}
+    if len(numbers) != 1:
+        raise UnavailableError(f"sbatch printed {text.strip()!r:.100}; expected the number of the job")
+    return numbers.pop()
+
+
 def read_span_ms(text: str) -> int | None:
     """Return a time limit in ms; None: there is none, or none is known.
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.slurm.answers import Answer, NumberAnswer
 from gridweave.site.batch.slurm.asking import Commands, account_named, environment_of, refusal, what_was_said
+from gridweave.site.batch.slurm.parse import read_number
 from gridweave.site.batch.slurm.settings import OVER_REST, SlurmSettings, whole_minutes
 from gridweave.site.batch.slurm.slurmrestd import Slurmrestd
 from gridweave.site.batch.system import AllocationRequest, BatchUser
@@ -64,7 +65,6 @@ class ByCommands:
                 "--parsable",
                 f"--job-name={request.name}",
                 f"--nodes={request.nodes}",
-                "--ntasks-per-node=1",
                 "--exclusive",
                 "--no-requeue",
                 f"--time={whole_minutes(request.length_ms)}",
@@ -77,7 +77,7 @@ class ByCommands:
             request.script,
             request.runs_as,
         )
-        return said.strip().partition(";")[0]
+        return read_number(said)
 
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
         """See `Submitter`."""
@@ -190,7 +190,6 @@ def job_of(
     minutes = whole_minutes(request.length_ms)
     job: dict[str, Any] = {
         "name": request.name,
-        "tasks_per_node": 1,
         "requeue": False,
         "comment": request.comment,
         "current_working_directory": request.folder,

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from gridweave.site.batch.outlook import earliest_start, free_throughout
+from gridweave.site.batch.outlook import Steps, earliest_start, free_throughout, occupied
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.disciplines.protocol import NodesAsked
 from gridweave.site.explain import SiteReason, nodes_text
@@ -42,6 +42,7 @@ class AskedJob(msgspec.Struct):
     is_put_off: bool = False  # whether the batch system has it wait
     was_told: bool = False  # that it waits
     told_ms: int | None = None  # the latest start that was told with that
+    is_counted: bool = False  # whether what is seen of the batch system counts its nodes as taken
 
     def lose(self, now_ms: int, reason: str) -> None:
         """Take note that its nodes are lost; it is asked for again later."""
@@ -133,6 +134,11 @@ class BatchDiscipline:
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @property
+    def longest_job_ms(self) -> int | None:
+        """See `AsksBatchSystem`: for so long the batch system gives nodes."""
+        return None if self._seen is None else self._seen.longest_ms
+
+    @property
     def inside(self) -> Self:
         """Return itself: no other decides on nodes that are there."""
         return self
@@ -185,6 +191,8 @@ class BatchDiscipline:
                 continue
             each.is_ready, each.start_ms, each.reason = ask.state == "ready", ask.start_ms, ask.reason
             each.is_put_off = ask.is_put_off
+            # What runs there, or is to start at a known instant, is among what takes nodes.
+            each.is_counted = ask.start_ms is not None
             if ask.state in ("refused", "cancelled"):
                 refused[ask.job_id] = ask.reason
             elif ask.state == "over":
@@ -225,16 +233,37 @@ class BatchDiscipline:
         """Return how many nodes a job of this length could have at once, as far as can be seen."""
         if self._seen is None or self._seen.problem or self._in_order():
             return 0
-        return min(self._nodes, free_throughout(self._seen.free_from, now_ms, now_ms + length_ms))
+        return min(self._nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, as far as can be seen; None: never, or nothing is seen."""
         if width > self._nodes or self._seen is None:
             return None
-        start_ms = earliest_start(self._seen.free_from, now_ms, width, length_ms)
+        start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
         expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
         # Behind those of the site that wait; a batch system that backfills may be quicker.
         return None if start_ms is None else max([start_ms, *expected])
+
+    def _free_steps(self, now_ms: int) -> Steps:
+        """Return how many nodes are free from now on, without those promised to jobs of the site since the last look.
+
+        These are the jobs that have started since then, and those that wait without an expected start, each as soon as
+        it fits behind those before it.
+        """
+        assert self._seen is not None, "asked before anything was seen"
+        steps = self._seen.free_from
+        if not steps:
+            return steps
+        looked_ms = steps[0][0]
+        for each in self._started():
+            if not each.is_counted and (each.start_ms or 0) >= looked_ms and (each.end_ms or 0) > now_ms:
+                steps = occupied(steps, looked_ms, each.end_ms or now_ms, each.job.width)
+        for each in self._in_order():
+            width, length_ms = each.job.width, each.job.estimate_ms
+            start_ms = None if each.is_counted else earliest_start(steps, now_ms, width, length_ms)
+            if start_ms is not None:
+                steps = occupied(steps, max(start_ms, looked_ms), start_ms + length_ms, width)
+        return steps
 
     def next_wakeup_ms(self) -> int | None:
         """Return nothing: jobs start when the batch system is seen to have given nodes."""
@@ -272,7 +301,9 @@ class BatchDiscipline:
         else:
             reason = each.reason or "the batch system is being asked for its nodes"
             reason += f"; {each.loss}" if each.lost else ""
-        return SiteReason(start_ms=each.start_ms, ahead=ahead, reason=reason)
+        # What was expected a moment ago, and has not come yet, is expected now.
+        start_ms = None if each.start_ms is None else max(each.start_ms, now_ms)
+        return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
 
     def _started(self) -> list[AskedJob]:
         return [each for each in self._jobs.values() if each.end_ms is not None]

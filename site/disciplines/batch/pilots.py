@@ -233,10 +233,15 @@ class PilotDiscipline:
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
         # A part of a job on several sites is reserved ahead of its start, for which there is the margin.
-        if job.estimate_ms > self._job_ms + self._margin_ms // 2:
+        if job.estimate_ms > self.longest_job_ms:
             longest, asked = rough_span_text(self._job_ms), rough_span_text(job.estimate_ms)
             return f"its pilots take jobs of up to {longest}, and the job may take {asked}; give it a lower limit"
         return self.inside.why_never(job)
+
+    @property
+    def longest_job_ms(self) -> int:
+        """See `AsksBatchSystem`."""
+        return self._job_ms + self._margin_ms // 2
 
     @property
     def _longest_ms(self) -> int:

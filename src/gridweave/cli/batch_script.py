@@ -13,7 +13,13 @@ from gridweave.errors import InputError, OptionError
 from gridweave.site.batch.slurm.settings import ALLOWED
 from gridweave.site.times import parse_time_ms, span_text
 
-_DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?:\s+(.*))?")
+_DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?=\s|-|$)(.*)")
+"""As Slurm has it: at the very beginning of the line, and the options may follow without a space."""
+
+_MEANT = re.compile(r"\s*#(GRIDWEAVE|SBATCH)", re.IGNORECASE)
+
+_OF_OTHERS = re.compile(r"\s*#(PBS|BSUB|COBALT|MSUB|OAR|PJM|\$)(?=\s+-|\s*$)")
+"""Lines for PBS, LSF, Cobalt, Moab, OAR, Fujitsu TCS and Grid Engine."""
 
 Parse = Callable[[list[str]], SubmitOptions]
 """Reads words as the command reads its own options."""
@@ -65,21 +71,66 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
     return own.over(slurm)
 
 
-def has_options(text: str) -> bool:
-    """Return whether a text is a script that says what its job needs."""
-    return any(_DIRECTIVE.match(line) for line in text.splitlines())
+def beginning_problem(text: str) -> str | None:
+    r"""Return the line of a script, and what is wrong with how it begins, as ``1: ...``; None if nothing is.
+
+    The system looks for the interpreter in the first two bytes alone, and so do Slurm's commands.
+
+    Examples
+    --------
+    >>> beginning_problem("\n#!/bin/bash\n")
+    '2: #!/bin/bash is not at the beginning of the file, so it names no interpreter; move it there'
+    """
+    if text.startswith("\ufeff"):
+        return "1: begins with a byte order mark, so its first line counts for nothing; save it as UTF-8 without one"
+    if text.startswith("#!"):
+        return None
+    for number, line in enumerate(text.split("\n"), start=1):
+        shown = line.strip()
+        if re.match(r"#!\s*/", shown):
+            return f"{number}: {shown} is not at the beginning of the file, so it names no interpreter; move it there"
+        if shown and not shown.startswith("#"):
+            return None
+    return None
+
+
+def unread_lines(text: str, file: str) -> list[str]:
+    r"""Return a warning for each line that looks like options of the job, and is not read, as Slurm does not read it.
+
+    Examples
+    --------
+    >>> unread_lines("#!/bin/sh\n  #SBATCH -N 3\n", "job.sh")
+    ['job.sh:2: #SBATCH -N 3: is not read, as it does not begin with exactly #SBATCH or #GRIDWEAVE']
+    """
+    found = []
+    is_head = True
+    for number, line in enumerate(text.split("\n"), start=1):
+        is_head = is_head and not _is_command(line)
+        if _OF_OTHERS.match(line):
+            why = "it is for another batch system; write #SBATCH or #GRIDWEAVE"
+        elif _DIRECTIVE.match(line):
+            why = "" if is_head else "it stands after the first command of the script"
+        else:
+            why = "it does not begin with exactly #SBATCH or #GRIDWEAVE" if _MEANT.match(line) else ""
+        if why:
+            found.append(f"{file}:{number}: {line.strip()}: is not read, as {why}")
+    return found
+
+
+def _is_command(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def _directives(text: str, file: str) -> Iterator[tuple[_Place, str, list[str]]]:
     """Yield the lines that speak of the job, up to the first command of the script."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
+    for number, line in enumerate(text.split("\n"), start=1):
+        if _is_command(line):
             return
         match = _DIRECTIVE.match(line)
         if match is None:
             continue
         try:
-            yield _Place(file, number), match[1], shlex.split(match[2] or "", comments=True)
+            yield _Place(file, number), match[1], shlex.split(match[2], comments=True)
         except ValueError as error:
             raise InputError(f"{file}:{number}: #{match[1]}: {str(error).lower()}") from None
 

@@ -330,6 +330,8 @@ def _lines(forecast: Forecast) -> list[str]:
             "running": "runs",
             "held": "is held",
             "ending": "is ending",
+            "ended": "has ended",
+            "refused": "was refused",
         }
         said = f"job {forecast.job_id} {waits.get(forecast.state, f'is {forecast.state}')}"
         lines = [f"{said}: {forecast.reason}" if forecast.reason else said]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import uuid
@@ -260,11 +261,12 @@ def _submit(ctx: typer.Context, command: list[str], wait: bool, ignore_unsupport
     ignored: list[str] | None = [] if ignore_unsupported else None
     given = SubmitOptions.of(ctx.params)
     parts: list[tuple[SubmitOptions, NamedProgram]] = []
+    unread: list[str] = []
     for words in _each_script(ctx, command):
-        work, said = _work(ctx, words, ignored)
+        work, said = _work(ctx, words, ignored, unread)
         parts.append((given.over(said), work))
         check(*parts[-1])
-    for line in ignored or ():
+    for line in (*unread, *(ignored or ())):
         say(f"warning: {line}")
 
     async def hand_in(grid: Client) -> None:
@@ -406,9 +408,11 @@ def _ended_text(records: list[JobRecord]) -> str:
 # -- what is to be run
 
 
-def _work(ctx: typer.Context, command: list[str], ignored: list[str] | None) -> tuple[NamedProgram, SubmitOptions]:
-    """Return what is to be run, and what a script says of its job."""
-    from gridweave.cli.batch_script import has_options, script_options
+def _work(
+    ctx: typer.Context, command: list[str], ignored: list[str] | None, unread: list[str]
+) -> tuple[NamedProgram, SubmitOptions]:
+    """Return what is to be run, and what a script says of its job; append warnings of lines that are not read."""
+    from gridweave.cli.batch_script import script_options, unread_lines
     from gridweave.cli.submit_options import NamedProgram, SubmitOptions
 
     if not command:
@@ -417,16 +421,15 @@ def _work(ctx: typer.Context, command: list[str], ignored: list[str] | None) -> 
     text = None if ctx.meta.get(_AFTER_DASHES) else _script(command[0])
     if text is None:
         return NamedProgram(name=name, argv=tuple(command)), SubmitOptions()
-    said = SubmitOptions()
-    if has_options(text):
-        said = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
+    said = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
+    unread += unread_lines(text, command[0])
     return NamedProgram(name="stdin" if name == "-" else name, argv=tuple(command[1:]), script=text), said
 
 
 def _script(name: str) -> str | None:
     """Return what a script says that is here, or None if it is none, and so a command of the machines."""
     if name == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
+        return _begun(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
     path = Path(name)
     try:
         data = path.read_bytes() if path.is_file() else None
@@ -436,9 +439,21 @@ def _script(name: str) -> str | None:
         if path.suffix in _SCRIPT_ENDINGS:
             raise InputError(f"{name}: there is no such file here; for a command on the machines write: -- {name}")
         return None
-    if data.startswith(b"#!") or path.suffix in _SCRIPT_ENDINGS:
-        return _decoded(data, name)
+    # What begins with a mark or a blank before its #! is a script that somebody's editor has changed.
+    begins = data.removeprefix(codecs.BOM_UTF8).lstrip()
+    if begins.startswith(b"#!") or path.suffix in _SCRIPT_ENDINGS:
+        return _begun(_decoded(data, name), name)
     return None
+
+
+def _begun(text: str, name: str) -> str:
+    """Return the text of a script; InputError if it does not begin so that it can be run."""
+    from gridweave.cli.batch_script import beginning_problem
+
+    problem = beginning_problem(text)
+    if problem is not None:
+        raise InputError(f"{name}:{problem}")
+    return text
 
 
 def _decoded(data: bytes, name: str) -> str:

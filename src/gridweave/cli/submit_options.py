@@ -58,14 +58,29 @@ _AT_RUN_TIME = {
     "N": "$(hostname)",
 }
 
-SLURM_LINES = """\
-export SLURM_JOB_ID="$GRIDWEAVE_JOB_ID" SLURM_JOBID="$GRIDWEAVE_JOB_ID"
-export SLURM_PROCID="$GRIDWEAVE_RANK" SLURM_NODEID="$GRIDWEAVE_NODE"
-if [ -n "${GRIDWEAVE_ARRAY_INDEX:-}" ]; then
-  export SLURM_ARRAY_JOB_ID="$GRIDWEAVE_ARRAY" SLURM_ARRAY_TASK_ID="$GRIDWEAVE_ARRAY_INDEX"
+_SLURM_LINES = """\
+if [ -n "${{SLURM_JOB_ID:-}}" ]; then
+  gridweave_array=$SLURM_JOB_ID
+else
+  export SLURM_JOB_ID="$GRIDWEAVE_JOB_ID" SLURM_JOBID="$GRIDWEAVE_JOB_ID" SLURM_JOB_NAME={name}
+  gridweave_array=${{GRIDWEAVE_ARRAY:-}}
 fi
+export SLURM_PROCID="$GRIDWEAVE_RANK" SLURM_NODEID="$GRIDWEAVE_NODE"
+if [ -n "${{GRIDWEAVE_ARRAY_INDEX:-}}" ]; then
+  export SLURM_ARRAY_JOB_ID="$gridweave_array" SLURM_ARRAY_TASK_ID="$GRIDWEAVE_ARRAY_INDEX"
+fi
+unset gridweave_array
 """
-"""What scripts of Slurm look for, and is not known before a job runs."""
+
+
+def slurm_lines(name: str) -> str:
+    """Return shell lines that set the variables of Slurm that are only known when a job of this name runs.
+
+    Inside a real allocation the variables by which Slurm finds a job keep Slurm's values: with gridweave's number
+    ``scancel "$SLURM_JOB_ID"`` would end an unrelated job.
+    """
+    return _SLURM_LINES.format(name=shlex.quote(name))
+
 
 _READ_INPUT = """\
 input=$GRIDWEAVE_FOLDER/input-$GRIDWEAVE_RANK
@@ -346,8 +361,8 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
     environment = _environment(options)
     if options.slurm:
         counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": options.tasks or nodes}
-        environment = {key: str(value) for key, value in counts.items()} | {"SLURM_JOB_NAME": name} | environment
-    preamble = SLURM_LINES if options.slurm else ""
+        environment = {key: str(value) for key, value in counts.items()} | environment
+    preamble = slurm_lines(name) if options.slurm else ""
     return Program(
         argv=shipped(work.argv, work.script, preamble=preamble, name=name, **kept, **_input_of(options, chdir)),
         environment=environment,

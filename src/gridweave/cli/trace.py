@@ -63,6 +63,10 @@ _Source = Annotated[
     str | None,
     typer.Option("--from", metavar="sacct", help="TRACE is the output of Slurm's `sacct --parsable2`."),
 ]
+_ByCores = Annotated[
+    bool,
+    typer.Option("--by-cores", help="Widths in cores, for clusters whose jobs share nodes; --nodes are the cores."),
+]
 _Cancelled = Annotated[
     bool, typer.Option("--cancelled", help="Keep jobs that were cancelled before they started (SWF: status 5).")
 ]
@@ -76,6 +80,7 @@ def convert(
     to: Format = None,
     source: _Source = None,
     cancelled: _Cancelled = False,
+    by_cores: _ByCores = False,
     as_json: Json = False,
 ) -> None:
     """Write a trace in another format, without the jobs that cannot be simulated.
@@ -83,19 +88,23 @@ def convert(
     From Slurm's accounting, cancelled jobs are kept, and how each job ended is written to OUT.states.csv.
     """
     if source is None:
+        if by_cores:
+            raise OptionError("--by-cores", "is for the output of sacct alone; add --from sacct, or leave it out")
         workload, report = _load(file, nodes, cancelled=cancelled)
         _save(workload, report, out, as_json, file_format=to)
         return
     if source != "sacct":
         raise OptionError("--from", f"{source!r} is not known; write sacct, or leave it out")
-    _convert_accounting(file, out, nodes, to, as_json=as_json)
+    _convert_accounting(file, out, nodes, to, by_cores=by_cores, as_json=as_json)
 
 
-def _convert_accounting(file: str, out: str, nodes: int | None, to: str | None, *, as_json: bool) -> None:
+def _convert_accounting(
+    file: str, out: str, nodes: int | None, to: str | None, *, by_cores: bool, as_json: bool
+) -> None:
     from gridweave.scenarios.traces.sacct import read_sacct, states_of, write_states
 
     with named_as_typed():
-        workload, report, jobs = read_sacct(file, nodes=nodes)
+        workload, report, jobs = read_sacct(file, nodes=nodes, by_cores=by_cores)
     _save(workload, report, out, as_json, {"states": states_of(jobs)}, file_format=to)
     write_states(jobs, f"{out}.states.csv")
     if not as_json:

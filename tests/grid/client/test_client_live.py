@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.cli.submit_options import SLURM_LINES, shipped
+from gridweave.cli.submit_options import shipped, slurm_lines
 from gridweave.errors import JobFailedError
 from gridweave.grid.client.client import Client
 from gridweave.grid.gateway.server import Gateway
@@ -31,7 +31,7 @@ async def _use(grid: Client) -> None:
     assert sum(nodes for _, nodes in record.places) == 5
     assert len(record.places) == 2, "it is wider than any site"
 
-    argv = shipped(("a b", "it's"), SCRIPT, preamble=SLURM_LINES, output=None, error=None, name="job.py")
+    argv = shipped(("a b", "it's"), SCRIPT, preamble=slurm_lines("job.py"), output=None, error=None, name="job.py")
     script = await grid.submit(argv, limit="1m")
     await script.check()
     assert (await script.output()).decode() == f"{script.id} 1 ['a b', \"it's\"]\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -90,6 +91,95 @@ def test_all_sites_are_asked_and_waited_for() -> None:
     assert step(core, 7, *said(1, Quoted(2, 2, None, "2 nodes"))) == [ToSite(0, enqueue(1, 3, 2, 7))]
     assert step(core, 9, *said(0, Enqueued(1, 2), Started(1, 2, 9))) == []
     assert step(core, 60, *said(0, Ended(1, 2, 60, "limit"))) == [ReportDone(1, "limit")]
+
+
+def test_a_burst_is_spread_over_the_sites() -> None:
+    """Quotes of one instant promise the same nodes to all jobs; what was sent since then counts."""
+    core = grid(4, 3)
+    asked = step(core, 0, *(submitted(job_id, 1) for job_id in range(1, 43)))
+    commands = step(core, 0, *offered(asked, (4, 0), (3, 0)))
+    sent = [command.site for command in commands if isinstance(command.request, EnqueueJob)]
+    assert sorted(sent[:7]) == [0] * 4 + [1] * 3, "the free nodes first"
+    assert (sent.count(0), sent.count(1)) == (24, 18)
+    twin = grid(4, 3)
+    twin.restore(core.state())
+    assert step(twin, 1, submitted(99, 1)) == step(core, 1, submitted(99, 1))
+
+
+def wide(**options: Any) -> tuple[MetaCore, list[Any]]:
+    """Return a grid of 8 and 4 nodes that a job of 12 has waited in for long, and what the sites are asked then."""
+    core = grid(8, 4, mode="adaptive", reserve_after_s=5.0, **options)
+    asked = step(core, 0, submitted(1, 12))
+    assert step(core, 0, *offered(asked, (7, None), (4, None))) == []
+    for now_ms in range(1_000, 5_000, 1_000):
+        assert step(core, now_ms, *offered(step(core, now_ms), (7, None), (4, None))) == []
+    return core, step(core, 5_000, *offered(step(core, 5_000), (7, None), (4, None)))
+
+
+def retried(core: MetaCore, now_ms: int) -> list[Any]:
+    """Return what is commanded when the sites are asked again, and have no free nodes."""
+    return step(core, now_ms, *offered(step(core, now_ms), (0, None), (0, None)))
+
+
+def test_sites_reserve_ahead_for_a_job_that_is_wider_than_any() -> None:
+    """After a bounded wait each keeps for it what it gets; when all have their nodes the start is agreed on."""
+    core, asked = wide(margin_ms=50)
+    number = asked[0].request.attempt
+    until_ms = 5_000 + LEASE_MS
+    parts = [ReserveNodes(1, number, width, 100, until_ms, ahead=True) for width in (8, 4)]
+    assert asked == [ToSite(0, parts[0]), ToSite(1, parts[1])]
+    assert step(core, 6_000, *said(1, Reserved(1, number))) == []
+    forecast = core.forecast(6_000, 1)
+    assert forecast is not None
+    assert (forecast.state, forecast.start_ms) == ("waiting", None)
+    assert forecast.reason.startswith("reserved ahead on site 1 (4); it is next in the queue of site 0, which keeps")
+    assert step(core, 5_000 + LEASE_MS // 3) == [ToSite(s, RenewLeases(until_ms + LEASE_MS // 3)) for s in (0, 1)]
+    now_ms = 5_000 + LEASE_MS // 3
+    agreed = CommitNodes(1, number, start_ms=now_ms + 50)
+    assert step(core, now_ms, *said(0, Reserved(1, number))) == [ToSite(0, agreed), ToSite(1, agreed)]
+
+
+def test_the_bound_of_a_wide_job_is_named() -> None:
+    """And when it is reached."""
+    core = grid(8, 4, mode="adaptive", reserve_after_s=5.0)
+    step(core, 0, *offered(step(core, 0, submitted(1, 12)), (7, None), (4, None)))
+    forecast = core.forecast(1_000, 1)
+    assert forecast is not None
+    assert forecast.reason == (
+        "it is wider than every site, and the nodes of several are not free together; they are asked again now; "
+        "when it has waited for 5s, in 4s, they reserve nodes ahead for it"
+    )
+
+
+def test_nodes_are_reserved_ahead_for_one_job_at_a_time() -> None:
+    """Of two each could have what the other waits for; the next has its turn when the first has started."""
+    core, asked = wide()
+    number = asked[0].request.attempt
+    step(core, 5_000, *offered(step(core, 5_000, submitted(2, 12)), (0, None), (0, None)))
+    quotes = offered(step(core, 11_000), (0, None), (0, None))
+    assert step(core, 11_000, *quotes) == []
+    commits = step(core, 12_000, *said(0, Reserved(1, number)), *said(1, Reserved(1, number)))
+    assert sum(isinstance(command.request, CommitNodes) for command in commits) == 2
+    parts = [c.request for now_ms in (13_000, 14_000) for c in retried(core, now_ms)]
+    assert [(part.job_id, part.ahead) for part in parts if isinstance(part, ReserveNodes)] == [(2, True), (2, True)]
+
+
+@pytest.mark.parametrize("answer", [Refused(1, 3, "the site is being drained"), LeaseEnded(1, 3)])
+def test_what_was_reserved_ahead_is_released_when_a_site_gives_up(answer: Refused | LeaseEnded) -> None:
+    """No node stays reserved; the job waits, and is thought of again."""
+    core, asked = wide()
+    number = asked[0].request.attempt
+    lost = msgspec.structs.replace(answer, attempt=number)
+    assert step(core, 6_000, *said(1, Reserved(1, number)), *said(0, lost)) == [ToSite(1, ReleaseNodes(1, number))]
+    assert [type(command.request) for command in step(core, 7_000)] == [RequestQuote, RequestQuote]
+
+
+def test_a_quote_counts_for_what_is_asked_later() -> None:
+    """A job that comes when the others have been sent is told of them by the sites themselves."""
+    core = grid(4, 3)
+    for now_ms in (0, 10):
+        asked = step(core, now_ms, submitted(now_ms + 1, 3))
+        assert [command.site for command in step(core, now_ms, *offered(asked, (4, now_ms), (0, 99)))] == [0]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
         assert [site.reason for site in forecast.sites] == [
             f"needs 3 nodes, 0 of 4 nodes are free; 4 more come free in 2h when job {runs} ends",
-            "has 2 nodes in all: never alone",
+            "offers the grid 2 nodes in all: never alone",
         ]
         quote = await grid.backend.quote(sleeper(4, 1))
         assert (quote.job_id, quote.ahead, quote.places) == (None, 1, (("north", 4),))
@@ -121,7 +121,7 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             await grid.backend.what_if(WhatIf(load=2))
         quote = await grid.backend.quote(sleeper(2, 1))
         assert quote.places == (("south", 2),)
-        assert quote.reason == "south could start it first, now"
+        assert quote.reason == "south could start it first"
         grid.away.add("site:south")
         quote = await grid.backend.quote(sleeper(2, 1))
         assert quote.places == (("north", 2),)

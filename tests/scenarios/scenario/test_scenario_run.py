@@ -19,7 +19,7 @@ from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
-from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable
+from gridweave.scenarios.scenario.tables import GridTable, Scenario, WorkloadTable
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.homes import assign_homes, home_of
 from gridweave.scenarios.workload.table import Workload
@@ -50,6 +50,26 @@ def scenario_of(widths: Sequence[int], folder: Path, sites: dict[str, int], **ta
         sites=[Site(name=name, nodes=nodes) for name, nodes in sites.items()],
         workload=WorkloadTable(trace=str(path), **table),  # type: ignore[arg-type]
     )
+
+
+@pytest.mark.parametrize("after_s", [0, 300])
+def test_a_job_wider_than_every_site_waits_no_longer_than_its_bound(tmp_path: Path, after_s: int) -> None:
+    """Single nodes come and go all the while; when the bound is reached only what runs has to end."""
+    submit_s = np.array([*range(0, 3000, 50), 120])
+    width = np.where(submit_s == 120, 12, 1)
+    run_ms = np.where(width == 12, 300_000, 100_000)
+    order = np.argsort(submit_s, kind="stable")
+    jobs = Workload(np.arange(1, 62), submit_s[order] * 1000, width[order], run_ms[order], run_ms[order])
+    save_workload(jobs.replace(nodes=12), tmp_path / "starve.swf")
+    scenario = Scenario(
+        sites=[Site(name="north", nodes=8), Site(name="south", nodes=4)],
+        workload=WorkloadTable(trace=str(tmp_path / "starve.swf")),
+        grid=GridTable(control="limited", reserve_after_s=after_s),
+    )
+    result = run_scenario(scenario)
+    row = result.workload.width.tolist().index(12)
+    waited_s = (result.start_ms[row] - result.workload.submit_ms[row]) / 1000
+    assert after_s <= waited_s <= after_s + 100
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

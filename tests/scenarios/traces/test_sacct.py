@@ -78,6 +78,65 @@ def test_a_converted_export_is_a_trace_with_its_states(tmp_path: Path) -> None:
     ]
 
 
+SHARED = """\
+JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|NodeList|AllocCPUS|ReqCPUS
+1|2026-01-05T08:00:00|2026-01-05T08:00:00|2026-01-05T09:00:00|COMPLETED|02:00:00|1|n1|8|8
+2|2026-01-05T08:00:00|2026-01-05T08:00:00|2026-01-05T10:00:00|COMPLETED|02:00:00|2|n[1-2]|16|16
+3|2026-01-05T08:30:00|2026-01-05T08:30:00|2026-01-05T08:40:00|COMPLETED|02:00:00|1|n2|8|8
+4|2026-01-05T08:30:00|None|2026-01-05T08:40:00|CANCELLED by 0|02:00:00|1|None assigned|0|4
+"""
+
+
+def without(text: str, *columns: str) -> str:
+    """Return an export without some columns."""
+    rows = [line.split("|") for line in text.splitlines()]
+    kept = [place for place, name in enumerate(rows[0]) if name not in columns]
+    return "\n".join("|".join(row[place] for place in kept) for row in rows) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SHARED, "at least 3 jobs shared nodes (jobs 1 and 2 ran on n1 at one time); convert it by cores (--by-cores)"),
+        (
+            without(SHARED.replace("|n1|8|8", "|n1|4|4"), "NodeList"),
+            "jobs had 4 to 8 cores of a node, so they may have shared nodes; the column NodeList would tell",
+        ),
+        (
+            without(SHARED, "NodeList", "AllocCPUS", "ReqCPUS"),
+            "its jobs had 4 nodes at one time, and the machine has 2",
+        ),
+    ],
+)
+def test_jobs_that_shared_nodes_are_no_jobs_on_whole_nodes(text: str, says: str, tmp_path: Path) -> None:
+    """Whatever of the log shows it; as a trace of whole nodes it would be another workload."""
+    with pytest.raises(TraceError) as caught:
+        read_sacct(written(tmp_path, text), nodes=2)
+    assert says in str(caught.value)
+
+
+def test_jobs_one_after_another_share_no_nodes(tmp_path: Path) -> None:
+    """A node may be given again at the instant at which it comes back."""
+    apart = SHARED.replace("1|2026-01-05T08:00:00|2026-01-05T08:00:00", "1|2026-01-05T07:00:00|2026-01-05T07:00:00")
+    apart = apart.replace("2026-01-05T09:00:00", "2026-01-05T08:00:00").replace(
+        "|2026-01-05T08:30:00|2026-01-05T08:40", "|2026-01-05T10:00:00|2026-01-05T10:40"
+    )
+    workload, report, _ = read_sacct(written(tmp_path, apart), nodes=2)
+    assert (workload.width.tolist(), report.kept) == ([1, 2, 1, 1], 4)
+
+
+def test_by_cores_a_log_of_shared_nodes_is_a_trace(tmp_path: Path) -> None:
+    """The width is what a job had, or, if it never started, asked for; and nobody waits who did not."""
+    out = tmp_path / "out.swf"
+    given = ["convert", str(written(tmp_path, SHARED)), str(out), "--from", "sacct", "--by-cores", "--nodes", "32"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    workload, _ = load_workload(out, cancelled=True)
+    assert (workload.width.tolist(), workload.nodes) == ([8, 16, 8, 4], 32)
+    with pytest.raises(TraceError, match="has no column AllocCPUS"):
+        read_sacct(written(tmp_path, without(SHARED, "AllocCPUS", "ReqCPUS")), nodes=32, by_cores=True)
+
+
 WRONG = {
     "": "has no jobs",
     HEADINGS: "has no job that has ended",

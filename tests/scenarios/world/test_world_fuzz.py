@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -12,9 +13,12 @@ from typer.testing import CliRunner, Result
 
 from gridweave.cli.scenario import app as scenario_app
 from gridweave.errors import OptionError
+from gridweave.grid.control.coallocation import CoAllocator
 from gridweave.grid.control.full import FullControl
+from gridweave.grid.messages import GridCommand
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.world.fuzz import WorldInputs, fuzz, seed_of, world_of
+from gridweave.site.job import Job
 
 FILE = """
 [workload]
@@ -67,6 +71,23 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
         return sound(self, now_ms, change)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FullControl, "_take_note", forgetful)
+
+
+def test_nodes_reserved_ahead_survive_trouble(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lost messages and crashes no node is reserved past its lease, and no part runs alone."""
+    begun: list[int] = []
+    begin = CoAllocator.begin_ahead
+
+    def begin_ahead(self: CoAllocator, job: Job, *asked: Any) -> list[GridCommand]:
+        begun.append(job.job_id)
+        return begin(self, job, *asked)
+
+    monkeypatch.setattr(CoAllocator, "begin_ahead", begin_ahead)
+    limited = FILE.replace("drop_wide = true\n", "").replace('"multi-site"', '"multi-site"\ncontrol = "limited"')
+    file.write_text(limited.replace("[grid]", "[grid]\nreserve_after_s = 1.0"), encoding="utf-8")
+    found = fuzz(world_of(build_scenario(file), jobs=60), 12, 3)
+    assert found.violation is None
+    assert begun
 
 
 def test_a_sound_grid_shows_no_violation(inputs: WorldInputs) -> None:

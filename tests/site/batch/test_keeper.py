@@ -16,10 +16,10 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import Owner, Ticket
 from gridweave.site.batch.service.hub import SILENT_S
 from gridweave.site.batch.slurm.asking import refusal
-from gridweave.site.batch.system import Allocation, AllocationEnd, BatchUser
+from gridweave.site.batch.system import Allocation, AllocationEnd, AllocationRequest, BatchUser
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.launch import MachineRules
-from gridweave.site.messages import ENCODER, RunEnded
+from gridweave.site.messages import ENCODER, RunEnded, RunStarted
 from gridweave.site.times import LONGEST_PAUSE_MS
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -410,6 +410,47 @@ async def test_what_cannot_be_given_back_is_tried_again_after_the_next_look(
         await site.round()
         assert tried == [["1"], ["1"]]
     await site.round()
+    assert site.batch.cancelled == ["1"]
+
+
+@pytest.mark.asyncio
+async def test_nodes_that_came_since_the_last_look_give_themselves_back(
+    site: KeptSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends before the next look is not cancelled in the batch system, unless its nodes stay too long."""
+    job = await site.submit()
+    await site.round()
+    await site.round()
+    assert site.batch.queue["1"].state == "waiting"
+    (name,) = site.batch.asked
+    await site.hub.hello(site.shared.key(name), name, 0, "1", "host", "")
+    await site.keeper.follow()
+    ((machine, attempt, _),) = site.driver.site.runs.unfinished(job)
+    await site.driver.told(RunStarted(machine, job, attempt))
+    await site.driver.told(RunEnded(machine, job, attempt, "finished", "", (), has_run=True))
+    await site.keeper.follow()
+    await site.keeper.follow()
+    assert (site.record(job).outcome, site.batch.cancelled) == ("finished", [])
+    monkeypatch.setattr("gridweave.site.batch.service.keeper.LEAVE_S", 0.0)
+    await site.keeper.follow()
+    assert site.batch.cancelled == ["1"]
+
+
+@pytest.mark.asyncio
+async def test_the_number_that_a_look_shows_wins_over_the_one_of_the_submission(site: KeptSite) -> None:
+    """What is given back is what the batch system lists under the name, whatever the submission printed."""
+
+    async def submit(request: AllocationRequest) -> str:
+        await take(request)
+        return "Welcome"
+
+    take, site.batch.submit = site.batch.submit, submit  # type: ignore[method-assign]
+    job = await site.submit()
+    await site.round()
+    await site.round()
+    assert site.why(job) == "as 1 there: others go first"
+    await site.driver.wish("cancel", [job])
+    await site.keeper.follow()
     assert site.batch.cancelled == ["1"]
 
 

@@ -235,6 +235,24 @@ async def test_what_sudo_runs_cannot_be_ended(
     assert numbers == ["7", "7"]
 
 
+@pytest.mark.parametrize(("prints", "number"), [
+    ("71", "71"), ("71;north", "71"), ("Welcome to north, 24 nodes\n71\nhave fun", "71"),
+    ("", None), ("Welcome to north", None), ("job 71", None), ("71\n72", None), ("-71", None),
+])  # fmt: skip
+@pytest.mark.asyncio
+async def test_the_number_of_a_job_is_a_line_that_is_a_number(tmp_path: Path, prints: str, number: str | None) -> None:
+    """Without one line that is a number, whether and as what the job was taken is not known."""
+    (tmp_path / "out").write_text(prints)
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\ncat {tmp_path}/out\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    slurm = Slurm(SlurmSettings(partition="main", bin=str(tmp_path)), {"PATH": "/usr/bin:/bin"})
+    if number is not None:
+        assert await slurm.submit(asked("gw-1", "true")) == number
+        return
+    with pytest.raises(UnavailableError, match=r"^sbatch printed .*; expected the number of the job$"):
+        await slurm.submit(asked("gw-1", "true"))
+
+
 NO_HOST = "#!/bin/sh\necho 'sudo: unable to resolve host head: Name or service not known' >&2\n{then} >&2\nexit 1\n"
 """A sudo on a machine that does not know its own name: it says so, and goes on."""
 
@@ -259,14 +277,15 @@ async def test_what_sudo_warns_of_is_no_refusal(tmp_path: Path, then: str, kind:
 async def test_jobs_have_the_environment_of_the_site_as_it_is(tmp_path: Path) -> None:
     """How times are written to the site, and in which language, is for the commands that it reads, and for no job."""
     prints = 'echo "${SLURM_TIME_FORMAT-none} $LC_ALL"'
-    for command in ("sbatch", "squeue"):
-        (tmp_path / command).write_text(f"#!/bin/sh\n{prints}\n")
+    for command, text in (("squeue", prints), ("sbatch", f"{prints} >>{tmp_path}/heard; echo 7")):
+        (tmp_path / command).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / command).chmod(0o755)
     settings = SlurmSettings(partition="main", bin=str(tmp_path))
     given = {"PATH": "/bin", "LC_ALL": "de_DE.UTF-8"}
     commands = Commands(settings, given)
     assert await commands.run("squeue") == "%s C.UTF-8\n"
-    assert await Slurm(settings, given).submit(asked("gw-1", "true")) == "none de_DE.UTF-8"
+    assert await Slurm(settings, given).submit(asked("gw-1", "true")) == "7"
+    assert (tmp_path / "heard").read_text() == "none de_DE.UTF-8\n"
     of_others = environment_of(pwd.getpwuid(os.geteuid()), commands.environment)
     assert (of_others["LC_ALL"], "SLURM_TIME_FORMAT" in of_others) == ("de_DE.UTF-8", False)
 

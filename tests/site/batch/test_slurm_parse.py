@@ -374,7 +374,7 @@ def test_the_shapes_of_a_job_over_slurmrestd() -> None:
         options=("constraint=fast",),
     )
     old, new = (job_of(request, settings, version, {"A": "b"}) for version in ("v0.0.38", "v0.0.40"))
-    both = {"name": "gw-1", "partition": "main", "tasks_per_node": 1, "requeue": False, "comment": "c", "qos": "low"}
+    both = {"name": "gw-1", "partition": "main", "requeue": False, "comment": "c", "qos": "low"}
     both |= {"current_working_directory": "/f", "standard_output": "/f/o", "nice": 5, "constraints": "fast"}
     plain = {"nodes": 3, "exclusive": "exclusive", "time_limit": 2, "environment": {"A": "b"}}
     assert old == {"script": "x", "job": both | plain}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 import pytest_asyncio
 
 from batch_site import NODES, BatchSite
+from gridweave.cli.submit_options import shipped, slurm_lines
 from gridweave.errors import UnavailableError
 from gridweave.site.batch.service.actor import BatchSiteActor
+from gridweave.site.batch.service.folder import output_of
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.system import AllocationRequest, BatchUser
 from gridweave.site.desk_messages import SiteInfo
@@ -78,6 +81,61 @@ async def test_jobs_run_as_on_any_site(site: BatchSite) -> None:
     assert (record.outcome, record.exit_codes) == ("failed", ((0, 3, None),))
     assert (await site.over(slow)).outcome == "limit"
     await site.until(lambda: not site.queue(), "nodes that are given back")
+
+
+IN_ALLOCATION = """\
+echo "$SLURM_JOB_ID $SLURM_JOBID $SLURM_ARRAY_JOB_ID $SLURM_JOB_NAME"
+echo "$SLURM_ARRAY_TASK_ID $SLURM_NTASKS $SLURM_PROCID $GRIDWEAVE_JOB_ID ${SLURM_STEP_ID-no step}"
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_script_in_an_allocation_can_only_cancel_itself(site: BatchSite, cluster: SlurmCluster) -> None:
+    """Slurm's numbers in a job are Slurm's: with gridweave's, scancel would end a stranger's job."""
+    strangers = [int(cluster.run("sbatch", "--parsable", "--hold", "--wrap", "true")) for _ in range(20)]
+    environment = {"SLURM_NTASKS": "8", "GRIDWEAVE_ARRAY": "sweep", "GRIDWEAVE_ARRAY_INDEX": "3"}
+    scripted = shipped((), IN_ALLOCATION, preamble=slurm_lines("own"), output=None, error=None, name="own")
+    record = await site.over(await site.submit(*scripted, environment=environment))
+    first, second = site.output(record).splitlines()
+    number, *others, name = first.split()
+    assert int(number) > max(strangers)
+    assert (others, name) == ([number, number], f"{site.shared.prefix}{record.job_id}-1")
+    assert second == f"3 8 0 {record.job_id} no step"
+    ends = shipped(
+        (), 'scancel "$SLURM_JOB_ID"; sleep 60', preamble=slurm_lines("x"), output=None, error=None, name="x"
+    )
+    record = await site.over(await site.submit(*ends))
+    assert record.outcome in ("cancelled", "failed")
+    assert len(cluster.run("squeue", "-h", "-t", "PENDING", "-o", "%i").split()) == len(strangers)
+    cluster.run("scancel", *map(str, strangers))
+
+
+STEPS = """\
+set -e
+srun sh -c 'echo "step $SLURM_PROCID on $SLURMD_NODENAME"'
+srun --ntasks=1 --nodes=1 --mem=1 true
+mpirun --allow-run-as-root -n 4 sh -c 'echo "rank $OMPI_COMM_WORLD_RANK"'
+"""
+
+
+@pytest.mark.asyncio
+async def test_srun_and_mpirun_start_steps_in_a_job(site: BatchSite) -> None:
+    """The agents' step leaves all of the allocation to the steps of the job."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not at hand (Debian, as root: apt-get install openmpi-bin)")
+    record = await site.over(await site.submit("sh", "-c", STEPS, nodes=2, limit_ms=60_000, ranks="first-node"))
+    errors = output_of(site.shared, record.job_id, record.attempt, 0, "err", 0, 1 << 16).data.decode()
+    assert (record.outcome, record.reason) == ("finished", ""), errors
+    steps = [f"step {number} on two{place}" for number, place in enumerate(site_nodes(site.output(record)))]
+    assert sorted(site.output(record).splitlines()) == sorted([*steps, *(f"rank {number}" for number in range(4))])
+
+
+def site_nodes(text: str) -> list[str]:
+    """Return the numbers of the two nodes that steps have named, in the order of the steps."""
+    found = sorted(line for line in text.splitlines() if line.startswith("step"))
+    places = [line.rpartition("two")[2] for line in found]
+    assert len(set(places)) == 2
+    return places
 
 
 @pytest.mark.asyncio

@@ -41,6 +41,11 @@ def seen(*asks: AskSeen, nodes: int = 4, problem: str = "") -> BatchSeen:
     return BatchSeen(nodes, 60_000, FREE, asks, problem)
 
 
+def changed(others: int, free: int, closed: str = "") -> SiteChanged:
+    """Return what a site on that cluster tells the grid."""
+    return SiteChanged(others, free, closed, 60_000)
+
+
 def asked(core: SiteCore, now_ms: int = 0) -> list[tuple[int, int, bool]]:
     """Return for which jobs nodes should have been asked for, each with its number."""
     assert core.asks is not None
@@ -54,6 +59,56 @@ def site_with(*widths: int, most_asked: int = 100) -> SiteCore:
     for number, width in enumerate(widths):
         core.handle(0, JobSubmitted(Job(job_id=number + 1, width=width, estimate_ms=10_000)))
     return core
+
+
+def starts(core: SiteCore, now_ms: int, width: int = 1) -> int | None:
+    """Return when a job of ten seconds would start."""
+    return core.earliest_start_ms(now_ms, width, 10_000)
+
+
+def test_a_quote_counts_what_was_promised_since_the_last_look() -> None:
+    """Of five jobs for one free node, and four in a second, not all start at once."""
+    core = site_with()
+    core.handle(0, seen())
+    found = []
+    for number in range(1, 6):
+        found.append(starts(core, 0))
+        core.handle(0, JobSubmitted(Job(job_id=number, width=1, estimate_ms=10_000)))
+    assert found == [0, 1_000, 1_000, 1_000, 10_000]
+    core.handle(5, seen(AskSeen(1, 1, "ready")))
+    assert core.startable(5, 10_000) == 0
+    assert starts(core, 5) == 11_000, "the first has started, and the look does not show it yet"
+
+
+def test_what_a_look_shows_is_counted_once() -> None:
+    """A job that waits there with an expected start, or runs, is in the look; one that ran since before it, too."""
+    core = site_with(4)
+    shown = BatchSeen(4, 60_000, ((0, 4), (2_000, 0), (12_000, 4)), (AskSeen(1, 1, "waiting", 2_000, "", True),))
+    core.handle(0, shown)
+    assert starts(core, 0) == 12_000
+    core.handle(2_000, BatchSeen(4, 60_000, shown.free_from, (AskSeen(1, 1, "ready", 2_000),)))
+    assert starts(core, 2_000) == 12_000
+    core = site_with(4)
+    core.handle(0, seen(AskSeen(1, 1, "ready")))
+    core.handle(3_000, BatchSeen(4, 60_000, ((3_000, 1), (9_000, 4))))
+    assert (starts(core, 3_000), starts(core, 3_000, 4)) == (3_000, 9_000)
+
+
+def test_free_nodes_are_those_that_the_batch_system_would_give() -> None:
+    """In quotes and reasons, whatever the site itself has started."""
+    core = site_with()
+    core.handle(0, seen())
+    said, run = core.quote(0, Job(job_id=9, width=2, estimate_ms=10_000))
+    assert run is not None
+    assert (said.free, said.start_ms) == (1, 1_000)
+    assert said.reason == "it needs 2 nodes, 1 of 4 nodes is free, and no job of this site waits"
+
+
+def test_an_expected_start_is_never_in_the_past() -> None:
+    """What was to start a moment ago is expected now."""
+    core = site_with(1)
+    core.handle(0, seen(AskSeen(1, 1, "waiting", 50, "others go first", True)))
+    assert core.explain(80, 1).start_ms == 80
 
 
 def test_a_job_starts_when_its_nodes_are_there() -> None:
@@ -158,7 +213,7 @@ def test_the_contract_with_the_grid() -> None:
         assert core.handle(2, EnqueueJob(Job(job_id=job_id, width=2, estimate_ms=1_000), 1, 10_000)) == []
     assert core.handle(3, WithdrawJob(7, 1)) == [ToGrid(Withdrawn(7, 1))]
     said = core.handle(4, seen(AskSeen(7, 1, "ready"), AskSeen(8, 2, "ready")))
-    assert said == [ToGrid(SiteChanged(1, 1)), StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
+    assert said == [ToGrid(changed(1, 1)), StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
     core.handle(5, EnqueueJob(Job(job_id=9, width=1, estimate_ms=1_000), 1, 10_000))
     said = core.handle(6, seen(AskSeen(9, 3, "cancelled", None, "it was cancelled in Slurm")))
     assert said == [ToGrid(Refused(9, 1, "it was cancelled in Slurm", "job"))]
@@ -170,7 +225,7 @@ def test_a_site_that_is_drained() -> None:
     core = ContractCore(4, BatchPolicy())
     core.handle(0, seen())
     assert core.handle(1, EnqueueJob(Job(job_id=1, width=1, estimate_ms=1_000), 1, 10**9)) == []
-    assert core.handle(2, DrainSite()) == [ToGrid(SiteChanged(4, 0))]
+    assert core.handle(2, DrainSite()) == [ToGrid(changed(4, 0, "the site is being drained"))]
     said = core.handle(3, EnqueueJob(Job(job_id=2, width=1, estimate_ms=1_000), 1, 10**9), RequestQuote(1, 1, 500))
     answers = [each.answer for each in said if isinstance(each, ToGrid)]
     assert [each.reason for each in answers if isinstance(each, Refused)] == ["the site is being drained"]
@@ -180,7 +235,7 @@ def test_a_site_that_is_drained() -> None:
     assert StartJob(1, ((0, 1),)) in started
     core.handle(5, JobFinished(1))
     assert asked(core.site, 5) == []
-    assert core.handle(6, ResumeSite()) == [ToGrid(SiteChanged(3, 1))]
+    assert core.handle(6, ResumeSite()) == [ToGrid(changed(3, 1))]
 
 
 def test_the_grid_hears_when_a_job_is_put_off() -> None:
@@ -209,7 +264,7 @@ def test_the_grid_hears_at_once_of_a_job_that_no_nodes_are_asked_for() -> None:
 def test_the_grid_hears_what_other_users_leave_of_the_nodes() -> None:
     """As the batch system was seen last; what a job of the grid has just been given is not told as theirs."""
     core = ContractCore(4, BatchPolicy())
-    assert core.handle(0, seen()) == [ToGrid(SiteChanged(3, 1))]
+    assert core.handle(0, seen()) == [ToGrid(changed(3, 1))]
     assert core.handle(1, BatchSeen(4, None, ((1, 4),))) == [ToGrid(SiteChanged(0, 4))]
     core.handle(2, EnqueueJob(Job(job_id=1, width=3, estimate_ms=1_000), 1, 10**9))
     said = core.handle(3, BatchSeen(4, None, ((1, 4),), (AskSeen(1, 1, "ready"),)))

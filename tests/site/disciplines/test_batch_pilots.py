@@ -247,7 +247,7 @@ def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
     assert isinstance(told, Quoted)
     assert (told.free, told.takes_parts) == (0, True)
     said = core.handle(0, seen(1, 2, 3, 4))
-    assert ToGrid(SiteChanged(0, 4)) in said
+    assert ToGrid(SiteChanged(0, 4, longest_ms=660_000)) in said
     said = core.handle(1_000, RequestQuote(2, 6, MINUTE))
     (told,) = (each.answer for each in said if isinstance(each, ToGrid))
     assert isinstance(told, Quoted)

@@ -1,0 +1,54 @@
+"""What the gateway adds of sites to what the grid knows, with actors that a test makes up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridweave.errors import UnavailableError
+from gridweave.grid.service.backend import LiveBackend
+from gridweave.site.desk_messages import Queue, QueuedJob
+from gridweave.site.explain import Forecast, SiteReason
+from gridweave.site.service.calls import GRID_ACTOR, site_actor
+
+
+class MadeUp(LiveBackend):
+    """A backend whose actors answer what a test says, by actor and method; all others are away."""
+
+    def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
+        self._answers = answers
+
+    async def _ask(self, actor: str, method: str, _kind: Any, *_arguments: object, timeout_s: float = 0) -> Any:
+        if (actor, method) not in self._answers:
+            raise UnavailableError(f"{actor} does not answer within {timeout_s} s")
+        return self._answers[actor, method]
+
+
+@pytest.mark.asyncio
+async def test_a_queue_shows_the_start_that_the_site_of_a_job_expects() -> None:
+    """As explain does; of a site that does not answer what the grid knows stays."""
+    size = {"nodes": 1, "limit_ms": 10, "submit_ms": 0}
+    jobs = [QueuedJob(job_id=number, waits_at=site, reason="r", **size) for number, site in enumerate("aab", start=1)]
+    queue = Queue(waiting=3, held=0, starting=0, running=0, jobs=jobs)
+    said = [Forecast(job_id=2, now_ms=0, start_ms=70, reason="as 4711 there: others go first")]
+    found = await MadeUp({(GRID_ACTOR, "queue"): queue, (site_actor("a"), "forecasts"): said}).queue(20, explain=True)
+    assert [(job.start_ms, job.reason) for job in found.jobs] == [
+        (None, "r"),
+        (70, "it waits in the queue of a: as 4711 there: others go first"),
+        (None, "r"),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_site_that_is_away_says_neither_a_start_nor_that_others_use_it() -> None:
+    """Neither where a job waits in its queue, nor of a job that is not submitted yet."""
+    rows = tuple(SiteReason(site=name, nodes=4, start_ms=5, reason="says: a start at once") for name in "ab")
+    known = Forecast(job_id=1, now_ms=0, reason="it waits in the queue of a", sites=rows, queues=("a",))
+    found = await MadeUp({(GRID_ACTOR, "forecast"): known}).forecast(1)
+    assert found is not None
+    assert found.reason == "it waits in the queue of a; a does not answer now"
+    assert [(row.start_ms, row.reason) for row in found.sites] == [
+        (None, "does not answer now; says: a start at once"),
+        (5, "says: a start at once"),
+    ]
