@@ -331,6 +331,7 @@ class ProbeRounds:
         self._measure, self._tell = measure, tell
         # After how many rounds the bandwidth to each is to be measured again.
         self._rounds_left: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
 
     async def run(self) -> None:
         """Measure, without end."""
@@ -349,9 +350,12 @@ class ProbeRounds:
                 often = max(1, round(self._plan.bandwidth_every_s / self._plan.every_s))
                 self._rounds_left[peer] = often if with_bandwidth else self._rounds_left[peer]
                 self._rounds_left[peer] -= 1
+                self._problems.pop(peer, None)
             except UnavailableError as error:
-                # What cannot be measured keeps what is known of it, until that is too old.
-                logger.info("the way from %s to %s was not measured: %s", self._site, peer, error)
+                # What cannot be measured keeps what is known of it, until that is too old. Each reason is told once.
+                level = logging.INFO if self._problems.get(peer) == str(error) else logging.WARNING
+                self._problems[peer] = str(error)
+                logger.log(level, "the way from %s to %s was not measured: %s", self._site, peer, error)
         return measured
 
 
