@@ -290,7 +290,7 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     measured : bool
         Whether some of the figures were measured.
     name : str
-        Tells links with the same ends apart.
+        Distinguishes links with the same ends.
     loss, jitter_ms : float
         As of `NetworkWay`.
     back : NetworkWay, optional
@@ -317,12 +317,12 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkPath(msgspec.Struct, frozen=True, kw_only=True):
-    """The way from a site to another one, as decisions go by it.
+    """The path from one site to another, as decisions count it.
 
     Attributes
     ----------
     latency_ms, bandwidth_bps : float, optional
-        One way, on average; what one job gets. None: there is no way, or no limit.
+        One way, on average; of one job. None: there is no path, or no limit.
     measured : bool
         Whether measurements have corrected what was written down.
     jitter_ms : float

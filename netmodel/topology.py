@@ -40,7 +40,7 @@ class Topology:
         tuple of names, where sites are attached. An edge is a link in one direction; its key is the number of the
         link, from 0. Its attributes are ``latency_ms``, ``bandwidth_bps`` (above 0; 0 if the link is down), ``loss``
         (probability that a packet is lost), ``jitter_ms`` (a message takes the latency and up to the jitter more),
-        ``cable`` (links of the same number fail together), ``name`` (tells parallel cables apart; often empty) and
+        ``cable`` (links of the same number fail together), ``name`` (distinguishes parallel cables; often empty) and
         ``up``. The graph is frozen: change a copy of it, and make a topology of that.
     sites : tuple of str
     node_of_site : numpy.ndarray of int64, shape (sites,)

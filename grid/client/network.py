@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def graph_of(known: KnownNetwork) -> nx.MultiDiGraph[str]:
     """Return a network as the graph that `gridweave.netmodel.model.NetworkModel.of_graph` reads.
 
-    What is not known is not an attribute: an edge of two sites that nobody has measured has no ``latency_ms``.
+    Unknown figures are left out: an edge between two sites that nobody has measured has no ``latency_ms``.
     """
     import networkx as nx
 

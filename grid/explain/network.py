@@ -70,8 +70,8 @@ def _nodes(topology: Topology) -> list[NetworkNode]:
 def _links(written: NetworkModel, model: NetworkModel, on_cable: Mapping[int, int]) -> list[NetworkLink]:
     """Return the links; of two that are one cable, one each way, the second is the way back of the first.
 
-    A link that is all of the way between two sites is as decisions go by it. Which of several links on a way is slower
-    than written down, no measurement tells.
+    A link that is a whole path between two sites has the figures of that path. If a path has several links, a
+    measurement does not show which of them is slower than written down.
     """
     topology, lone = written.topology, _lone_links(written, model)
     links: list[NetworkLink] = []
@@ -117,7 +117,7 @@ def _way_there(link: NetworkLink) -> NetworkWay:
 
 
 def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, NetworkWay]:
-    """Return the links that are all of a way which measurements have corrected, with its figures."""
+    """Return the links that are a whole path corrected by measurements, with its figures."""
     corrected, paths = _corrected(written.paths, model.paths), model.paths
     alone = np.diff(written.paths.first).reshape(corrected.shape) == 1
     ways = {}
@@ -133,14 +133,14 @@ def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, Network
 
 
 def _corrected(written: Paths, paths: Paths) -> BoolArray:
-    """Return between which sites measurements have changed what decisions know of the way, (sites, sites)."""
+    """Return which paths between sites measurements have changed, (sites, sites)."""
     figures = (attrgetter(name) for name in ("latency_ms", "jitter_ms", "bandwidth_bps", "stream_bps"))
     corrected: BoolArray = np.logical_or.reduce([of(written) != of(paths) for of in figures])
     return corrected
 
 
 def _paths(written: NetworkModel, model: NetworkModel) -> list[NetworkPath]:
-    """Return the way from each site to each other one, as decisions go by it."""
+    """Return the path from each site to each other one, as decisions count it."""
     sites, corrected = model.topology.sites, _corrected(written.paths, model.paths)
     return [
         NetworkPath(
@@ -163,7 +163,7 @@ def _latency_ms(model: NetworkModel, ends: Pair) -> float | None:
 
 
 def _bandwidth_bps(model: NetworkModel, ends: Pair) -> float | None:
-    """Return what a job gets on the way between two sites; None: nothing, or as much as it likes."""
+    """Return the bandwidth of one job on the path between two sites; None: no path, or no limit."""
     bandwidth_bps = float(min(model.paths.bandwidth_bps[ends], model.paths.stream_bps[ends]))
     return bandwidth_bps if 0 < bandwidth_bps < math.inf else None
 
@@ -190,7 +190,7 @@ def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Mapp
 
 
 def _way_of(there: PairMeasured | None, back: PairMeasured | None) -> NetworkWay:
-    """Return what was measured of a way: half of the least round trip, and what it usually takes more as jitter."""
+    """Return one direction as measured: half of the least round trip, and the usual excess as jitter."""
     trips = there if there is not None and there.round_trip_ms is not None else back
     bandwidth_bps = None if there is None else there.bandwidth_bps
     if trips is None or trips.round_trip_ms is None or trips.least_ms is None:

@@ -56,7 +56,8 @@ Answer = Callable[[str, str, str, bytes], Awaitable[bytes]]
 class ProbeDoor:
     """Answers probes of a site over WebSockets.
 
-    The ``turn`` is held while bandwidth is measured; the site measures with it too, so that both do not fall together.
+    The ``turn`` is held while bandwidth is measured. The site holds it when it measures itself, so that the two do not
+    overlap.
     """
 
     def __init__(self, site: str, accepts: Secrets, turn: asyncio.Lock) -> None:
@@ -85,7 +86,7 @@ class ProbeDoor:
         return socket
 
     def _key_of(self, request: web.BaseRequest) -> bytes:
-        """Return the key that the other end shows to have."""
+        """Return the key for which the other end has sent a proof."""
         headers = request.headers
         origin, until, tag = [*headers.get(PROBE_HEADER, "").split(" "), "", "", ""][:3]
         until_s = int(until) if until.isascii() and until.isdigit() and len(until) < 16 else 0

@@ -59,7 +59,7 @@ class ServedGateway(NamedTuple):
     probing: LinkProbing | None = None
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what runs beside the gateway, without end."""
+        """Return the background work of the gateway, each without end."""
         beats = [link.beat() for link in self.links.values()]
         return beats if self.probing is None else [*beats, *(rounds.run() for rounds in self.probing.rounds)]
 

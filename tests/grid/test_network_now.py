@@ -28,15 +28,15 @@ def line_of_three() -> GridNetwork:
     return GridNetwork(NetworkModel(topology, find_paths(topology)), True, int(NO_DATA), 0)
 
 
-def told(measured: Sequence[PairMeasured], spread: Sequence[Sequence[int]] = ()) -> KnownNetwork:
-    """Return what is told of the line when this was measured, and these sites have parts of jobs."""
+def shown(measured: Sequence[PairMeasured], spread: Sequence[Sequence[int]] = ()) -> KnownNetwork:
+    """Return the line as it is shown with these measurements, and jobs with parts at these sites."""
     network = line_of_three()
     return network_now(["a", "b", "c"], network, correct(network.model, measured).model, measured, spread)
 
 
 def test_a_job_is_on_each_link_of_the_way_once() -> None:
     """A job at both ends of a line is on both links; one on all three sites is on each of them once."""
-    found = told((), [[0, 2], [0, 1, 2], [1, 2]])
+    found = shown((), [[0, 2], [0, 1, 2], [1, 2]])
     links = [(link.one, link.other, link.part, link.jobs) for link in found.links]
     assert links == [("a", "b", 1.0, 2), ("b", "c", 1.0, 3)]
     assert [link.latency_ms for link in found.links] == [2.0, 2.0]
@@ -70,9 +70,9 @@ def test_without_links_what_was_measured_is_told() -> None:
 
 
 def test_a_link_that_is_a_whole_path_shows_what_was_measured() -> None:
-    """What decisions count for a and b is on the link between them; a path of two links is told on its own."""
+    """The link between a and b has the measured figures; a path of two links is listed on its own."""
     measured = [pair("a", "b", 12.0, 2e8), pair("b", "a", 12.0), pair("a", "c", 30.0, 1e9), pair("c", "a", 30.0)]
-    found = told(measured)
+    found = shown(measured)
     there, other = found.links
     assert (there.latency_ms, there.jitter_ms, there.bandwidth_bps, there.measured) == (5.0, 2.0, 2e8, True)
     assert there.back == NetworkWay(latency_ms=5.0, bandwidth_bps=1e9, jitter_ms=2.0)
@@ -84,16 +84,16 @@ def test_a_link_that_is_a_whole_path_shows_what_was_measured() -> None:
 
 
 def test_a_wider_path_widens_its_links() -> None:
-    """Where more came through than the links were said to carry, all of them have carried it."""
-    found = told([pair("a", "c", bandwidth_bps=5e9)])
+    """If more came through than modelled, all links of the path have carried it."""
+    found = shown([pair("a", "c", bandwidth_bps=5e9)])
     assert [(link.bandwidth_bps, link.measured) for link in found.links] == [(5e9, True)] * 2
     assert [link.back and link.back.bandwidth_bps for link in found.links] == [1e9, 1e9]
 
 
-def test_the_graph_of_what_is_told_is_the_network() -> None:
+def test_a_graph_of_the_answer_is_the_network() -> None:
     """A client's graph has the links in force, and where they are all of what was measured, the same costs."""
     model, measured = line_of_three().model, [pair("a", "b", 12.0, 2e8), pair("b", "a", 12.0, 2e8)]
-    graph = graph_of(told(measured, [[0, 1]]))
+    graph = graph_of(shown(measured, [[0, 1]]))
     corrected, read = correct(model, measured).model, NetworkModel.of_graph(graph)
     ring = Communication(fraction=0.2, message_bytes=1e5, pattern="ring")
     nodes = {"a": 3, "b": 3}
@@ -104,9 +104,9 @@ def test_the_graph_of_what_is_told_is_the_network() -> None:
     assert graph.nodes["a"] == {"sites": ("a",)}
 
 
-def test_the_graph_that_is_told_can_be_written_down() -> None:
+def test_a_graph_of_the_answer_can_be_written_to_a_file() -> None:
     """A file of it in GML is a network with the same links and sites."""
-    graph = graph_of(told([pair("a", "b", 12.0, 2e8), pair("b", "a", 12.0, 2e8)], [[0, 1]]))
+    graph = graph_of(shown([pair("a", "b", 12.0, 2e8), pair("b", "a", 12.0, 2e8)], [[0, 1]]))
     _, topology = parse_network("\n".join(nx.generate_gml(graph)), "now.gml", read_text=str)
     assert topology.sites == ("a", "b", "c")
     assert topology.latency_ms.tolist() == [5.0, 5.0, 2.0, 2.0]
@@ -127,8 +127,8 @@ def test_a_link_that_is_down_is_down_in_the_graph() -> None:
     assert not {"latency_ms", "bandwidth_bps"} & graph.edges["b", "c", 1].keys()
 
 
-def test_links_of_one_cable_are_told_with_its_number() -> None:
-    """Cables that fail together, and parallel ones, stay so when the graph that is told is read again."""
+def test_links_of_one_cable_have_its_number() -> None:
+    """Cables that fail together, and parallel ones, stay so when the graph is read again."""
     graph = nx.MultiDiGraph()
     for one, other, cable in (("a", "b", 0), ("b", "a", 0), ("a", "b", 1), ("b", "a", 1), ("b", "c", 1), ("c", "b", 1)):
         graph.add_edge(one, other, latency_ms=1.0, bandwidth_bps=1e9, cable=cable)

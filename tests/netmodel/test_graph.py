@@ -1,4 +1,4 @@
-"""The network as a graph of networkx: what it holds, and that a graph that is handed in is the network."""
+"""The network as a graph of networkx: its contents, and graphs of a user as networks."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ GIVE_LATENCY = "give latency_ms, or latitude and longitude"
 
 
 def graph_problems(*edges: tuple[str, str, Attributes], nodes: dict[str, Attributes] | None = None) -> list[str]:
-    """Return all that is wrong with a graph that is handed in, a line each."""
+    """Return all problems of a graph of a user, a line each."""
     graph: nx.MultiGraph[str] = nx.MultiGraph()
     graph.add_nodes_from((nodes or {}).items())
     for one, other, changed in edges:
@@ -239,7 +239,7 @@ def graph_problems(*edges: tuple[str, str, Attributes], nodes: dict[str, Attribu
         ({"up": "yes"}, "link b - c: up is 'yes'; true or false"),
     ],
 )
-def test_an_edge_of_a_graph_that_is_handed_in_is_refused_in_one_line(changed: Attributes, line: str) -> None:
+def test_a_bad_edge_of_a_graph_is_refused_in_one_line(changed: Attributes, line: str) -> None:
     """One wrong attribute, or one that is missing, has one line; nothing is taken from the other edges instead."""
     assert graph_problems(("a", "b", {}), ("b", "c", changed), ("c", "a", {})) == [line]
 
@@ -253,7 +253,7 @@ def test_a_number_without_end_is_refused() -> None:
 
 
 def test_a_graph_in_pieces_is_refused_in_one_line() -> None:
-    """What hangs together is named, piece by piece."""
+    """The nodes of each piece are named."""
     lines = graph_problems(("a", "b", {}), ("c", "d", {}))
     assert lines == ["is in 2 pieces, with no link between them: a, b; c, d"]
 
@@ -273,7 +273,7 @@ def test_sites_of_nodes_that_make_no_sense_are_refused() -> None:
 
 @pytest.mark.parametrize("given", [None, [("a", "b")], "geant.gml"])
 def test_what_is_no_graph_is_refused(given: object) -> None:
-    """A list of edges, or the name of a file, is told for what it is."""
+    """A list of edges, or the name of a file, is refused by its type."""
     with pytest.raises(InputError, match=f"is a {type(given).__name__}; expected a graph of networkx"):
         topology_of_graph(given)
 

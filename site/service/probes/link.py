@@ -29,7 +29,7 @@ PROBE_METHOD = "probe"
 """What the grid's side asks of a site, as a `ProbeOrder`; the answer is a `LinkProbe`."""
 
 PROBE_HEADER = "Gridweave-Probe"
-"""Of the site that measures: its name, until when its key is valid (Unix time), and what shows that it has the key."""
+"""Of the site that measures: its name, until when its key is valid (Unix time), and the proof that it has the key."""
 
 VALID_S = 60
 PROBE_S = 30.0
@@ -66,7 +66,7 @@ def probe_key(secret: bytes, origin: str, target: str, until_s: int) -> bytes:
 
 
 def probe_tag(key: bytes) -> str:
-    """Return what shows that somebody has a key, and does not tell the key."""
+    """Return a proof of having a key, from which the key cannot be found."""
     return hmac.digest(key, _TAG, "sha256").hex()
 
 

@@ -163,7 +163,7 @@ class ProbeEnd:
 
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-"""What comes over a connection, and what is sent."""
+"""Reader and writer of a connection."""
 
 
 class Prober(ProbeEnd):
@@ -352,7 +352,7 @@ class ProbeRounds:
                 self._rounds_left[peer] -= 1
                 self._problems.pop(peer, None)
             except UnavailableError as error:
-                # What cannot be measured keeps what is known of it, until that is too old. Each reason is told once.
+                # Earlier measurements count until they are too old. Each reason is a warning once.
                 level = logging.INFO if self._problems.get(peer) == str(error) else logging.WARNING
                 self._problems[peer] = str(error)
                 logger.log(level, "the way from %s to %s was not measured: %s", self._site, peer, error)

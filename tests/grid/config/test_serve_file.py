@@ -98,12 +98,12 @@ def test_how_long_output_is_kept() -> None:
 
 def test_the_grid_side_says_how_often_ways_are_measured() -> None:
     """With the table the ways between sites are measured, without it they are not; a site's own file has none."""
-    for said, plan in (
+    for table, plan in (
         ("", None),
         ("[probes]\nevery_s = 5\n", ProbePlan(every_s=5.0)),
         ("[probes]\nbandwidth_every_s = 60\n", ProbePlan(bandwidth_every_s=60.0)),
     ):
-        assert grid_service(service_of_text(GRID + said, "serve.toml", "/etc/gw")).probes == plan
+        assert grid_service(service_of_text(GRID + table, "serve.toml", "/etc/gw")).probes == plan
     assert "probes.every_s" in problems(GRID + "[probes]\nevery_s = 0\n")[0]
     assert problems(SITE + UPLINK + "[probes]\n")[0].split(": ")[1] == "probes"
 

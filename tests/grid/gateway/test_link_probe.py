@@ -128,7 +128,7 @@ async def test_bandwidth_is_measured_by_one_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_what_is_no_probe_is_a_problem(tmp_path: Path) -> None:
-    """A plain request, one without a key, and a gateway that answers no probes are refused with what is wrong."""
+    """A plain request, one without a key, and a gateway that answers no probes are refused with the reason."""
     async with answering(tmp_path) as there, aiohttp.ClientSession() as session:
         async with session.get(there.gateway.url + PROBE_PATH) as got:
             assert (got.status, (await got.json())["type"]) == (401, "urn:gridweave:problem:link-refused")
@@ -150,7 +150,7 @@ async def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 @pytest.mark.asyncio
 async def test_a_gateway_that_is_away_cannot_be_measured(tmp_path: Path) -> None:
-    """Nobody listens: the way is not measured, and that is said in one line."""
+    """If nobody listens, the error says so in one line."""
     async with answering(tmp_path) as there:
         order = there.order()
     with pytest.raises(UnavailableError, match="cannot be reached"):

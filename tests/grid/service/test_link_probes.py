@@ -22,7 +22,7 @@ MODELLED_MS, MODELLED_BPS = 50.0, 1e6
 
 
 def modelled() -> GridNetwork:
-    """Return the two sites with a link that is said to be far longer than the loopback interface."""
+    """Return the two sites with a link that is modelled far longer than the loopback interface."""
     graph = nx.Graph()
     graph.add_edge("alpha", "beta", latency_ms=MODELLED_MS, bandwidth_bps=MODELLED_BPS)
     return GridNetwork(NetworkModel.of_graph(graph), True, int(NO_DATA), 0)
@@ -57,7 +57,7 @@ async def test_what_probes_measure_over_links_corrects_the_model(tmp_path: Path)
 
 @pytest.mark.asyncio
 async def test_without_the_table_nothing_is_measured(tmp_path: Path) -> None:
-    """A grid that does not want its links measured has no works beside the beats of its links."""
+    """Without [probes] the only background work is the beats of the links."""
     async with linked_grid(tmp_path, network=modelled()) as grid:
         assert grid.grid.served.probing is None
         assert len(grid.grid._works) == len(grid.grid.links)
