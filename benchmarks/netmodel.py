@@ -8,6 +8,8 @@ Times are those of one core, in seconds of its own thread, the best of several r
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from measuring import timed, write_results
 
+from gridweave.errors import InputError
 from gridweave.jit import kernel
 from gridweave.netmodel.communication import PATTERNS, Communication
 from gridweave.netmodel.kernels.contention import add_job_flows, share_links
@@ -24,6 +27,7 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.topology import Topology
+from gridweave.scenarios.scenario.read import network_of_file
 
 WIDTH = 336
 """The widest job of CTC."""
@@ -61,6 +65,28 @@ def backbone(sites: int, seed: int = 1) -> Topology:
     for _, _, link in graph.edges(data=True):
         link["bandwidth_bps"] = float(rng.choice([1e9, 2.5e9, 1e10, 4e10, 1e11]))
     return topology_of_graph(graph)
+
+
+def networks() -> Iterator[tuple[str, Topology]]:
+    """Yield drawn networks, and that of GEANT where its file is there."""
+    for sites in (10, 100, 200, 1000):
+        yield f"{sites} sites", backbone(sites)
+    drawn, rng = backbone(200), np.random.default_rng(6)
+    every_speed = rng.uniform(1e9, 1e11, drawn.n_cables)[drawn.cable]
+    yield "200 sites, every cable of another speed", drawn.with_figures(bandwidth_bps=every_speed)
+    try:
+        yield "GEANT", network_of_file("Geant2012.gml")[1]
+    except InputError as problem:
+        print(problem)
+
+
+def failure_s(topology: Topology, routes: str, times: int = 10) -> float:
+    """Return what it takes to have the network after one cable has failed, on average over some cables."""
+    model = NetworkModel(topology, find_paths(topology, routes))
+    cables = np.linspace(0, topology.n_cables - 1, min(times, topology.n_cables)).astype(np.int64)
+    states = [np.where(np.arange(topology.n_cables) == cable, 0.0, 1.0) for cable in cables]
+    took_s = timed(lambda: [replace(model).with_cables(state) for state in states], 1)
+    return (took_s - timed(lambda: [replace(model) for _ in states], 1)) / len(states)
 
 
 def placements(rng: np.random.Generator, sites: int, n_parts: int, count: int) -> npt.NDArray[np.void]:
@@ -136,11 +162,11 @@ def heuristic_figures(grids: int = 600) -> dict[str, float]:
 def main() -> None:
     """Measure, print and write."""
     figures: dict[str, float] = {}
-    for sites in (10, 100, 1000):
-        topology = backbone(sites)
+    for name, topology in networks():
         for routes in ("latency", "bandwidth"):
             took_s = timed(lambda topology=topology, routes=routes: find_paths(topology, routes), 2)  # type: ignore[misc]
-            figures[f"path table, {sites} sites, by {routes} [s]"] = took_s
+            figures[f"path table, {name}, by {routes} [s]"] = took_s
+            figures[f"a cable fails, {name}, by {routes} [s]"] = failure_s(topology, routes)
     topology = backbone(40)
     figures["path table, 40 sites, k-shortest [s]"] = timed(lambda: find_paths(topology, "k-shortest"), 2)
     model = NetworkModel(topology, find_paths(topology))

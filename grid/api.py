@@ -256,6 +256,23 @@ class NetworkNode(msgspec.Struct, frozen=True, kw_only=True):
     longitude: float | None = None
 
 
+class NetworkWay(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of a link; a message takes the latency and up to the jitter more.
+
+    Attributes
+    ----------
+    latency_ms, bandwidth_bps : float, optional
+        None: not known.
+    loss : float
+        Probability that a packet is lost.
+    """
+
+    latency_ms: float | None = None
+    bandwidth_bps: float | None = None
+    loss: float = 0.0
+    jitter_ms: float = 0.0
+
+
 class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     """What joins two nodes of the network, or, where no links are known, two sites.
 
@@ -264,14 +281,24 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     one, other : str
         The nodes.
     latency_ms, bandwidth_bps : float, optional
-        As decisions go by it: as the operator wrote it down, or as it was measured (half of a round trip; the way
-        there); None: not known.
+        From one to the other, as they are in force: as the operator wrote them down, wider if more was measured, and as
+        measured if the link is all of a path on which the measurement counts. None: not known.
     part : float
         Which part of its bandwidth it has now; 0: it is down.
     jobs : int
         Running jobs that have parts on both sides of it.
     measured : bool
-        Whether the figures were measured.
+        Whether some of the figures were measured.
+    name : str
+        Distinguishes links with the same ends.
+    loss, jitter_ms : float
+        As of `NetworkWay`.
+    back : NetworkWay, optional
+        From the other to the one, if that direction differs.
+    one_way : bool
+        Whether it leads from one to the other alone.
+    cable : int, optional
+        Links of the same number fail together; None: no other does.
     """
 
     one: str
@@ -281,17 +308,27 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     part: float = 1.0
     jobs: int = 0
     measured: bool = False
+    name: str = ""
+    loss: float = 0.0
+    jitter_ms: float = 0.0
+    back: NetworkWay | None = None
+    one_way: bool = False
+    cable: int | None = None
 
 
 class NetworkPath(msgspec.Struct, frozen=True, kw_only=True):
-    """The way from a site to another one, as decisions go by it.
+    """The path from one site to another, as decisions count it.
 
     Attributes
     ----------
     latency_ms, bandwidth_bps : float, optional
-        One way; what one job gets. None: there is no way, or no limit.
+        One way, on average; of one job. None: there is no path, or no limit.
     measured : bool
         Whether measurements have corrected what was written down.
+    jitter_ms : float
+        By how much the latency varies.
+    written_latency_ms, written_bandwidth_bps : float, optional
+        As the links alone would have it.
     """
 
     origin: str
@@ -299,6 +336,9 @@ class NetworkPath(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
     bandwidth_bps: float | None = None
     measured: bool = False
+    jitter_ms: float = 0.0
+    written_latency_ms: float | None = None
+    written_bandwidth_bps: float | None = None
 
 
 class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):

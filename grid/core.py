@@ -310,7 +310,7 @@ class MetaCore:
             elif type(event) is LinksChanged:
                 if self._network is None:
                     raise InputError("links have changed, and the grid has no network")
-                self._network.model_with(event.factors)
+                self._network.model.with_cables(event.factors)
             news.append(event)
         if len(news) > 1:
             news.sort(key=_instant_order)

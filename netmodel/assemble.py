@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gridweave.netmodel.tables import AttachTable, KeyPath, Reporter, show_bandwidth, speed_of
-from gridweave.netmodel.topology import Topology, fibre_latency_ms, great_circle_km, named
+from gridweave.netmodel.topology import FIGURES, Topology, fibre_latency_ms, great_circle_km, named
 
 
 @dataclass(slots=True)
@@ -41,6 +41,7 @@ class LinkRow:
     bandwidth_bps: float | None = None
     loss: float = 0.0
     jitter_ms: float = 0.0
+    is_up: bool = True
     is_back: bool = False
 
     @property
@@ -59,7 +60,7 @@ class WrittenNetwork:
     """A network as it was written down; cables are numbered from 0.
 
     What some links leave open is taken from the others if it ``fills_gaps``; if it ``allows_parallel``, cables with the
-    same ends and the same name are different cables.
+    same ends and the same name are different cables. ``attached`` has the node of each site that the network names.
     """
 
     name: str
@@ -69,6 +70,7 @@ class WrittenNetwork:
     bandwidth_bps: float | None = None
     fills_gaps: bool = False
     allows_parallel: bool = False
+    attached: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -77,8 +79,8 @@ def assemble(
 ) -> Topology | None:
     """Check a network, fill in what it leaves open, and attach the sites; None if there is no telling what was meant.
 
-    The sites are those of ``attach`` if left out, or every node if that is empty. One that it does not name is at the
-    node of its own name.
+    The sites are those of ``attach`` if left out, else those that the network names, else every node. A site that
+    neither names is at the node of its own name.
     """
     known = _check_nodes(rows, report)
     sound = [row for row in rows.links if _ends_are_sound(row, known, report)]
@@ -216,14 +218,15 @@ def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> Non
         (
             "bandwidth_bps",
             row.bandwidth_bps,
-            row.bandwidth_bps is None or 0 < row.bandwidth_bps < math.inf,
+            row.bandwidth_bps is None or 0 < row.bandwidth_bps < math.inf or (row.bandwidth_bps == 0 and not row.is_up),
             "bits per second, above 0",
         ),
         ("loss", row.loss, 0 <= row.loss < 1, "a probability, from 0 to below 1"),
         ("jitter_ms", row.jitter_ms, 0 <= row.jitter_ms <= 1e9, "milliseconds, from 0 up"),
     )
     for what, value, is_right, right in checks:
-        if not is_right and (there is None or getattr(there, what) != value):
+        # Both are compared as text: not a number is not equal to itself.
+        if not is_right and (there is None or str(getattr(there, what)) != str(value)):
             report.add(row.path, f"link {row.label}: {what} is {value:g}; {right}")
 
 
@@ -259,12 +262,12 @@ def _attach(
     report: Reporter,
 ) -> tuple[list[str], list[str]]:
     """Return the sites and their nodes; a site with a line of its own gets a node and a cable."""
-    names = list(sites) if sites is not None else list(attach) or list(known)
+    names = list(sites) if sites is not None else list(attach) or list(rows.attached) or list(known)
     where: list[str] = []
     for unknown in [name for name in attach if name not in names]:
         report.add(("attach", unknown), f"there is no site {unknown!r}; there are {named(names)}")
     for name in names:
-        entry = attach.get(name, name)
+        entry = attach.get(name, rows.attached.get(name, name))
         node = entry.node if isinstance(entry, AttachTable) else entry
         if node in known:
             where.append(_line_to(rows, known, name, entry, report) if isinstance(entry, AttachTable) else node)
@@ -296,23 +299,22 @@ def _line_to(
 
 
 def _topology(rows: WrittenNetwork, sites: Sequence[str], at: Sequence[str]) -> Topology:
-    number = {row.name: place for place, row in enumerate(rows.nodes)}
-    positions = [(math.nan, math.nan) if not row.is_placed else (row.latitude, row.longitude) for row in rows.nodes]
-    links = rows.links
+    import networkx as nx
+
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    for node in rows.nodes:
+        placed = {"latitude": node.latitude, "longitude": node.longitude} if node.is_placed else {}
+        graph.add_node(node.name, **placed)
+    for number, row in enumerate(rows.links):
+        figures = {name: getattr(row, name) for name in FIGURES}
+        graph.add_edge(row.origin, row.target, number, **figures, cable=row.cable, name=row.name, up=row.is_up)
+    for site, place in zip(sites, at, strict=True):
+        graph.nodes[place]["sites"] = (*graph.nodes[place].get("sites", ()), site)
+    number_of = {node: number for number, node in enumerate(graph)}
     return Topology(
         name=rows.name,
-        nodes=tuple(number),
-        positions=np.array(positions, np.float64).reshape(-1, 2),
-        source=np.array([number[row.origin] for row in links], np.int64),
-        target=np.array([number[row.target] for row in links], np.int64),
-        latency_ms=np.array([row.latency_ms for row in links], np.float64),
-        bandwidth_bps=np.array([row.bandwidth_bps for row in links], np.float64),
-        loss=np.array([row.loss for row in links], np.float64),
-        jitter_ms=np.array([row.jitter_ms for row in links], np.float64),
-        cable=np.array([row.cable for row in links], np.int64),
-        link_names=tuple(row.name for row in links),
-        up=np.ones(len(links), np.bool_),
+        graph=graph,
         sites=tuple(sites),
-        node_of_site=np.array([number[node] for node in at], np.int64),
+        node_of_site=np.array([number_of[node] for node in at], np.int64),
         remarks=tuple(rows.remarks),
     )

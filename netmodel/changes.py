@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.netmodel.tables import ACTIONS, LATEST_MS, SEGMENT_BYTES, ChangeTable, NetTable, Reporter
+from gridweave.netmodel.tables import ACTIONS, LATEST_MS, ChangeTable, NetTable, Reporter
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
-
-if TYPE_CHECKING:
-    from gridweave.netmodel.routing import Paths
 
 CHANCE = "chance"
 """The cause of failures that are drawn."""
@@ -176,14 +172,12 @@ class Timetable:
     topology: Topology
     instants_ms: IntArray
     factors: FloatArray
-    _paths: dict[tuple[bytes, str, int, int], Paths] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, topology: Topology, changes: Iterable[CableChange]) -> Timetable:
         """Return the timetable of changes, those of one instant in the order in which they happen."""
-        n_cables = int(topology.cable.max(initial=-1)) + 1
-        causes: list[dict[str, float]] = [{} for _ in range(n_cables)]
-        current = np.ones(n_cables)
+        causes: list[dict[str, float]] = [{} for _ in range(topology.n_cables)]
+        current = np.ones(topology.n_cables)
         instants: list[int] = []
         rows = [current.copy()]
         for change in sorted(changes, key=lambda change: change.at_ms):
@@ -200,36 +194,3 @@ class Timetable:
     def period_of(self, now_ms: int) -> int:
         """Return the number of the period that an instant is in: 0 before the first change."""
         return int(np.searchsorted(self.instants_ms, now_ms, side="right"))
-
-    def topology_in(self, period: int) -> Topology:
-        """Return the topology of a period; links keep their numbers."""
-        if (self.factors[period] == 1).all():
-            return self.topology
-        factor = self.factors[period][self.topology.cable]
-        return replace(
-            self.topology,
-            bandwidth_bps=self.topology.bandwidth_bps * factor,
-            up=self.topology.up & (factor > 0),
-        )
-
-    def paths_in(
-        self, period: int, routes: str = "latency", *, k: int = 4, segment_bytes: int = SEGMENT_BYTES
-    ) -> Paths:
-        """Return the paths of a period; each state of the links is worked out once.
-
-        Parameters
-        ----------
-        routes, k, segment_bytes
-            As for `gridweave.netmodel.routing.find_paths`.
-
-        Returns
-        -------
-        Paths
-            Sites that nothing joins have no path: infinite latency, no bandwidth.
-        """
-        from gridweave.netmodel.routing import find_paths
-
-        key = (self.factors[period].tobytes(), routes, k, segment_bytes)
-        if key not in self._paths:
-            self._paths[key] = find_paths(self.topology_in(period), routes, k=k, segment_bytes=segment_bytes)
-        return self._paths[key]

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_high, median_low
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +19,9 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.routing import Paths, value_paths
 from gridweave.netmodel.tables import LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, SEGMENT_BYTES
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 WINDOW = 3
 """So many of the newest measurements of a pair count, if nothing else is said: of three, one odd one moves no median,
@@ -349,7 +352,7 @@ def _with_bandwidths(
         if modelled == 0 or speed < (1 - tolerance) * narrowest[ends]:
             gates[ends] = narrowest[ends] = speed
     paths = replace(paths, bandwidth_bps=narrowest, stream_bps=stream_bps)
-    topology = replace(topology, bandwidth_bps=bandwidth_bps)
+    topology = topology.with_figures(bandwidth_bps=bandwidth_bps)
     if not gates:
         return topology, paths
     targets = topology.node_of_site[[other for _, other in gates]]
@@ -381,21 +384,22 @@ def _narrowest(paths: Paths, bandwidth_bps: FloatArray) -> FloatArray:
 
 def _with_gates(topology: Topology, at: IntArray, bandwidth_bps: FloatArray) -> Topology:
     """Add a link from a node to itself for each gate: no other path ever leads over one."""
-    count = len(at)
-    nothing = np.zeros(count)
-    cable = 1 + topology.cable.max(initial=-1) + np.arange(count, dtype=np.int64)
-    return replace(
-        topology,
-        source=np.concatenate((topology.source, at)),
-        target=np.concatenate((topology.target, at)),
-        latency_ms=np.concatenate((topology.latency_ms, nothing)),
-        bandwidth_bps=np.concatenate((topology.bandwidth_bps, bandwidth_bps)),
-        loss=np.concatenate((topology.loss, nothing)),
-        jitter_ms=np.concatenate((topology.jitter_ms, nothing)),
-        cable=np.concatenate((topology.cable, cable)),
-        link_names=(*topology.link_names, *([MEASURED] * count)),
-        up=np.concatenate((topology.up, np.ones(count, np.bool_))),
+    nodes = [topology.nodes[node] for node in at]
+    graph = topology.graph.copy()
+    _add_links(
+        graph,
+        topology.n_cables,
+        [(node, node, 0.0, 0.0, bps) for node, bps in zip(nodes, bandwidth_bps.tolist(), strict=True)],
     )
+    return replace(topology, graph=graph)
+
+
+def _add_links(graph: nx.MultiDiGraph[str], cable: int, rows: Sequence[tuple[str, str, float, float, float]]) -> None:
+    """Add measured links, each a cable of its own: from, to, latency, jitter, bandwidth."""
+    first = graph.number_of_edges()
+    for place, (origin, target, latency_ms, jitter_ms, bandwidth_bps) in enumerate(rows):
+        figures = {"latency_ms": latency_ms, "bandwidth_bps": bandwidth_bps, "loss": 0.0, "jitter_ms": jitter_ms}
+        graph.add_edge(origin, target, first + place, **figures, cable=cable + place, name=MEASURED, up=True)
 
 
 def measured_model(
@@ -449,21 +453,9 @@ def measured_model(
 
 def _mesh(sites: tuple[str, ...], rows: Sequence[tuple[int, int, float, float, float]]) -> Topology:
     """Return a node for each site, and links: from, to, latency, jitter, bandwidth."""
-    ends = np.array([row[:2] for row in rows], np.int64).reshape(len(rows), 2)
-    values = np.array([row[2:] for row in rows], np.float64).reshape(len(rows), 3)
-    return Topology(
-        name=MEASURED,
-        nodes=sites,
-        positions=np.full((len(sites), 2), np.nan),
-        source=ends[:, 0].copy(),
-        target=ends[:, 1].copy(),
-        latency_ms=values[:, 0].copy(),
-        bandwidth_bps=values[:, 2].copy(),
-        loss=np.zeros(len(rows)),
-        jitter_ms=values[:, 1].copy(),
-        cable=np.arange(len(rows), dtype=np.int64),
-        link_names=(MEASURED,) * len(rows),
-        up=np.ones(len(rows), np.bool_),
-        sites=sites,
-        node_of_site=np.arange(len(sites), dtype=np.int64),
-    )
+    import networkx as nx
+
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    graph.add_nodes_from((site, {"sites": (site,)}) for site in sites)
+    _add_links(graph, 0, [(sites[row[0]], sites[row[1]], *row[2:]) for row in rows])
+    return Topology(name=MEASURED, graph=graph, sites=sites, node_of_site=np.arange(len(sites), dtype=np.int64))

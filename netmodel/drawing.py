@@ -80,15 +80,13 @@ def _layout_places(topology: Topology) -> FloatArray:
     """Return places by which nodes that are joined stand near each other."""
     import networkx as nx
 
-    graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(range(len(topology.nodes)))
-    graph.add_edges_from(zip(topology.source.tolist(), topology.target.tolist(), strict=True))
+    graph: nx.Graph[str] = nx.Graph(topology.graph)
     if len(graph) <= 300:
         # Where springs as long as the distances by links come to rest, beginning on a circle, so without chance.
-        places = nx.kamada_kawai_layout(graph) if len(graph) > 1 else {0: np.zeros(2)}
+        places = nx.kamada_kawai_layout(graph, weight=None) if len(graph) > 1 else dict.fromkeys(graph, np.zeros(2))
     else:
         places = nx.spring_layout(graph, seed=1)
-    return np.array([places[node] for node in range(len(graph))])
+    return np.array([places[node] for node in graph])
 
 
 def _draw_links(axes: Axes, topology: Topology, places: FloatArray) -> list[Line2D]:

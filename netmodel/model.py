@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -14,12 +15,23 @@ from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.contention import NEVER_MS, transfer_ms
 from gridweave.netmodel.kernels.overhead import split_factor
+from gridweave.netmodel.kernels.paths import find_mirrors, find_ways_apart
 from gridweave.netmodel.kernels.placements import Alike, Choice, Known, Placements
-from gridweave.netmodel.kernels.routes import find_mirrors, find_ways_apart
 from gridweave.netmodel.kernels.state import PART, FloatArray, NetArrays
-from gridweave.netmodel.routing import Paths, find_paths
-from gridweave.netmodel.tables import EXACT_UP_TO, EXCHANGES, LOCAL_BANDWIDTH_BPS, LOCAL_LATENCY_MS, NetTable
+from gridweave.netmodel.reading import topology_of_graph
+from gridweave.netmodel.routing import Paths, find_changed_paths, find_paths
+from gridweave.netmodel.tables import (
+    EXACT_UP_TO,
+    EXCHANGES,
+    LOCAL_BANDWIDTH_BPS,
+    LOCAL_LATENCY_MS,
+    NetTable,
+    parse_bandwidth,
+)
 from gridweave.netmodel.topology import Topology, check_number
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 STARTS, ROUNDS = 16, 8
 """Of the heuristic, if nothing else is said: sites that it starts from, and times that it goes over all moves."""
@@ -75,6 +87,7 @@ class NetworkModel:
     local_latency_ms: float = LOCAL_LATENCY_MS
     local_bandwidth_bps: float = LOCAL_BANDWIDTH_BPS
     arrays: NetArrays = field(init=False, repr=False)
+    _changed: dict[bytes, NetworkModel] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_known("exchange", self.exchange, EXCHANGES)
@@ -118,6 +131,70 @@ class NetworkModel:
         """Return the model of a topology with the settings of a table."""
         paths = find_paths(topology, table.routes, k=table.k, segment_bytes=table.segment_bytes)
         return cls(topology, paths, table.exchange, table.local_latency_ms, table.local_bandwidth_bps)
+
+    @classmethod
+    def of_graph(
+        cls, graph: nx.Graph[Any], table: NetTable | None = None, *, sites: Sequence[str] | None = None
+    ) -> NetworkModel:
+        """Return the model of a graph of networkx with the settings of a table.
+
+        Parameters
+        ----------
+        graph, sites
+            As for `gridweave.netmodel.reading.topology_of_graph`.
+        table : NetTable, optional
+            Its routes, exchange and so on, and the detour, the bandwidth and the nodes of sites where the graph says
+            nothing of them; not its own nodes and links.
+
+        Raises
+        ------
+        ScenarioError
+            With all that is wrong with the graph.
+
+        Examples
+        --------
+        >>> import networkx as nx
+        >>> graph = nx.Graph()
+        >>> graph.add_edge("a", "b", latency_ms=10.0, bandwidth_bps=1e9)
+        >>> NetworkModel.of_graph(graph).transfer_ms("a", "b", 1e6)
+        18
+        """
+        given = table or NetTable()
+        bandwidth_bps = given.bandwidth_bps if given.bandwidth is None else parse_bandwidth(given.bandwidth)
+        topology = topology_of_graph(
+            graph, sites=sites, attach=given.attach, detour=given.detour, bandwidth_bps=bandwidth_bps
+        )
+        return cls.of_table(given, topology)
+
+    def with_cables(self, factors: Sequence[float] | FloatArray) -> NetworkModel:
+        """Return the network when cables are slow or down; each state of them is worked out once.
+
+        Parameters
+        ----------
+        factors : sequence of float, shape (cables,)
+            Which part of its bandwidth each cable has: 0 if it is down.
+
+        Returns
+        -------
+        NetworkModel
+            Links keep their numbers. Sites that nothing joins have no path: infinite latency, no bandwidth.
+
+        Raises
+        ------
+        InputError
+            If there is not one number from 0 to 1 for each cable.
+        """
+        parts, cables = np.asarray(factors, np.float64), self.topology.n_cables
+        if parts.shape != (cables,) or not ((parts >= 0) & (parts <= 1)).all():
+            raise InputError(f"factors are {len(factors)} numbers; one from 0 to 1 for each of the {cables} cables")
+        if (parts == 1).all():
+            return self
+        key = parts.tobytes()
+        if key not in self._changed:
+            topology = self.topology.with_cables(parts)
+            paths = find_changed_paths(self.paths, topology, parts[topology.cable] < 1)
+            self._changed[key] = replace(self, topology=topology, paths=paths)
+        return self._changed[key]
 
     def split_factor(self, communication: Communication, nodes: Mapping[str, int]) -> float:
         """Return by which factor a job takes longer when it is split, on idle links.

@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -96,8 +97,9 @@ def _parse_graphml(text: str) -> nx.Graph[Any]:
 def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenNetwork:
     """Return the nodes and links of a graph; an edge without a direction is a link each way.
 
-    Nodes may have Latitude and Longitude; edges latency_ms, bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or
-    LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss and jitter_ms.
+    Nodes may have Latitude and Longitude, and ``sites``, one name or several; edges latency_ms, bandwidth_bps (or the
+    Topology Zoo's LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss, jitter_ms,
+    name, up and cable. Links are listed in the order of the keys of their edges, if these are different whole numbers.
     """
     labels = _labels(graph)
     rows = WrittenNetwork(name, fills_gaps=True, allows_parallel=True)
@@ -108,13 +110,50 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenN
             for keys in (_LATITUDE, _LONGITUDE)
         )
         rows.nodes.append(NodeRow(("nodes", number), labels[node], latitude, longitude))
-    for number, (one, other, attributes) in enumerate(graph.edges(data=True)):
+        _attach_sites(rows, labels[node], lower.get("sites", ()), report)
+    edges = _listed_edges(graph)
+    for number, (one, other, attributes) in enumerate(edges):
         rows.links.append(_link(number, labels[one], labels[other], attributes, report))
         if not graph.is_directed():
             rows.links.append(rows.links[-1].back())
-    if graph.is_directed():
+    if edges and all(_is_whole(attributes.get("cable")) for _, _, attributes in edges):
+        _number_cables(rows, [attributes["cable"] for _, _, attributes in edges])
+    elif graph.is_directed():
         _pair_cables(rows)
     return rows
+
+
+def _attach_sites(rows: WrittenNetwork, node: str, sites: Any, report: Reporter) -> None:
+    """Note which sites are at a node: one name, or a list of names."""
+    names = [sites] if isinstance(sites, str) else sites
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        report.add((), f"node {node}: sites is {sites!r:.100}; the name of a site, or a list of names")
+        return
+    for name in names:
+        if rows.attached.setdefault(name, node) != node:
+            report.add((), f"site {name} is at two nodes, {rows.attached[name]} and {node}; expected one")
+
+
+def _listed_edges(graph: nx.Graph[Any]) -> list[tuple[Any, Any, dict[str, Any]]]:
+    """Return the edges by their keys if these number them, or else as the graph lists them."""
+    if not graph.is_multigraph():
+        return list(graph.edges(data=True))
+    edges = list(graph.edges(keys=True, data=True))
+    keys = [key for _, _, key, _ in edges]
+    if all(map(_is_whole, keys)) and len(set(keys)) == len(keys):
+        edges.sort(key=itemgetter(2))
+    return [(one, other, attributes) for one, other, _, attributes in edges]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number_cables(rows: WrittenNetwork, cables: Sequence[int]) -> None:
+    """Take over the cables of the edges, numbered from 0 in their order; a link back is on the same cable."""
+    number = {cable: place for place, cable in enumerate(sorted(set(cables)))}
+    for row in rows.links:
+        row.cable = number[cables[row.cable]]
 
 
 def _pair_cables(rows: WrittenNetwork) -> None:
@@ -149,6 +188,9 @@ def _link(number: int, origin: str, target: str, attributes: Mapping[str, Any], 
     row.bandwidth_bps = _speed(attributes, label, report)
     row.loss = _number(attributes.get("loss"), f"{label}: loss", report) or 0.0
     row.jitter_ms = _number(attributes.get("jitter_ms"), f"{label}: jitter_ms", report) or 0.0
+    row.is_up = bool(attributes.get("up", True))
+    if attributes.get("up", True) not in (True, False):
+        report.add((), f"{label}: up is {attributes['up']!r:.100}; true or false")
     return row
 
 
@@ -188,8 +230,8 @@ def _number(value: Any, what: str, report: Reporter) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
-        report.add((), f"{what} is {value!r}; a number")
+    except (TypeError, ValueError, OverflowError):
+        report.add((), f"{what} is {value!r:.100}; a number")
         return 0.0 if "bps" not in what and "Speed" not in what else 1.0
 
 
@@ -502,7 +544,7 @@ def topology_of_graph(
     *,
     name: str = "graph",
     sites: Sequence[str] | None = None,
-    attach: Mapping[str, str] | None = None,
+    attach: Mapping[str, str | AttachTable] | None = None,
     detour: float = DETOUR,
     bandwidth_bps: float | None = None,
 ) -> Topology:
@@ -510,12 +552,13 @@ def topology_of_graph(
 
     Parameters
     ----------
-    graph : networkx.Graph
-        Or one of its kin, with the attributes that `gridweave.netmodel.reading.rows_of_graph` reads.
+    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
+        With the attributes that `gridweave.netmodel.reading.rows_of_graph` reads, of which each edge needs a latency
+        (or its nodes positions) and a bandwidth. The graph of a `Topology` gives the same topology again.
     sites : sequence of str, optional
-        If left out: those of ``attach``, or every node.
-    attach : mapping from str to str, optional
-        Site to node.
+        If left out: those of ``attach``, else those that nodes name, else every node.
+    attach : mapping from str to str or AttachTable, optional
+        Site to node; before what nodes say.
     detour, bandwidth_bps : float
         As in `gridweave.netmodel.tables.NetTable`.
 
@@ -523,6 +566,8 @@ def topology_of_graph(
     ------
     ScenarioError
         With all that is wrong.
+    InputError
+        If it is no graph.
 
     Examples
     --------
@@ -532,8 +577,13 @@ def topology_of_graph(
     >>> topology_of_graph(graph, bandwidth_bps=1e9).sites
     ('a', 'b', 'c')
     """
+    import networkx as nx
+
+    if not isinstance(graph, nx.Graph):
+        raise InputError(f"{name}: is a {type(graph).__name__}; expected a graph of networkx")
     problems = Problems(name)
     rows = rows_of_graph(graph, name, problems)
+    rows.fills_gaps = False
     rows.detour, rows.bandwidth_bps = detour, bandwidth_bps
     topology = assemble(rows, sites, attach or {}, problems)
     problems.raise_if_any()

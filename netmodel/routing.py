@@ -1,29 +1,27 @@
-"""Routes between sites, and the tables of paths that kernels read (docs/netmodel.md, "Routes")."""
+"""Routes between sites, found by networkx, and the tables of paths that kernels read (docs/netmodel.md, "Routes")."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError, check_known
-from gridweave.netmodel.kernels.routes import (
-    FAR_NS,
-    LinkArrays,
-    add_up_paths,
-    find_routes_to,
-    follow_routes,
-    gather_routes,
-    missing_hops,
-)
+from gridweave.netmodel.kernels.paths import add_up_paths
 from gridweave.netmodel.tables import ROUTES, SEGMENT_BYTES
-from gridweave.netmodel.topology import FloatArray, IntArray, Topology
+from gridweave.netmodel.topology import BoolArray, FloatArray, IntArray, Topology
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 NS_PER_MS = 1_000_000
+
+Links = tuple[int, ...]
+"""The links of a route, in the order in which it crosses them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,34 +99,71 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
     check_known("routes", routes, ROUTES)
     if k < 1:
         raise OptionError("k", f"is {k}; routes, from 1 up")
-    search = search_arrays(topology)
-    if routes == "k-shortest":
-        first, links = _paths_of_pairs(topology, search, k)
-    elif routes == "bandwidth":
-        speeds = np.unique(topology.bandwidth_bps[search.usable])[::-1]
-        first, links = _paths_in_rounds(topology, search, speeds)
+    rows = _rows_of(topology, routes, k, range(len(topology.sites)))
+    return _paths_of_rows(topology, [rows[site] for site in range(len(topology.sites))], routes, k, segment_bytes)
+
+
+def find_changed_paths(before: Paths, topology: Topology, worse: BoolArray) -> Paths:
+    """Return the paths of a topology of which the paths are known as they were before some links became worse.
+
+    Parameters
+    ----------
+    before : Paths
+        Of the same topology before; by its rules the new paths are found.
+    worse : numpy.ndarray of bool, shape (links,)
+        Links that are slower than before, or down.
+
+    Notes
+    -----
+    A route that crosses no worse link stays the best: all others are as they were, or worse. This does not hold for
+    the k shortest, which another route joins when one of them is gone.
+    """
+    sites = range(len(topology.sites))
+    lost = worse.copy()
+    if before.routes == "latency":
+        lost[_usable_links(topology)] = False
+    if before.routes == "k-shortest":
+        moved = list(sites) if worse.any() else []
     else:
-        first, links = _paths_in_rounds(topology, search, np.zeros(1))
-    return replace(value_paths(topology, first, links, segment_bytes), routes=routes, k=k, segment_bytes=segment_bytes)
+        moved = [site for site in sites if lost[_row_of(before, site)[1]].any()]
+    new = _rows_of(topology, before.routes, before.k, moved)
+    rows = [new[site] if site in new else _row_of(before, site) for site in sites]
+    return _paths_of_rows(topology, rows, before.routes, before.k, before.segment_bytes)
 
 
-def search_arrays(topology: Topology) -> LinkArrays:
-    """Return the links of a topology as routes are looked for."""
-    nodes, links = len(topology.nodes), len(topology.source)
-    return LinkArrays(
-        source=topology.source,
-        target=topology.target,
-        latency_ns=np.rint(mean_latency_ms(topology) * NS_PER_MS).astype(np.int64),
-        first_into=np.concatenate(([0], np.cumsum(np.bincount(topology.target, minlength=nodes)))).astype(np.int64),
-        into=np.argsort(topology.target, kind="stable").astype(np.int64),
-        usable=topology.up & (topology.bandwidth_bps > 0),
-        far_ns=np.zeros(nodes, np.int64),
-        hops=np.zeros(nodes, np.int64),
-        next_link=np.zeros(nodes, np.int64),
-        heap_ns=np.zeros(links + 1, np.int64),
-        heap_hops=np.zeros(links + 1, np.int64),
-        heap_node=np.zeros(links + 1, np.int64),
-    )
+_Row = tuple[IntArray, npt.NDArray[np.uint32]]
+"""Of the paths from one site: how many links each has, and the links of all."""
+
+
+def _row_of(paths: Paths, site: int) -> _Row:
+    sites = len(paths.latency_ms)
+    first = paths.first[site * sites : (site + 1) * sites + 1]
+    return np.diff(first), paths.links[first[0] : first[-1]]
+
+
+def _paths_of_rows(topology: Topology, rows: Sequence[_Row], routes: str, k: int, segment_bytes: int) -> Paths:
+    lengths = np.concatenate([[0], *(row[0] for row in rows)])
+    links = np.concatenate([np.zeros(0, np.uint32), *(row[1] for row in rows)])
+    found = value_paths(topology, np.cumsum(lengths).astype(np.int64), links, segment_bytes)
+    return replace(found, routes=routes, k=k)
+
+
+def _rows_of(topology: Topology, routes: str, k: int, sites: Sequence[int]) -> dict[int, _Row]:
+    """Return the paths from some sites to all, found by the rule ``routes``."""
+    at = topology.node_of_site.tolist()
+    origins = list(dict.fromkeys(at[site] for site in sites))
+    if routes == "k-shortest":
+        found = _widest_of_shortest(topology, origins, k)
+    elif routes == "bandwidth":
+        found = _widest_routes(topology, origins)
+    else:
+        found = _shortest_routes(topology, origins)
+    rows = {}
+    for site in sites:
+        ways = [found[at[site]].get(node, ()) for node in at]
+        links = np.array([link for way in ways for link in way], np.uint32)
+        rows[site] = np.array([len(way) for way in ways], np.int64), links
+    return rows
 
 
 def mean_latency_ms(topology: Topology) -> FloatArray:
@@ -136,54 +171,113 @@ def mean_latency_ms(topology: Topology) -> FloatArray:
     return topology.latency_ms + 0.5 * topology.jitter_ms
 
 
-def _paths_in_rounds(
-    topology: Topology, search: LinkArrays, speeds: FloatArray
-) -> tuple[IntArray, npt.NDArray[np.uint32]]:
-    """Return the shortest paths over links of at least the highest speed at which there is one at all."""
-    sites = len(topology.sites)
-    begin = np.zeros((sites, sites), np.int64)
-    length = np.full((sites, sites), -1, np.int64)
-    found: list[npt.NDArray[np.uint32]] = []
-    cursor = 0
-    up = search.usable.copy()
-    for speed in speeds if len(speeds) else np.zeros(1):
-        search.usable[:] = up & (topology.bandwidth_bps >= speed)
-        for site in np.flatnonzero((length < 0).any(axis=0)):
-            goal = topology.node_of_site[site]
-            find_routes_to(search, goal)
-            chunk = np.zeros(missing_hops(search, topology.node_of_site, length, site), np.uint32)
-            follow_routes(search, goal, topology.node_of_site, site, begin, length, cursor, chunk)
-            found.append(chunk)
-            cursor += len(chunk)
-    search.usable[:] = up
-    first = _firsts(length)
-    links = np.zeros(first[-1], np.uint32)
-    gather_routes(begin, length, np.concatenate([np.zeros(0, np.uint32), *found]), first, links)
-    return first, links
+def _usable_links(topology: Topology) -> list[int]:
+    links: list[int] = np.flatnonzero(topology.up & (topology.bandwidth_bps > 0)).tolist()
+    return links
 
 
-def _firsts(length: IntArray) -> IntArray:
-    return np.concatenate(([0], np.cumsum(np.maximum(length, 0).ravel()))).astype(np.int64)
+def route_costs(topology: Topology) -> list[int]:
+    """Return what each link adds to the cost of a route.
+
+    The sums order all routes between two nodes, as no two of them cost the same: the high digits are the latency in
+    nanoseconds, the next the number of links, and the lowest have a binary digit for each link, which is higher the
+    later the link is listed. So an algorithm that adds up costs keeps the rule for ties.
+    """
+    links, bits_of_hops = len(topology.source), len(topology.nodes).bit_length()
+    latency_ns = np.rint(mean_latency_ms(topology) * NS_PER_MS).astype(np.int64).tolist()
+    return [(((ns << bits_of_hops) + 1) << links) + (1 << link) for link, ns in enumerate(latency_ns)]
 
 
-def _paths_of_pairs(topology: Topology, search: LinkArrays, k: int) -> tuple[IntArray, npt.NDArray[np.uint32]]:
-    """Return, for each pair of sites, of its k shortest paths the one with the most bandwidth."""
-    sites = len(topology.sites)
-    length = np.zeros((sites, sites), np.int64)
-    found: list[int] = []
-    up = search.usable.copy()
-    for one in range(sites):
-        for other in range(sites):
-            ends = int(topology.node_of_site[one]), int(topology.node_of_site[other])
-            ranked = islice(_shortest_first(search, *ends, up), k)
-            best = max(ranked, key=lambda links: _narrowest(topology, links), default=())
-            length[one, other] = len(best)
-            found += best
-    return _firsts(length), np.array(found, np.uint32)
+def _search_graph(topology: Topology, links: Iterable[int]) -> nx.DiGraph[int]:
+    """Return links as a graph of node numbers, whose edges have a ``cost`` and, but for some, a ``link``.
+
+    networkx finds the shortest simple paths only where two nodes are joined by one edge. So links that are parallel to
+    another one lead over a node of their own, and the edge from there costs nothing and has no link.
+    """
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    nodes, costs = len(topology.nodes), route_costs(topology)
+    graph.add_nodes_from(range(nodes))
+    for link in links:
+        origin, target = int(topology.source[link]), int(topology.target[link])
+        if graph.has_edge(origin, target):
+            graph.add_edge(nodes + link, target, cost=0)
+            target = nodes + link
+        graph.add_edge(origin, target, cost=costs[link], link=link)
+    return graph
 
 
-def _narrowest(topology: Topology, links: tuple[int, ...]) -> float:
+def _routes_from(search: nx.DiGraph[int], origin: int) -> dict[int, Links]:
+    """Return the shortest routes from a node to all that it reaches."""
+    import networkx as nx
+
+    before, costs = nx.dijkstra_predecessor_and_distance(search, origin, weight="cost")
+    routes: dict[int, Links] = {origin: ()}
+    for node in costs:  # from the nearest to the farthest
+        if node != origin:
+            (last,) = before[node]
+            link = search.edges[last, node].get("link")
+            routes[node] = routes[last] if link is None else (*routes[last], link)
+    return routes
+
+
+def _shortest_routes(topology: Topology, origins: Sequence[int]) -> dict[int, dict[int, Links]]:
+    """Return the shortest routes from some nodes to all others."""
+    search = _search_graph(topology, _usable_links(topology))
+    return {origin: _routes_from(search, origin) for origin in origins}
+
+
+def _widest_routes(topology: Topology, origins: Sequence[int]) -> dict[int, dict[int, Links]]:
+    """Return from some nodes to all others the shortest routes over links of the highest speed at which there is one.
+
+    A node is asked for its routes at a speed only if a link of that speed leads on from those that it reaches by now.
+    """
+    usable = _usable_links(topology)
+    ends = list(zip(topology.source.tolist(), topology.target.tolist(), strict=True))
+    found: dict[int, dict[int, Links]] = {origin: {origin: ()} for origin in origins}
+    for speed in sorted({float(topology.bandwidth_bps[link]) for link in usable}, reverse=True):
+        fast = [link for link in usable if topology.bandwidth_bps[link] >= speed]
+        new = [ends[link] for link in fast if topology.bandwidth_bps[link] == speed]
+        longer = [origin for origin, wider in found.items() if any(a in wider and b not in wider for a, b in new)]
+        if longer:
+            search = _search_graph(topology, fast)
+            for origin in longer:
+                found[origin] = _routes_from(search, origin) | found[origin]
+    return found
+
+
+def _widest_of_shortest(topology: Topology, origins: Sequence[int], k: int) -> dict[int, dict[int, Links]]:
+    """Return from some nodes to each node of a site, of the k shortest routes, the widest; the shorter of several."""
+    search = _search_graph(topology, _usable_links(topology))
+    targets = set(topology.node_of_site.tolist())
+    found: dict[int, dict[int, Links]] = {}
+    for origin in origins:
+        ranked = {target: islice(_shortest_first(search, origin, target), k) for target in targets}
+        found[origin] = {
+            target: max(routes, key=lambda links: _narrowest(topology, links), default=())
+            for target, routes in ranked.items()
+        }
+    return found
+
+
+def _narrowest(topology: Topology, links: Links) -> float:
     return float(min((topology.bandwidth_bps[link] for link in links), default=np.inf))
+
+
+def _shortest_first(search: nx.DiGraph[int], origin: int, target: int) -> Iterator[Links]:
+    """Yield the routes between two nodes that pass no node twice, shortest first; none if there is no route."""
+    import networkx as nx
+
+    if origin == target:
+        yield ()
+        return
+    try:
+        for nodes in nx.shortest_simple_paths(search, origin, target, weight="cost"):
+            links = (search.edges[ends].get("link") for ends in pairwise(nodes))
+            yield tuple(link for link in links if link is not None)
+    except nx.NetworkXNoPath:
+        return
 
 
 def best_routes(topology: Topology, origin: int, target: int, *, by: str = "latency", k: int = 1) -> list[Route]:
@@ -211,68 +305,22 @@ def best_routes(topology: Topology, origin: int, target: int, *, by: str = "late
     check_known("by", by, ("latency", "bandwidth"))
     if k < 1:
         raise OptionError("k", f"is {k}; routes, from 1 up")
-    search = search_arrays(topology)
-    up = search.usable.copy()
-    if by == "latency":
-        return [_route(topology, origin, links) for links in islice(_shortest_first(search, origin, target, up), k)]
-    ranked: list[tuple[int, ...]] = []
-    for speed in np.unique(topology.bandwidth_bps[up])[::-1]:
-        # Those that are wider have been found at a higher speed.
-        every = _shortest_first(search, origin, target, up & (topology.bandwidth_bps >= speed))
+    usable = _usable_links(topology)
+    if by == "latency" or origin == target:
+        found = islice(_shortest_first(_search_graph(topology, usable), origin, target), k)
+        return [_route(topology, origin, links) for links in found]
+    ranked: list[Links] = []
+    for speed in np.unique(topology.bandwidth_bps[usable])[::-1]:
+        # Wider routes were found at a higher speed.
+        search = _search_graph(topology, [link for link in usable if topology.bandwidth_bps[link] >= speed])
+        every = _shortest_first(search, origin, target)
         ranked += islice((links for links in every if _narrowest(topology, links) == speed), k - len(ranked))
         if len(ranked) == k:
             break
-    if origin == target:
-        ranked = [()]
     return [_route(topology, origin, links) for links in ranked]
 
 
-def _shortest_first(
-    search: LinkArrays, origin: int, target: int, usable: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, ...]]:
-    """Yield the routes between two nodes, shortest first (Yen, 1971), in the order of `kernels.routes`."""
-    accepted: list[tuple[int, ...]] = []
-    waiting: list[tuple[int, int, tuple[int, ...]]] = []
-    seen: set[tuple[int, ...]] = set()
-    _offer(search, (), origin, target, usable, waiting, seen)
-    while waiting:
-        links = heapq.heappop(waiting)[2]
-        yield links
-        accepted.append(links)
-        open_links = usable.copy()
-        node = origin
-        for place in range(len(links)):
-            open_links[[other[place] for other in accepted if other[: place + 1][:-1] == links[:place]]] = False
-            _offer(search, links[:place], node, target, open_links, waiting, seen)
-            # Behind this node, routes go on; they must not come back to it.
-            open_links[(search.source == node) | (search.target == node)] = False
-            node = int(search.target[links[place]])
-
-
-def _offer(
-    search: LinkArrays,
-    root: tuple[int, ...],
-    node: int,
-    target: int,
-    usable: npt.NDArray[np.bool_],
-    waiting: list[tuple[int, int, tuple[int, ...]]],
-    seen: set[tuple[int, ...]],
-) -> None:
-    """Add the best route that begins with the root, goes on from a node and uses these links."""
-    search.usable[:] = usable
-    find_routes_to(search, np.int64(target))
-    if search.far_ns[node] == FAR_NS:
-        return
-    links = list(root)
-    while node != target:
-        links.append(int(search.next_link[node]))
-        node = int(search.target[links[-1]])
-    if tuple(links) not in seen:
-        seen.add(tuple(links))
-        heapq.heappush(waiting, (int(search.latency_ns[links].sum()) if links else 0, len(links), tuple(links)))
-
-
-def _route(topology: Topology, origin: int, links: tuple[int, ...]) -> Route:
+def _route(topology: Topology, origin: int, links: Links) -> Route:
     picked = list(links)
     return Route(
         links=links,
@@ -305,6 +353,7 @@ def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint3
         stream_bps=stream_bandwidth_bps(round_trip_ms, loss, segment_bytes),
         first=first,
         links=links,
+        segment_bytes=segment_bytes,
     )
 
 

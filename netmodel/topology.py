@@ -1,4 +1,4 @@
-"""The network between sites: nodes, links in each direction, and the nodes at which sites are attached.
+"""The network between sites: a graph of networkx, the sites on it, and the tables that kernels read.
 
 Latency from positions: light in a fibre that does not quite go straight.
 """
@@ -7,57 +7,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+FIGURES = ("latency_ms", "bandwidth_bps", "loss", "jitter_ms")
+"""The attributes of a link that are numbers: of an edge of the graph, and of the tables."""
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A network, and the sites on it.
+    """A network as a graph, the sites on it, and tables of the graph.
 
-    `gridweave.netmodel.reading` makes it from a table, a file, a generator or a graph of networkx, and checks it.
+    `gridweave.netmodel.reading` makes a topology from a table, a file, a generator or a graph, and checks it.
 
     Attributes
     ----------
-    positions : numpy.ndarray of float64, shape (nodes, 2)
-        Latitude and longitude in degrees; NaN where they are not known.
-    source, target : numpy.ndarray of int64, shape (links,)
-        The nodes that each link leads from and to. A cable that is used both ways is two links.
-    latency_ms, bandwidth_bps, loss, jitter_ms : numpy.ndarray of float64, shape (links,)
-        A message takes the latency and up to the jitter more; a packet is lost with a probability of ``loss``.
-    cable : numpy.ndarray of int64, shape (links,)
-        Links of the same number fail together.
-    link_names : tuple of str
-        What tells parallel cables apart; often empty.
-    up : numpy.ndarray of bool, shape (links,)
-        Whether each link works.
+    graph : networkx.MultiDiGraph
+        Its nodes are names (str), with ``latitude`` and ``longitude`` in degrees where they are known, and ``sites``, a
+        tuple of names, where sites are attached. An edge is a link in one direction; its key is the number of the
+        link, from 0. Its attributes are ``latency_ms``, ``bandwidth_bps`` (above 0; 0 if the link is down), ``loss``
+        (probability that a packet is lost), ``jitter_ms`` (a message takes the latency and up to the jitter more),
+        ``cable`` (links of the same number fail together), ``name`` (distinguishes parallel cables; often empty) and
+        ``up``. The graph is frozen: change a copy of it, and make a topology of that.
+    sites : tuple of str
     node_of_site : numpy.ndarray of int64, shape (sites,)
+        Numbers of nodes.
     remarks : tuple of str
         What the file left open, and what was taken instead.
+    nodes : tuple of str
+        The nodes of the graph, in its order.
+    positions : numpy.ndarray of float64, shape (nodes, 2)
+        Latitude and longitude; NaN where they are not known.
+    source, target : numpy.ndarray of int64, shape (links,)
+        Numbers of the nodes that each link leads from and to.
+    latency_ms, bandwidth_bps, loss, jitter_ms : numpy.ndarray of float64, shape (links,)
+    cable : numpy.ndarray of int64, shape (links,)
+    link_names : tuple of str
+    up : numpy.ndarray of bool, shape (links,)
     """
 
     name: str
-    nodes: tuple[str, ...]
-    positions: FloatArray
-    source: IntArray
-    target: IntArray
-    latency_ms: FloatArray
-    bandwidth_bps: FloatArray
-    loss: FloatArray
-    jitter_ms: FloatArray
-    cable: IntArray
-    link_names: tuple[str, ...]
-    up: npt.NDArray[np.bool_]
+    graph: nx.MultiDiGraph[str] = field(repr=False)
     sites: tuple[str, ...]
     node_of_site: IntArray
     remarks: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = field(init=False, repr=False)
+    positions: FloatArray = field(init=False, repr=False)
+    source: IntArray = field(init=False, repr=False)
+    target: IntArray = field(init=False, repr=False)
+    latency_ms: FloatArray = field(init=False, repr=False)
+    bandwidth_bps: FloatArray = field(init=False, repr=False)
+    loss: FloatArray = field(init=False, repr=False)
+    jitter_ms: FloatArray = field(init=False, repr=False)
+    cable: IntArray = field(init=False, repr=False)
+    link_names: tuple[str, ...] = field(init=False, repr=False)
+    up: BoolArray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        import networkx as nx
+
+        for name, value in _tables_of(self.graph).items():
+            object.__setattr__(self, name, value)
+        nx.freeze(self.graph)
+
+    def with_figures(self, **columns: FloatArray | BoolArray) -> Topology:
+        """Return the same network with other values of all links, by the names of edge attributes."""
+        graph = self.graph.copy()
+        for name, values in columns.items():
+            known = values.tolist()
+            for _, _, link, attributes in graph.edges(keys=True, data=True):
+                attributes[name] = known[link]
+        return replace(self, graph=graph)
+
+    def with_cables(self, factors: Sequence[float] | FloatArray) -> Topology:
+        """Return the network when each cable has this part of its bandwidth; a cable that has none is down."""
+        of_link = np.asarray(factors, np.float64)[self.cable]
+        return self.with_figures(bandwidth_bps=self.bandwidth_bps * of_link, up=self.up & (of_link > 0))
+
+    @property
+    def n_cables(self) -> int:
+        """One more than the highest number of a cable."""
+        return int(self.cable.max(initial=-1)) + 1
 
     @property
     def has_map(self) -> bool:
@@ -96,6 +139,25 @@ class Topology:
             called = f" named {name!r}" if name is not None else ""
             raise InputError(f"{self.name}: there is no link between {one} and {other}{called}")
         return sorted(found)
+
+
+def _tables_of(graph: nx.MultiDiGraph[str]) -> dict[str, Any]:
+    """Return the tables of a graph, by the names of the attributes of `Topology`; links in the order of their keys."""
+    nodes = tuple(graph)
+    number = {node: place for place, node in enumerate(nodes)}
+    edges = sorted(graph.edges(keys=True, data=True), key=itemgetter(2))
+    links = [attributes for _, _, _, attributes in edges]
+    places = [[at.get("latitude", math.nan), at.get("longitude", math.nan)] for _, at in graph.nodes(data=True)]
+    return {
+        "nodes": nodes,
+        "positions": np.array(places, np.float64).reshape(-1, 2),
+        "source": np.array([number[origin] for origin, _, _, _ in edges], np.int64),
+        "target": np.array([number[target] for _, target, _, _ in edges], np.int64),
+        **{name: np.array([link[name] for link in links], np.float64) for name in FIGURES},
+        "cable": np.array([link["cable"] for link in links], np.int64),
+        "link_names": tuple(link["name"] for link in links),
+        "up": np.array([link["up"] for link in links], np.bool_),
+    }
 
 
 def named(names: Sequence[str], most: int = 8) -> str:

@@ -28,6 +28,7 @@ from gridweave.site.service.actor import SiteActor
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import LinkEnd
+from gridweave.site.service.probes.prober import ProbePlan
 from ports import unused_port
 from wire import Wire
 
@@ -108,9 +109,10 @@ class GridSide:
     def __init__(self, service: GridService) -> None:
         settings, machines = service.gateway.settings(""), tuple(site.machines for site in service.sites)
         self.meta = MetaActor(service.settings, service.journal, Clock(), machines, calls=self, far=True)
-        self.gateway, self.links = serve_door(LinksDoor(service.sites), settings, self)
+        self.served = serve_door(LinksDoor(service.sites, service.probes), settings, self)
+        self.gateway, self.links = self.served.gateway, self.served.links
         self.backend = LiveBackend(CallsOverLinks(self, self.links))
-        self._beats = [asyncio.create_task(link.beat()) for link in self.links.values()]
+        self._works = [asyncio.create_task(work) for work in self.served.works()]
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
         """Call a method of the meta-scheduler, or have the gateway carry a packet."""
@@ -132,9 +134,9 @@ class GridSide:
 
     async def stop(self) -> None:
         """Let go of the journal, and of all connections."""
-        for beat in self._beats:
-            beat.cancel()
-        await asyncio.gather(*self._beats, return_exceptions=True)
+        for work in self._works:
+            work.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
         await self.meta.stop()
         await close_links(self.links)
 
@@ -145,6 +147,8 @@ class LinkedGrid:
     Parameters
     ----------
     folder : pathlib.Path
+    probes : ProbePlan, optional
+        How often the ways between the sites are measured.
     **options
         Of `GridSettings`.
 
@@ -156,8 +160,8 @@ class LinkedGrid:
     sites : dict from str to LinkedSite
     """
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, probes: ProbePlan | None = None, **options: Any) -> None:
+        self.folder, self.probes = folder, probes
         options = {"policy": GridPolicy(mode="multi-site"), "margin_ms": 500, "retry_ms": 1_000} | options
         self.settings = GridSettings(sites=SITES, **options)
         self.port = unused_port()
@@ -200,6 +204,7 @@ class LinkedGrid:
             sites=sites,
             gateway=GatewayTable(port=self.port, tokens=False),
             journal=str(self.folder / "grid.journal"),
+            probes=self.probes,
         )
 
     async def start_grid(self) -> None:

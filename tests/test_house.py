@@ -111,7 +111,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "import sys\n"
         "from gridweave.cli.main import app\n"
         f"app({arguments!r}, standalone_mode=False)\n"
-        "heavy = {'numba', 'ray', 'matplotlib', 'scipy', 'pandas', 'aiohttp', 'sqlalchemy'}\n"
+        "heavy = {'numba', 'ray', 'matplotlib', 'networkx', 'scipy', 'pandas', 'aiohttp', 'sqlalchemy'}\n"
         "print('HEAVY', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

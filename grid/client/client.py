@@ -24,6 +24,7 @@ from gridweave.grid import api
 from gridweave.grid.client import streams
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
 from gridweave.grid.client.mapping import TAIL_BYTES, Results, called, outcomes_of
+from gridweave.grid.client.network import graph_of
 from gridweave.grid.client.requests import (
     Afters,
     EncodedJobs,
@@ -41,6 +42,7 @@ from gridweave.site.job import OVER, ArrayPlace, JobForm, JobRecord, JobRequest,
 from gridweave.site.launch import Call
 
 if TYPE_CHECKING:
+    import networkx as nx
     import numpy as np
 
 HOUR = "1h"
@@ -664,8 +666,19 @@ class Client:
         """Return how the grid schedules, and what its clock shows."""
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
 
+    async def network(self) -> nx.MultiDiGraph[str]:
+        """Return the network between the sites as it is now, as a graph of networkx.
+
+        Edges have ``latency_ms``, ``bandwidth_bps``, ``loss`` and ``jitter_ms`` as they are in force, measurements
+        included, and ``up``, ``name``, ``cable`` (the same number on edges that fail together), ``jobs`` (how many
+        running jobs cross the edge) and ``measured``. Nodes have ``sites``, ``latitude`` and ``longitude`` where these
+        are known. ``graph.graph["measured"]`` lists the paths between sites that measurements have corrected, each as a
+        dictionary with the attributes of `NetworkPath`. The graph is a copy: changes to it do not reach the grid.
+        """
+        return graph_of(await self.known_network())
+
     async def known_network(self) -> api.KnownNetwork:
-        """Return the network between the sites as decisions go by it, and how many running jobs are on each link."""
+        """Return what `network` makes a graph of, as plain data."""
         return await self.transport.call("GET", "/v1/network", api.KnownNetwork)
 
     async def quote(

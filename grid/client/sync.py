@@ -252,6 +252,7 @@ class SyncClient(_Twin[Client]):
     sites = _awaited(Client.sites)
     queue = _awaited(Client.queue)
     scheduling = _awaited(Client.scheduling)
+    network = _awaited(Client.network)
     known_network = _awaited(Client.known_network)
     quote = _awaited(Client.quote)
     what_if = _awaited(Client.what_if)

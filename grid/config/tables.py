@@ -454,6 +454,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     name: SiteName = "default"
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
     net: NetTable | None = None
+    probes: ProbesTable | None = None
     live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
     maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of the grid

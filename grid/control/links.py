@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import OptionError
 from gridweave.grid.kernels.links import (
     JOB_DATA,
     MAX_OVERHEAD,
@@ -24,7 +24,6 @@ from gridweave.grid.kernels.links import (
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.sends import NOTHING, Sends
 from gridweave.jit import prepared
-from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import PairMeasured, correct
 from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays, with_own_room
@@ -62,26 +61,9 @@ class GridNetwork:
     staging: int
     exact_up_to: int
     max_split_factor: float = MAX_SPLIT_FACTOR
-    _models: dict[tuple[float, ...], NetworkModel] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_max_split_factor(self.max_split_factor)
-
-    def model_with(self, factors: tuple[float, ...]) -> NetworkModel:
-        """Return the network when each cable has this part of its bandwidth (0: none); each is worked out once."""
-        model = self._models.get(factors)
-        if model is None:
-            cables = int(self.model.topology.cable.max(initial=-1)) + 1
-            if len(factors) != cables or not all(0 <= factor <= 1 for factor in factors):
-                raise InputError(f"factors are {len(factors)} numbers; one from 0 to 1 for each of the {cables} cables")
-            model = self.model
-            if any(factor != 1 for factor in factors):
-                found = self.model.paths
-                state = Timetable(self.model.topology, np.zeros(0, np.int64), np.array([factors]))
-                paths = state.paths_in(0, found.routes, k=found.k, segment_bytes=found.segment_bytes)
-                model = replace(self.model, topology=state.topology_in(0), paths=paths)
-            self._models[factors] = model
-        return model
 
 
 def check_max_split_factor(factor: float) -> None:
@@ -178,7 +160,7 @@ class KnownLinks:
         self.arrays = with_paths(self.arrays, paths)
 
     def _paths(self) -> NetArrays:
-        model = self._network.model if self._factors is None else self._network.model_with(self._factors)
+        model = self._network.model if self._factors is None else self._network.model.with_cables(self._factors)
         self.model = correct(model, self._measured).model
         return self.model.arrays
 

@@ -1,17 +1,22 @@
-"""The network between the sites as it is now, and how many running jobs are on each link."""
+"""The network between the sites as it is now, with what was measured, and how many running jobs are on each link."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
-from gridweave.grid.api import KnownNetwork, NetworkLink, NetworkNode, NetworkPath
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from gridweave.grid.api import KnownNetwork, NetworkLink, NetworkNode, NetworkPath, NetworkWay
 from gridweave.grid.control.links import GridNetwork
 from gridweave.netmodel.correction import PairMeasured
 from gridweave.netmodel.model import NetworkModel
-from gridweave.netmodel.topology import Topology
+from gridweave.netmodel.routing import Paths
+from gridweave.netmodel.topology import BoolArray, Topology
 
 Pair = tuple[int, int]
 
@@ -29,118 +34,166 @@ def network_now(
     network as decisions go by it, which measurements have corrected. `spread` has the sites of each running job that
     is on several.
     """
-    pairs = Counter(pair for sites in spread for pair in itertools.combinations(sorted(sites), 2))
     if network is None or model is None:
+        pairs = Counter(pair for sites in spread for pair in itertools.combinations(sorted(sites), 2))
         return _of_sites(names, measured, pairs)
-    topology, arrays = network.model.topology, network.model.arrays
-    on_cable: Counter[int] = Counter()
-    for sites in spread:
-        crossed: set[int] = set()
-        for one, other in itertools.permutations(sites, 2):
-            path = one * len(names) + other
-            crossed |= {int(topology.cable[link]) for link in arrays.links[arrays.first[path] : arrays.first[path + 1]]}
-        on_cable.update(crossed)
     return KnownNetwork(
-        nodes=_nodes(topology), links=_links(network.model, model, on_cable), paths=_paths(names, network.model, model)
+        nodes=_nodes(network.model.topology),
+        links=_links(network.model, model, _jobs_on_cables(network.model, spread)),
+        paths=_paths(network.model, model),
     )
 
 
-def _paths(names: Sequence[str], written: NetworkModel, model: NetworkModel) -> list[NetworkPath]:
-    """Return the way from each site to each other one, as decisions go by it."""
-    return [
-        NetworkPath(
-            origin=names[one],
-            target=names[other],
-            latency_ms=_latency_ms(model, one, other),
-            bandwidth_bps=_bandwidth_bps(model, one, other),
-            measured=_is_corrected(written, model, one, other),
-        )
-        for one, other in itertools.permutations(range(len(names)), 2)
-    ]
-
-
-def _latency_ms(model: NetworkModel, one: int, other: int) -> float | None:
-    latency_ms = float(model.paths.latency_ms[one, other])
-    return latency_ms if math.isfinite(latency_ms) else None
-
-
-def _bandwidth_bps(model: NetworkModel, one: int, other: int) -> float | None:
-    """Return what a job gets on the way between two sites; None: nothing, or as much as it likes."""
-    bandwidth_bps = float(min(model.paths.bandwidth_bps[one, other], model.paths.stream_bps[one, other]))
-    return bandwidth_bps if 0 < bandwidth_bps < math.inf else None
-
-
-def _is_corrected(written: NetworkModel, model: NetworkModel, one: int, other: int) -> bool:
-    """Whether measurements have changed what decisions know of the way between two sites."""
-    known = (_latency_ms, _bandwidth_bps)
-    return any(of(written, one, other) != of(model, one, other) for of in known)
-
-
-def _nodes(topology: Topology) -> list[NetworkNode]:
-    found = []
-    for number, name in enumerate(topology.nodes):
-        sites = [
-            site for site, node in zip(topology.sites, topology.node_of_site.tolist(), strict=True) if node == number
-        ]
-        place = [float(each) if math.isfinite(each) else None for each in topology.positions[number]]
-        found.append(NetworkNode(name=name, sites=tuple(sites), latitude=place[0], longitude=place[1]))
+def _jobs_on_cables(model: NetworkModel, spread: Sequence[Sequence[int]]) -> Counter[int]:
+    cable = model.topology.cable.tolist()
+    found: Counter[int] = Counter()
+    for sites in spread:
+        crossed = {
+            cable[link] for one, other in itertools.permutations(sites, 2) for link in model.paths.between(one, other)
+        }
+        found.update(crossed)
     return found
 
 
-def _links(written: NetworkModel, model: NetworkModel, on_cable: Counter[int]) -> list[NetworkLink]:
-    """Return the cables; of one that is used both ways the first way stands for both.
-
-    A link that is all of the way between two sites is as decisions go by it. Which of several links on a way is slower
-    than written down, no measurement tells.
-    """
-    topology, found = written.topology, dict[int, NetworkLink]()
-    alone = _ways_of_one_link(written)
-    for link, cable in enumerate(topology.cable.tolist()):
-        if cable in found:
-            continue
-        latency_ms, bandwidth_bps = float(topology.latency_ms[link]), float(topology.bandwidth_bps[link])
-        ends = alone.get(link)
-        corrected = ends is not None and _is_corrected(written, model, *ends)
-        if ends is not None and corrected:
-            latency_ms = _latency_ms(model, *ends) or latency_ms
-            bandwidth_bps = _bandwidth_bps(model, *ends) or bandwidth_bps
-        found[cable] = NetworkLink(
-            one=topology.nodes[topology.source[link]],
-            other=topology.nodes[topology.target[link]],
-            latency_ms=latency_ms,
-            bandwidth_bps=bandwidth_bps,
-            part=float(topology.up[link]),
-            jobs=on_cable[cable],
-            measured=corrected,
+def _nodes(topology: Topology) -> list[NetworkNode]:
+    return [
+        NetworkNode(
+            name=name,
+            sites=attributes.get("sites", ()),
+            latitude=attributes.get("latitude"),
+            longitude=attributes.get("longitude"),
         )
-    return list(found.values())
+        for name, attributes in topology.graph.nodes(data=True)
+    ]
 
 
-def _ways_of_one_link(model: NetworkModel) -> dict[int, Pair]:
-    """Return the links that are all of the way between two sites, and these."""
-    sites, arrays = len(model.topology.sites), model.arrays
-    lengths = arrays.first[1:] - arrays.first[:-1]
-    ways = [way for way, length in enumerate(lengths.tolist()) if length == 1]
-    return {int(arrays.links[arrays.first[way]]): divmod(way, sites) for way in ways}
+def _links(written: NetworkModel, model: NetworkModel, on_cable: Mapping[int, int]) -> list[NetworkLink]:
+    """Return the links; of two that are one cable, one each way, the second is the way back of the first.
+
+    A link that is a whole path between two sites has the figures of that path. If a path has several links, a
+    measurement does not show which of them is slower than written down.
+    """
+    topology, lone = written.topology, _lone_links(written, model)
+    links: list[NetworkLink] = []
+    place: dict[tuple[int, str, str], int] = {}
+    for link, cable in enumerate(topology.cable.tolist()):
+        way = lone.get(link) or _way(topology, model.topology, link)
+        is_measured = link in lone or way.bandwidth_bps != float(topology.bandwidth_bps[link])
+        one, other = topology.nodes[topology.source[link]], topology.nodes[topology.target[link]]
+        first = place.pop((cable, other, one), None)
+        if first is not None:
+            there = links[first]
+            back = None if way == _way_there(there) else way
+            links[first] = replace(there, back=back, one_way=False, measured=there.measured or is_measured)
+            continue
+        place[cable, one, other] = len(links)
+        links.append(
+            NetworkLink(
+                one=one,
+                other=other,
+                part=float(topology.up[link]),
+                jobs=on_cable[cable],
+                measured=is_measured,
+                name=topology.link_names[link],
+                one_way=True,
+                cable=cable,
+                **asdict(way),
+            )
+        )
+    return links
 
 
-def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Counter[Pair]) -> KnownNetwork:
+def _way(topology: Topology, corrected: Topology, link: int) -> NetworkWay:
+    return NetworkWay(
+        latency_ms=float(topology.latency_ms[link]),
+        bandwidth_bps=float(corrected.bandwidth_bps[link]),
+        loss=float(topology.loss[link]),
+        jitter_ms=float(topology.jitter_ms[link]),
+    )
+
+
+def _way_there(link: NetworkLink) -> NetworkWay:
+    return NetworkWay(**{name: getattr(link, name) for name in NetworkWay.__struct_fields__})
+
+
+def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, NetworkWay]:
+    """Return the links that are a whole path corrected by measurements, with its figures."""
+    corrected, paths = _corrected(written.paths, model.paths), model.paths
+    alone = np.diff(written.paths.first).reshape(corrected.shape) == 1
+    ways = {}
+    for one, other in np.argwhere(corrected & alone).tolist():
+        (link,) = written.paths.between(one, other)
+        jitter_ms = float(paths.jitter_ms[one, other])
+        ways[link] = NetworkWay(
+            latency_ms=max(0.0, float(paths.latency_ms[one, other]) - jitter_ms / 2),
+            bandwidth_bps=float(paths.bandwidth_bps[one, other]),
+            jitter_ms=jitter_ms,
+        )
+    return ways
+
+
+def _corrected(written: Paths, paths: Paths) -> BoolArray:
+    """Return which paths between sites measurements have changed, (sites, sites)."""
+    figures = (attrgetter(name) for name in ("latency_ms", "jitter_ms", "bandwidth_bps", "stream_bps"))
+    corrected: BoolArray = np.logical_or.reduce([of(written) != of(paths) for of in figures])
+    return corrected
+
+
+def _paths(written: NetworkModel, model: NetworkModel) -> list[NetworkPath]:
+    """Return the path from each site to each other one, as decisions count it."""
+    sites, corrected = model.topology.sites, _corrected(written.paths, model.paths)
+    return [
+        NetworkPath(
+            origin=sites[ends[0]],
+            target=sites[ends[1]],
+            latency_ms=_latency_ms(model, ends),
+            bandwidth_bps=_bandwidth_bps(model, ends),
+            measured=bool(corrected[ends]),
+            jitter_ms=float(model.paths.jitter_ms[ends]),
+            written_latency_ms=_latency_ms(written, ends),
+            written_bandwidth_bps=_bandwidth_bps(written, ends),
+        )
+        for ends in itertools.permutations(range(len(sites)), 2)
+    ]
+
+
+def _latency_ms(model: NetworkModel, ends: Pair) -> float | None:
+    latency_ms = float(model.paths.latency_ms[ends])
+    return latency_ms if math.isfinite(latency_ms) else None
+
+
+def _bandwidth_bps(model: NetworkModel, ends: Pair) -> float | None:
+    """Return the bandwidth of one job on the path between two sites; None: no path, or no limit."""
+    bandwidth_bps = float(min(model.paths.bandwidth_bps[ends], model.paths.stream_bps[ends]))
+    return bandwidth_bps if 0 < bandwidth_bps < math.inf else None
+
+
+def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Mapping[Pair, int]) -> KnownNetwork:
     known = {(pair.origin, pair.target): pair for pair in measured}
     links = []
     for one, other in itertools.combinations(range(len(names)), 2):
         ends = names[one], names[other]
-        pair = known.get(ends) or known.get(ends[::-1])
-        if pair is None and not jobs[one, other]:
-            continue
-        latency_ms = None if pair is None or pair.round_trip_ms is None else pair.round_trip_ms / 2
-        links.append(
-            NetworkLink(
-                one=ends[0],
-                other=ends[1],
-                latency_ms=latency_ms,
-                bandwidth_bps=None if pair is None else pair.bandwidth_bps,
-                jobs=jobs[one, other],
-                measured=pair is not None,
+        there, back = _way_of(known.get(ends), known.get(ends[::-1])), _way_of(known.get(ends[::-1]), known.get(ends))
+        is_measured = ends in known or ends[::-1] in known
+        if is_measured or jobs[one, other]:
+            links.append(
+                NetworkLink(
+                    one=ends[0],
+                    other=ends[1],
+                    jobs=jobs[one, other],
+                    measured=is_measured,
+                    back=None if back == there else back,
+                    **asdict(there),
+                )
             )
-        )
     return KnownNetwork(nodes=[NetworkNode(name=name, sites=(name,)) for name in names], links=links)
+
+
+def _way_of(there: PairMeasured | None, back: PairMeasured | None) -> NetworkWay:
+    """Return one direction as measured: half of the least round trip, and the usual excess as jitter."""
+    trips = there if there is not None and there.round_trip_ms is not None else back
+    bandwidth_bps = None if there is None else there.bandwidth_bps
+    if trips is None or trips.round_trip_ms is None or trips.least_ms is None:
+        return NetworkWay(bandwidth_bps=bandwidth_bps)
+    jitter_ms = trips.round_trip_ms - trips.least_ms
+    return NetworkWay(latency_ms=trips.least_ms / 2, bandwidth_bps=bandwidth_bps, jitter_ms=jitter_ms)

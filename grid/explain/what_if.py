@@ -146,7 +146,7 @@ def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, s
     """Return how the links are without some."""
     topology = network.model.topology
     known = [news.factors for news in queue.links_news if isinstance(news, LinksChanged)]
-    factors = list(known[0]) if known else [1.0] * (int(topology.cable.max(initial=-1)) + 1)
+    factors = list(known[0]) if known else [1.0] * topology.n_cables
     nodes = dict(zip(topology.sites, (topology.nodes[node] for node in topology.node_of_site), strict=True))
     for one, other in cuts:
         for cable in topology.cables_between(nodes.get(one, one), nodes.get(other, other)):

@@ -15,7 +15,7 @@ from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.client.requests import login_name
 from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy, usual_communication
 from gridweave.grid.config.reading import ReadGrid
-from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable, LiveSiteTable
+from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable, LiveSiteTable, ServedGrid
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import BLOCKING, NO_DATA
@@ -393,7 +393,7 @@ def _network(read: ReadGrid) -> GridNetwork | None:
 
 
 def _probes(read: ReadGrid, secret: bytes) -> ProbePlan | None:
-    probes = read.file.probes if isinstance(read.file, GridFile) else None
+    probes = read.file.probes if isinstance(read.file, GridFile | ServedGrid) else None
     if probes is None:
         return None
     return ProbePlan(secret=secret, every_s=probes.every_s, bandwidth_every_s=probes.bandwidth_every_s)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
-from gridweave.grid.gateway.link import LinkDoor
+from gridweave.grid.gateway.link import LinkDoor, ProbeDoor
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
+from gridweave.grid.service.link_probes import LinkProbing, make_probe
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Calls, agent_actor, site_actor
+from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
+from gridweave.site.service.probes.link import PROBE_METHOD
+from gridweave.site.service.probes.prober import ProbePlan
 
 
 class ClusterDoor(msgspec.Struct, frozen=True, tag="cluster"):
@@ -40,6 +45,7 @@ class LinksDoor(msgspec.Struct, frozen=True, tag="links"):
     """A meta-scheduler in the gateway's Ray cluster whose sites are elsewhere."""
 
     sites: tuple[FarSite, ...]
+    probes: ProbePlan | None = None  # how often the ways between the sites are measured; None: never
 
 
 GatewayDoor = ClusterDoor | SiteDoor | LinksDoor
@@ -50,6 +56,12 @@ class ServedGateway(NamedTuple):
 
     gateway: Gateway
     links: dict[str, Link]
+    probing: LinkProbing | None = None
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """Return the background work of the gateway, each without end."""
+        beats = [link.beat() for link in self.links.values()]
+        return beats if self.probing is None else [*beats, *(rounds.run() for rounds in self.probing.rounds)]
 
 
 def serve_door(door: GatewayDoor, settings: GatewaySettings, calls: Calls) -> ServedGateway:
@@ -64,13 +76,15 @@ def serve_door(door: GatewayDoor, settings: GatewaySettings, calls: Calls) -> Se
 
 
 def _site_gateway(door: SiteDoor, settings: GatewaySettings, calls: Calls) -> Gateway:
-    name = door.name
+    name, turn = door.name, asyncio.Lock()
 
     async def take(_site: str, data: bytes) -> str | None:
         problem: str | None = await calls.call(site_actor(name), "packet", data)
         return problem
 
     async def answer(_site: str, machine: str, method: str, data: bytes) -> bytes:
+        if not machine and method == PROBE_METHOD:
+            return await make_probe(name, data, turn)
         if machine and machine not in door.machines:
             raise UnavailableError(f"site {name} has no machine {machine!r:.100}; it has {', '.join(door.machines)}")
         return await calls.ask(agent_actor(name, machine) if machine else site_actor(name), method, data, alone=True)
@@ -78,7 +92,8 @@ def _site_gateway(door: SiteDoor, settings: GatewaySettings, calls: Calls) -> Ga
     link = None
     if door.accepts_file:
         accepts = {name: Secrets(door.accepts_file)}
-        link = LinkDoor(accepts, take, answer, wants_certificate=settings.client_ca is not None)
+        wants, probes = settings.client_ca is not None, ProbeDoor(name, accepts[name], turn)
+        link = LinkDoor(accepts, take, answer, wants_certificate=wants, probes=probes)
     return Gateway(SiteBackend(calls, name), settings, link=link)
 
 
@@ -108,7 +123,9 @@ def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> 
         wants_certificate=settings.client_ca is not None,
         problem=lambda site: links[site].problem,
     )
-    return ServedGateway(Gateway(LiveBackend(CallsOverLinks(calls, links)), settings, link=link, links=links), links)
+    gateway = Gateway(LiveBackend(CallsOverLinks(calls, links)), settings, link=link, links=links)
+    probing = None if door.probes is None else LinkProbing(links, calls, door.probes, Clock())
+    return ServedGateway(gateway, links, probing)
 
 
 class CallsOverLinks:

@@ -73,7 +73,7 @@ class GatewayActor(LiveActor):
                 self._served, self._problem = served, None
         self._write_mark()
         self._tried.set()
-        self._tasks += endure(self._name, *(link.beat() for link in self._served.links.values()))
+        self._tasks += endure(self._name, *self._served.works())
 
     def _write_mark(self) -> None:
         stat = process_stat(os.getpid())

@@ -54,6 +54,7 @@ from gridweave.site.service.calls import (
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
+from gridweave.site.service.probes.prober import ProbePlan
 
 PORTS_OF_A_SITE = 1_000
 """So many ports for the ranks of jobs to meet at are kept for each site."""
@@ -82,6 +83,7 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     password_file: str = ""  # of the password of its database; empty: there is none
     maxima: Maxima = NO_MAXIMA  # of users and accounts
     history_days: int = HISTORY_DAYS
+    probes: ProbePlan | None = None  # how often the ways between the sites are measured; None: never
     address: str | None = None  # of a Ray cluster that runs; None: it gets one of its own
     # Of its own Ray.
     ray_port: int = 0
@@ -109,6 +111,7 @@ def grid_service(read: ReadGrid) -> GridService:
         password_file=_password_file(file.grid.journal_password_file, read),
         maxima=file.maxima,
         history_days=plan.history_days,
+        probes=plan.probes,
         address=file.ray.address,
         ray_port=file.ray.port,
         store_bytes=file.ray.store_bytes,
@@ -153,7 +156,7 @@ def _make_grid(service: GridService, settings: GatewaySettings, here: Spot, say:
         maxima=service.maxima,
         history_days=service.history_days,
     )
-    found.add(GatewayActor, GATEWAY_ACTOR, here, settings, LinksDoor(service.sites))
+    found.add(GatewayActor, GATEWAY_ACTOR, here, settings, LinksDoor(service.sites, service.probes))
     return _ready(found, say)
 
 

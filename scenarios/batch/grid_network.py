@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,16 +95,7 @@ class GridNet:
             yield 0, self.model
             return
         for period, at_ms in enumerate([0, *self.timetable.instants_ms.tolist()]):
-            yield int(at_ms), self._model_in(period)
-
-    def _model_in(self, period: int) -> NetworkModel:
-        timetable = self.timetable
-        assert timetable is not None
-        if (timetable.factors[period] == 1).all():
-            return self.model
-        found = self.model.paths
-        paths = timetable.paths_in(period, found.routes, k=found.k, segment_bytes=found.segment_bytes)
-        return replace(self.model, topology=timetable.topology_in(period), paths=paths)
+            yield int(at_ms), self.model.with_cables(self.timetable.factors[period])
 
     def check(self, nodes: IntArray, policy: GridPolicy) -> None:
         """Check that the network goes with a grid and its policy.

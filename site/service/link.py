@@ -114,6 +114,10 @@ class Secrets:
         """Return the secret that is sent."""
         return self._fresh()[0].decode("ascii")
 
+    def all(self) -> tuple[bytes, ...]:
+        """Return all secrets of the file; the first is the one that is sent."""
+        return self._fresh()
+
     def accepts(self, given: str) -> bool:
         """Return whether what was sent is one of them; it takes as long whichever it is, and if it is none."""
         text = given.encode("utf-8", "replace")
@@ -143,6 +147,10 @@ class Link:
         self._answered_s = 0.0
         self._seen = LinkStatus(end.site, end.url)
         self._way_back = ""
+
+    def secret(self) -> bytes:
+        """Return the secret that is sent, of which keys of probes are made."""
+        return self._secret.all()[0]
 
     @property
     def problem(self) -> str:

@@ -50,7 +50,8 @@ class Served:
         for site in SITES:
             for name in (f"grid-{site}", f"{site}-grid"):
                 (folder / name).write_text(secrets.token_hex(32) + "\n")
-        self._write("grid", "".join(self._far(site) for site in SITES) + "[grid]\nmargin_ms = 3000\n")
+        probes = "[probes]\nevery_s = 1\nbandwidth_every_s = 1\n"
+        self._write("grid", "".join(self._far(site) for site in SITES) + f"[grid]\nmargin_ms = 3000\n{probes}")
         for number, (site, nodes) in enumerate(SITES.items()):
             self._write(site, self._own(site, number, nodes))
 
@@ -149,6 +150,7 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
         job = grid.submit(["sh", "-c", "echo $GRIDWEAVE_RANK"], nodes=5, limit="1m")
         assert job.check(PATIENCE_S).places == (("alpha", 3), ("beta", 2))
         assert job.output(rank=4) == b"4\n"
+        until(lambda: any(link.measured and link.bandwidth_bps for link in grid.known_network().links))
         ran, go = served.folder / "ran", served.folder / "go"
         line = f"echo x >> {ran}; while [ ! -e {go} ]; do sleep 0.1; done"
         waits = grid.submit(["sh", "-c", line], nodes=4, limit="10m")

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from gridweave.errors import OptionError, ScenarioError
 from gridweave.netmodel.changes import CableChange, Timetable, all_changes, random_changes, written_changes
+from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
+from gridweave.netmodel.routing import find_paths
 from gridweave.netmodel.tables import ChangeTable, FailureTable, NetTable, Problems
 from gridweave.netmodel.topology import Topology
 
@@ -38,29 +40,35 @@ def link(at_ms: int, action: str, *ends: str, factor: float = 1.0) -> ChangeTabl
     return ChangeTable(at_ms=at_ms, action=action, link=list(ends), factor=factor)
 
 
+def model_in(table: Timetable, period: int, routes: str = "latency") -> NetworkModel:
+    """Return the network of a period."""
+    return NetworkModel(table.topology, find_paths(table.topology, routes)).with_cables(table.factors[period])
+
+
 def test_a_cut_leads_messages_another_way() -> None:
     """While a cable is down, in both directions, its paths go the other way round; then they are as before."""
     table = timetable(link(100, "fail", "b", "a"), link(300, "restore", "a", "b"))
     assert table.instants_ms.tolist() == [100, 300]
     assert [table.period_of(now_ms) for now_ms in (0, 99, 100, 299, 300, 10**9)] == [0, 0, 1, 1, 2, 2]
-    latencies = [table.paths_in(period).latency_ms[[0, 1], [1, 0]].tolist() for period in range(3)]
+    latencies = [model_in(table, period).paths.latency_ms[[0, 1], [1, 0]].tolist() for period in range(3)]
     assert latencies == [[5, 5], [15, 15], [5, 5]]
-    assert not table.topology_in(1).up[ring().cable == 0].any()
+    assert not model_in(table, 1).topology.up[ring().cable == 0].any()
 
 
 def test_each_state_is_worked_out_once() -> None:
-    """When the links are as they were, the paths are the same object."""
+    """When the links are as they were, the network is the same object."""
     table = timetable(link(1, "fail", "a", "b"), link(2, "restore", "a", "b"), link(3, "fail", "a", "b"))
-    assert table.paths_in(0) is table.paths_in(2)
-    assert table.paths_in(1) is table.paths_in(3)
-    assert table.paths_in(0) is not table.paths_in(0, "bandwidth")
+    model = NetworkModel(table.topology, find_paths(table.topology))
+    models = [model.with_cables(factors) for factors in table.factors]
+    assert models[0] is models[2] is model
+    assert models[1] is models[3] is not model
 
 
 def test_a_slow_link_keeps_a_part_of_its_bandwidth() -> None:
     """A slow link has its part until it is restored, and a wide route avoids it."""
     table = timetable(link(10, "slow", "a", "b", factor=0.25), link(20, "restore", "a", "b"))
-    assert [table.paths_in(period).bandwidth_bps[0, 1] for period in range(3)] == [1e9, 2.5e8, 1e9]
-    assert table.paths_in(1, "bandwidth").latency_ms[0, 1] == 15
+    assert [model_in(table, period).paths.bandwidth_bps[0, 1] for period in range(3)] == [1e9, 2.5e8, 1e9]
+    assert model_in(table, 1, "bandwidth").paths.latency_ms[0, 1] == 15
 
 
 def test_a_partition_has_no_paths_across() -> None:
@@ -69,12 +77,12 @@ def test_a_partition_has_no_paths_across() -> None:
         ChangeTable(at_ms=5, action="partition", nodes=["a", "b"]),
         ChangeTable(at_ms=9, action="heal", nodes=["b", "a"]),
     )
-    paths = table.paths_in(1)
+    paths = model_in(table, 1).paths
     inf = math.inf
     assert paths.latency_ms.tolist() == [[0, 5, inf, inf], [5, 0, inf, inf], [inf, inf, 0, 5], [inf, inf, 5, 0]]
     assert paths.bandwidth_bps[0].tolist() == [inf, 1e9, 0, 0]
     assert paths.between(0, 2) == []
-    assert np.isfinite(table.paths_in(2).latency_ms).all()
+    assert np.isfinite(model_in(table, 2).paths.latency_ms).all()
 
 
 def test_of_several_causes_the_worst_counts() -> None:
@@ -94,15 +102,15 @@ def test_changes_of_one_instant_make_one_period() -> None:
     table = timetable(link(7, "fail", "a", "b"), link(7, "fail", "c", "d"), link(7, "restore", "a", "b"))
     assert table.instants_ms.tolist() == [7]
     assert table.factors.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
-    assert table.paths_in(1).latency_ms[0, 1] == 5
-    assert table.paths_in(1).latency_ms[2, 3] == 15
+    assert model_in(table, 1).paths.latency_ms[0, 1] == 5
+    assert model_in(table, 1).paths.latency_ms[2, 3] == 15
 
 
 def test_a_timetable_without_changes() -> None:
     """A network that never changes has one period."""
     table = timetable()
     assert table.period_of(10**12) == 0
-    assert table.topology_in(0) is table.topology
+    assert table.factors.tolist() == [[1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -131,7 +130,7 @@ def test_a_partition_stops_those_across_it_alone() -> None:
     traffic.start(1, HALF, {"a": 4, "b": 4})
     whole = traffic.model
     table = Timetable.of(whole.topology, [CableChange(1, "link", tuple(whole.topology.cables_between("b", "c")), 0.0)])
-    parted = replace(whole, topology=table.topology_in(1), paths=table.paths_in(1))
+    parted = whole.with_cables(table.factors[1])
     share_links(parted.arrays, traffic.flows, traffic.filling)
     assert traffic.slowdown(0) == math.inf
     assert traffic.slowdown(1) == 1.0

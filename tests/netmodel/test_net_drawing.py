@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ def mapped() -> Topology:
     graph.add_edge("NL", "BE", bandwidth_bps=1e10)
     graph.add_edge("NL", "BE", bandwidth_bps=1e9)
     graph.add_edge("NL", "DE", bandwidth_bps=1e10)
-    graph.add_edge("DE", "UA", bandwidth_bps=1e8)
+    graph.add_edge("DE", "UA", latency_ms=8.0, bandwidth_bps=1e8)
     return topology_of_graph(graph, attach={"alpha": "NL", "DE": "DE"})
 
 
@@ -67,7 +65,7 @@ def test_parallel_links_are_drawn_apart() -> None:
 def test_links_that_are_down_are_dashed() -> None:
     """A cable that is down in both directions is dashed, and the legend says so."""
     topology = mapped()
-    figure = draw_topology(replace(topology, up=topology.cable != 3))
+    figure = draw_topology(topology.with_figures(up=topology.cable != 3))
     assert [line.get_linestyle() for line in figure.axes[0].lines].count("--") == 1
     assert "down" in texts(figure)
 

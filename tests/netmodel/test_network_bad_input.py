@@ -205,6 +205,79 @@ def test_a_graph_without_positions_or_latencies_is_refused() -> None:
     ]
 
 
+Attributes = dict[str, object]
+GIVE_LATENCY = "give latency_ms, or latitude and longitude"
+
+
+def graph_problems(*edges: tuple[str, str, Attributes], nodes: dict[str, Attributes] | None = None) -> list[str]:
+    """Return all problems of a graph of a user, a line each."""
+    graph: nx.MultiGraph[str] = nx.MultiGraph()
+    graph.add_nodes_from((nodes or {}).items())
+    for one, other, changed in edges:
+        right: Attributes = {"latency_ms": 1.0, "bandwidth_bps": 1e9}
+        graph.add_edge(one, other, **{key: value for key, value in (right | changed).items() if value is not None})
+    with pytest.raises(ScenarioError) as caught:
+        topology_of_graph(graph)
+    return [str(problem).removeprefix("graph: ").removeprefix("links: ") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (
+            {"latency_ms": None},
+            f"link b - c: has no latency, and no position is known of b and c; {GIVE_LATENCY}",
+        ),
+        ({"bandwidth_bps": None}, "link b - c: has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'"),
+        ({"latency_ms": -1}, "link b - c: latency_ms is -1; milliseconds, from 0 up"),
+        ({"latency_ms": float("nan")}, "link b - c: latency_ms is nan; milliseconds, from 0 up"),
+        ({"latency_ms": "slow"}, "link b - c: latency_ms is 'slow'; a number"),
+        ({"bandwidth_bps": 0}, "link b - c: bandwidth_bps is 0; bits per second, above 0"),
+        ({"bandwidth_bps": float("inf")}, "link b - c: bandwidth_bps is inf; bits per second, above 0"),
+        ({"loss": 1.5}, "link b - c: loss is 1.5; a probability, from 0 to below 1"),
+        ({"jitter_ms": -3.0}, "link b - c: jitter_ms is -3; milliseconds, from 0 up"),
+        ({"up": "yes"}, "link b - c: up is 'yes'; true or false"),
+    ],
+)
+def test_a_bad_edge_of_a_graph_is_refused_in_one_line(changed: Attributes, line: str) -> None:
+    """One wrong attribute, or one that is missing, has one line; nothing is taken from the other edges instead."""
+    assert graph_problems(("a", "b", {}), ("b", "c", changed), ("c", "a", {})) == [line]
+
+
+def test_a_number_without_end_is_refused() -> None:
+    """A whole number that no float can hold is refused like a text."""
+    (line,) = graph_problems(("a", "b", {"latency_ms": 10**400}))
+    assert line.startswith("link a - b: latency_ms is 1000")
+    assert line.endswith("; a number")
+    assert len(line) < 200
+
+
+def test_a_graph_in_pieces_is_refused_in_one_line() -> None:
+    """The nodes of each piece are named."""
+    lines = graph_problems(("a", "b", {}), ("c", "d", {}))
+    assert lines == ["is in 2 pieces, with no link between them: a, b; c, d"]
+
+
+def test_sites_of_nodes_that_make_no_sense_are_refused() -> None:
+    """A site is at one node, and has a name."""
+    nodes: dict[str, Attributes] = {
+        "a": {"sites": "alpha"},
+        "b": {"sites": ("alpha", "beta")},
+        "c": {"sites": 3},
+    }
+    assert graph_problems(("a", "b", {}), ("b", "c", {}), nodes=nodes) == [
+        "site alpha is at two nodes, a and b; expected one",
+        "node c: sites is 3; the name of a site, or a list of names",
+    ]
+
+
+@pytest.mark.parametrize("given", [None, [("a", "b")], "geant.gml"])
+def test_what_is_no_graph_is_refused(given: object) -> None:
+    """A list of edges, or the name of a file, is refused by its type."""
+    with pytest.raises(InputError, match=f"is a {type(given).__name__}; expected a graph of networkx"):
+        topology_of_graph(given)
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import OptionError
+from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import best_routes, find_paths, stream_bandwidth_bps
 from gridweave.netmodel.topology import Topology
@@ -40,9 +41,10 @@ def all_routes(topology: Topology, origin: int, target: int) -> list[tuple[int, 
     return [tuple(key for _, _, key in path) for path in nx.all_simple_edge_paths(graph, origin, target)]
 
 
-def by_latency(topology: Topology, links: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
-    """Return what routes by latency are compared by."""
-    return round(sum(topology.latency_ms[link] for link in links) * 1e6), len(links), links
+def by_latency(topology: Topology, links: tuple[int, ...]) -> tuple[int, int, list[int]]:
+    """Return what routes by latency are compared by: of two lists, that without the highest link of either is less."""
+    latency_ns = round(sum(topology.latency_ms[link] for link in links) * 1e6)
+    return latency_ns, len(links), sorted(links, reverse=True)
 
 
 def narrowest(topology: Topology, links: tuple[int, ...]) -> float:
@@ -103,6 +105,35 @@ def test_tables_add_up_their_links(topology: Topology, routes: str) -> None:
         assert [int(topology.source[link]) for link in links] == nodes[:-1]
         assert nodes[-1] == topology.node_of_site[other]
         assert paths.latency_ms[one, other] == pytest.approx(sum(topology.latency_ms[link] for link in links))
+
+
+@settings(max_examples=60)
+@given(
+    topologies(),
+    st.sampled_from(["latency", "bandwidth", "k-shortest"]),
+    st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=16, max_size=16),
+)
+def test_paths_after_a_change_are_those_of_the_changed_network(
+    topology: Topology, routes: str, factors: list[float]
+) -> None:
+    """Only paths over slower or failed links are found again, and yet all are what they would be from scratch."""
+    changed = NetworkModel(topology, find_paths(topology, routes)).with_cables(factors[: topology.n_cables])
+    expected = find_paths(topology.with_cables(factors[: topology.n_cables]), routes)
+    sites = range(len(topology.sites))
+    for one, other in product(sites, sites):
+        assert changed.paths.between(one, other) == expected.between(one, other)
+    assert (changed.paths.latency_ms == expected.latency_ms).all()
+    assert (changed.paths.bandwidth_bps == expected.bandwidth_bps).all()
+
+
+def test_equal_routes_there_and_back_cross_the_same_cables() -> None:
+    """Where a square offers two equal ways, both directions take that without the cable that is listed last."""
+    graph = nx.Graph([("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
+    nx.set_edge_attributes(graph, 1.0, "latency_ms")
+    topology = topology_of_graph(graph, bandwidth_bps=1e9)
+    paths = find_paths(topology)
+    assert [topology.link_label(link) for link in paths.between(0, 3)] == ["a - b", "b - d"]
+    assert [topology.link_label(link) for link in paths.between(3, 0)] == ["d - b", "b - a"]
 
 
 def test_sites_of_one_node_have_an_empty_path() -> None:

@@ -187,10 +187,8 @@ def test_overlapping_never_costs_more(some: Communication, nodes: dict[str, int]
 
 def test_no_path_takes_for_ever() -> None:
     """A job that communicates between sites that nothing joins never ends; one that does not, does."""
-    from dataclasses import replace
-
     model = line()
-    topology = replace(model.topology, up=np.zeros(4, np.bool_))
+    topology = model.topology.with_figures(up=np.zeros(4, np.bool_))
     cut = NetworkModel(topology, find_paths(topology), "overlapped")
     assert cut.split_factor(Communication(fraction=0.1, message_bytes=1, pattern="ring"), {"a": 1, "b": 1}) == math.inf
     assert cut.split_factor(Communication(), {"a": 1, "b": 1}) == 1.0

@@ -45,10 +45,8 @@ def test_lost_packets_slow_a_transfer() -> None:
 
 def test_no_path_no_transfer() -> None:
     """Data never comes where no path leads."""
-    from dataclasses import replace
-
     model = star()
-    topology = replace(model.topology, up=model.topology.up & False)
+    topology = model.topology.with_figures(up=model.topology.up & False)
     cut = NetworkModel(topology, find_paths(topology))
     assert cut.transfer_ms("a", "b", 1) is None
     assert cut.transfer_ms("a", "a", 1) == 0

@@ -162,7 +162,8 @@ class ProbeEnd:
         self._wait_s = self._limits.timeout_ms / 1000
 
 
-_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""Reader and writer of a connection."""
 
 
 class Prober(ProbeEnd):
@@ -189,6 +190,13 @@ class Prober(ProbeEnd):
     >>> asyncio.run(example())
     (10, True, True)
     """
+
+    async def measure(self, host: str, port: int, *, with_bandwidth: bool) -> tuple[tuple[float, ...], float, float]:
+        """Return round trips [ms], and the rates [bits/s] there and back, which are 0 if they are not asked for."""
+        round_trips_ms = await self.round_trips(host, port)
+        if not with_bandwidth:
+            return round_trips_ms, 0.0, 0.0
+        return round_trips_ms, await self.bandwidth(host, port), await self.bandwidth(host, port, back=True)
 
     async def round_trips(self, host: str, port: int, count: int = ROUND_TRIPS) -> tuple[float, ...]:
         """Return how long [ms] messages to a site and their answers take, one after the other."""
@@ -225,7 +233,7 @@ class Prober(ProbeEnd):
             raise UnavailableError(f"{host}:{port}: too little data came through to measure the bandwidth")
         return rate_bps
 
-    async def _sent(self, streams: _Streams, count: int, longest_ms: int) -> int:
+    async def _sent(self, streams: Streams, count: int, longest_ms: int) -> int:
         """Send data until the other end says at which rate it has come."""
         reader, writer = streams
         sending = asyncio.ensure_future(send(writer, count))
@@ -238,12 +246,12 @@ class Prober(ProbeEnd):
         return rate_bps
 
     @contextlib.asynccontextmanager
-    async def _connection(self, host: str, port: int) -> AsyncIterator[_Streams]:
+    async def _connection(self, host: str, port: int) -> AsyncIterator[Streams]:
         """Yield the streams to a server that knows the secret; say in one line what goes wrong with them."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(self._wait_s):
-                reader, writer = await asyncio.open_connection(host, port)
+                reader, writer = await self._open(host, port)
                 await self._greet(reader, writer)
             yield reader, writer
         except TimeoutError:
@@ -257,6 +265,10 @@ class Prober(ProbeEnd):
         finally:
             if writer is not None:
                 writer.transport.abort()
+
+    async def _open(self, host: str, port: int) -> Streams:
+        """Return the streams of a new connection; OSError if there is none."""
+        return await asyncio.open_connection(host, port)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Show that we know the secret, and see that the other end does."""
@@ -286,7 +298,7 @@ Address = tuple[str, int]
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How often the ways between sites are measured."""
 
-    secret: bytes  # by which the sites of a grid know each other
+    secret: bytes = b""  # by which the sites of one Ray cluster know each other
     every_s: float = 60.0  # between the round trips to each other site
     # Between measurements of bandwidth, which cost more; at most once with every round trip.
     bandwidth_every_s: float = 3_600.0
@@ -297,8 +309,12 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
                 raise OptionError(name, f"is {getattr(self, name)}; seconds, above 0")
 
 
-class Probing:
-    """Measures the ways to other sites, one after the other, and tells what was measured.
+Measure = Callable[[str, bool], Awaitable[Probed]]
+"""Measures the way to another site, with its bandwidth or without; UnavailableError if it cannot be measured."""
+
+
+class ProbeRounds:
+    """Has the ways from a site to others measured, one after the other, and reports what was measured.
 
     A round trip counts for both directions, so it suffices that one of two sites measures it.
     """
@@ -308,16 +324,14 @@ class Probing:
         site: str,
         peers: Sequence[str],
         plan: ProbePlan,
-        prober: Prober,
-        *,
-        address_of: Callable[[str], Awaitable[Address]],
+        measure: Measure,
         tell: Callable[[Probed], Awaitable[None]],
-        clock: Clock,
     ) -> None:
-        self._site, self._peers, self._plan, self._prober = site, tuple(peers), plan, prober
-        self._address_of, self._tell, self._clock = address_of, tell, clock
+        self._site, self._peers, self._plan = site, tuple(peers), plan
+        self._measure, self._tell = measure, tell
         # After how many rounds the bandwidth to each is to be measured again.
         self._rounds_left: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
 
     async def run(self) -> None:
         """Measure, without end."""
@@ -331,21 +345,37 @@ class Probing:
         for peer in self._peers:
             with_bandwidth = self._rounds_left.get(peer, 0) <= 0
             try:
-                await self._tell(await self._probe(peer, with_bandwidth=with_bandwidth))
+                await self._tell(await self._measure(peer, with_bandwidth))
                 measured += 1
                 often = max(1, round(self._plan.bandwidth_every_s / self._plan.every_s))
                 self._rounds_left[peer] = often if with_bandwidth else self._rounds_left[peer]
                 self._rounds_left[peer] -= 1
+                self._problems.pop(peer, None)
             except UnavailableError as error:
-                # What cannot be measured keeps what is known of it, until that is too old.
-                logger.info("the way from %s to %s was not measured: %s", self._site, peer, error)
+                # Earlier measurements count until they are too old. Each reason is a warning once.
+                level = logging.INFO if self._problems.get(peer) == str(error) else logging.WARNING
+                self._problems[peer] = str(error)
+                logger.log(level, "the way from %s to %s was not measured: %s", self._site, peer, error)
         return measured
 
-    async def _probe(self, peer: str, *, with_bandwidth: bool) -> Probed:
-        host, port = await self._address_of(peer)
-        round_trips_ms = await self._prober.round_trips(host, port)
-        there_bps = back_bps = 0.0
-        if with_bandwidth:
-            there_bps = await self._prober.bandwidth(host, port)
-            back_bps = await self._prober.bandwidth(host, port, back=True)
-        return Probed(self._site, peer, self._clock.now_ms(), round_trips_ms, there_bps, back_bps)
+
+class Probing(ProbeRounds):
+    """Measures the ways to other sites of the same Ray cluster, and reports what was measured."""
+
+    def __init__(
+        self,
+        site: str,
+        peers: Sequence[str],
+        plan: ProbePlan,
+        prober: Prober,
+        *,
+        address_of: Callable[[str], Awaitable[Address]],
+        tell: Callable[[Probed], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        super().__init__(site, peers, plan, self._probe, tell)
+        self._prober, self._address_of, self._clock = prober, address_of, clock
+
+    async def _probe(self, peer: str, with_bandwidth: bool) -> Probed:
+        found = await self._prober.measure(*await self._address_of(peer), with_bandwidth=with_bandwidth)
+        return Probed(self._site, peer, self._clock.now_ms(), *found)

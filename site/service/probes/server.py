@@ -94,12 +94,15 @@ class ProbeServer(ProbeEnd):
         await self.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, whatever comes over it."""
-        task = asyncio.current_task()
-        assert task is not None
         if self._server is None:
             writer.transport.abort()
             return
+        await self.answer(reader, writer)
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection, whatever comes over it, and end it."""
+        task = asyncio.current_task()
+        assert task is not None
         self._tasks.add(task)
         try:
             if len(self._known) >= self._limits.connections and not self._make_room():

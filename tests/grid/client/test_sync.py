@@ -70,6 +70,7 @@ def test_a_script(elsewhere: Elsewhere) -> None:
         assert grid.quote(nodes=2).places == (("north", 2),)
         assert grid.queue().waiting == 0
         assert grid.scheduling().mode == "multi-site"
+        assert grid.network().edges["north", "south", 0]["latency_ms"] == grid.known_network().links[0].latency_ms
         grid.give_up("north", "m1")
         grid.drain("north")
         assert [site.draining for site in grid.sites()] == [True, False]

@@ -11,6 +11,7 @@ from gridweave.grid.config.reading import KINDS, example_text, grid_of_text, rea
 from gridweave.grid.service.cluster import plan_of
 from gridweave.grid.service.serve import grid_service, site_service
 from gridweave.site.launch import OutputLimits
+from gridweave.site.service.probes.prober import ProbePlan
 
 UPLINK = '[uplink]\nurl = "http://grid:8765"\ntoken_file = "out"\naccepts_file = "in"\n'
 SITE = 'folder = "state"\n[site]\nname = "beta"\nnumber = 1\nnodes = 6\n'
@@ -93,6 +94,18 @@ def test_how_long_output_is_kept() -> None:
     told = problems(GRID + "[grid]\n" + said)
     assert [line for line in told if "belongs in the file of each site" in line] == told
     assert len(told) == 2
+
+
+def test_the_grid_side_says_how_often_ways_are_measured() -> None:
+    """With the table the ways between sites are measured, without it they are not; a site's own file has none."""
+    for table, plan in (
+        ("", None),
+        ("[probes]\nevery_s = 5\n", ProbePlan(every_s=5.0)),
+        ("[probes]\nbandwidth_every_s = 60\n", ProbePlan(bandwidth_every_s=60.0)),
+    ):
+        assert grid_service(service_of_text(GRID + table, "serve.toml", "/etc/gw")).probes == plan
+    assert "probes.every_s" in problems(GRID + "[probes]\nevery_s = 0\n")[0]
+    assert problems(SITE + UPLINK + "[probes]\n")[0].split(": ")[1] == "probes"
 
 
 def test_all_that_is_wrong_with_a_site_is_told_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -87,3 +88,12 @@ def test_a_time_that_is_none_is_refused(name: str) -> None:
     """A plan whose times are not above 0 is refused by name."""
     with pytest.raises(OptionError, match=name):
         ProbePlan(secret=SECRET, **{name: 0.0})
+
+
+def test_why_a_way_is_not_measured_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The same reason is a warning in the first round alone, and again after the way was measured meanwhile."""
+    with caplog.at_level(logging.WARNING, "gridweave.live"):
+        asyncio.run(rounds([{"east"}, {"east"}, set(), {"east"}]))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the way from north to east was not measured: east is away"
+    ] * 2

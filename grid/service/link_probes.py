@@ -1,0 +1,85 @@
+"""Probes between the sites of a grid that are linked over HTTP: the grid's side orders them, a site makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.messages import Probed
+from gridweave.site.service.calls import GRID_ACTOR, Calls, encode
+from gridweave.site.service.clock import Clock
+from gridweave.site.service.link import Link
+from gridweave.site.service.probes.link import (
+    PROBE_METHOD,
+    PROBE_S,
+    VALID_S,
+    LinkProbe,
+    LinkProber,
+    ProbeOrder,
+    probe_key,
+)
+from gridweave.site.service.probes.prober import ProbePlan, ProbeRounds
+
+
+class LinkProbing:
+    """Has the ways between all sites measured, and reports them to the meta-scheduler.
+
+    Bandwidth is measured between one pair of sites at a time.
+    """
+
+    def __init__(self, links: dict[str, Link], calls: Calls, plan: ProbePlan, clock: Clock) -> None:
+        self._links, self._calls, self._clock = links, calls, clock
+        self._turn = asyncio.Lock()
+        names = list(links)
+        self.rounds = [self._rounds_of(name, names[place + 1 :], plan) for place, name in enumerate(names[:-1])]
+
+    def _rounds_of(self, origin: str, peers: Sequence[str], plan: ProbePlan) -> ProbeRounds:
+        async def measure(target: str, with_bandwidth: bool) -> Probed:
+            async with self._turn if with_bandwidth else contextlib.nullcontext():
+                return await self._measure(origin, target, with_bandwidth)
+
+        return ProbeRounds(origin, peers, plan, measure, self._report)
+
+    async def _measure(self, origin: str, target: str, with_bandwidth: bool) -> Probed:
+        other, until_s = self._links[target], int(time.time()) + VALID_S
+        order = ProbeOrder(
+            target=target,
+            url=other.end.url,
+            until_s=until_s,
+            key=probe_key(other.secret(), origin, target, until_s),
+            ca=_certificates(other.end.ca),
+            with_bandwidth=with_bandwidth,
+        )
+        data = await self._links[origin].ask("", PROBE_METHOD, encode(order), PROBE_S)
+        try:
+            found = msgspec.msgpack.decode(data, type=LinkProbe)
+        except msgspec.MsgspecError as error:
+            raise UnavailableError(f"{origin} answers a probe with something else: {error}") from None
+        return Probed(origin, target, self._clock.now_ms(), found.round_trips_ms, found.there_bps, found.back_bps)
+
+    async def _report(self, probe: Probed) -> None:
+        await self._calls.call(GRID_ACTOR, "probed", encode(probe))
+
+
+def _certificates(path: str | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnavailableError(f"{path}: cannot be read: {error}") from None
+
+
+async def make_probe(site: str, data: bytes, turn: asyncio.Lock) -> bytes:
+    """Measure what the grid's side has ordered, from a site; InputError if that is no order."""
+    try:
+        order = msgspec.msgpack.decode(data, type=ProbeOrder)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"this is no order to measure: {error}") from None
+    return encode(await LinkProber(site, order, turn=turn).run())

@@ -1,0 +1,100 @@
+"""What paths add up to, and what they have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridweave.jit import Bools, Floats, Ints, kernel
+from gridweave.netmodel.kernels.state import LinkRows
+
+
+@kernel
+def add_up_paths(
+    first: Ints,
+    links: LinkRows,
+    latency_ms: Floats,
+    jitter_ms: Floats,
+    bandwidth_bps: Floats,
+    loss: Floats,
+    sums: Floats,
+) -> None:
+    """Add up the links of each path.
+
+    Parameters
+    ----------
+    first, links : numpy.ndarray of int
+    latency_ms, jitter_ms, bandwidth_bps, loss : numpy.ndarray of float64, shape (links,)
+    sums : numpy.ndarray of float64, shape (4, paths)
+        Is written: latency, jitter, least bandwidth (infinite without a link) and loss of each path.
+    """
+    for path in range(len(first) - 1):
+        latency, jitter, least, kept = 0.0, 0.0, np.inf, 1.0
+        for place in range(first[path], first[path + 1]):
+            link = links[place]
+            latency += latency_ms[link]
+            jitter += jitter_ms[link]
+            least = min(least, bandwidth_bps[link])
+            kept *= 1.0 - loss[link]
+        sums[0, path], sums[1, path], sums[2, path], sums[3, path] = latency, jitter, least, 1.0 - kept
+
+
+@kernel
+def find_ways_apart(first: Ints, links: LinkRows, mark: Ints, apart: Bools) -> None:
+    """Find out whether the path from one site to another and the path back have no link in common.
+
+    Parameters
+    ----------
+    first, links : numpy.ndarray of int
+    mark : numpy.ndarray of int64, shape (links,)
+        Room: -1 everywhere at first.
+    apart : numpy.ndarray of bool, shape (sites, sites)
+        Is written.
+    """
+    sites = len(apart)
+    for one in range(sites):
+        for other in range(one, sites):
+            there, back = one * sites + other, other * sites + one
+            for place in range(first[there], first[there + 1]):
+                mark[links[place]] = there
+            common = False
+            for place in range(first[back], first[back + 1]):
+                common = common or mark[links[place]] == there
+            apart[one, other] = apart[other, one] = not common or one == other
+
+
+@kernel
+def find_mirrors(first: Ints, links: LinkRows, ms_per_bit: Floats, mirror: Ints, both: LinkRows) -> bool:
+    """Find out whether every path back is the path there in a mirror: link for link, each as fast as the one there.
+
+    Parameters
+    ----------
+    first, links : numpy.ndarray of int
+    ms_per_bit : numpy.ndarray of float64, shape (links,)
+    mirror : numpy.ndarray of int64, shape (links,)
+        Room: -1 everywhere at first.
+    both : numpy.ndarray of uint32, shape (links of all paths,)
+        Is written: for each link of the paths the first of it and its mirror.
+
+    Returns
+    -------
+    bool
+        If not, what is in ``both`` means nothing.
+    """
+    sites = int(np.sqrt(len(first) - 1))
+    for one in range(sites):
+        for other in range(one + 1, sites):
+            there, back = one * sites + other, other * sites + one
+            count = first[there + 1] - first[there]
+            if first[back + 1] - first[back] != count:
+                return False
+            for step in range(count):
+                link, opposite = links[first[there] + step], links[first[back + 1] - 1 - step]
+                known = mirror[link] == opposite and mirror[opposite] == link
+                if not known and (mirror[link] >= 0 or mirror[opposite] >= 0):
+                    return False
+                if link == opposite or ms_per_bit[link] != ms_per_bit[opposite]:
+                    return False
+                mirror[link], mirror[opposite] = opposite, link
+    for place in range(len(links)):
+        both[place] = min(links[place], mirror[links[place]]) if mirror[links[place]] >= 0 else links[place]
+    return True

@@ -1,0 +1,205 @@
+"""Probes between sites that are linked over HTTP: WebSockets to the other site's gateway (docs/link.md, "Probes").
+
+The grid's side has a site measure the way to another one. It gives the site a key that the other site can make too:
+from the secret of its own link with the grid, the two names, and how long the key is valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.service.link import LINK_PATH, LINK_VERSION, SITE_HEADER, VERSION_HEADER
+from gridweave.site.service.probes.prober import BLOCK_BYTES, Prober, Streams
+
+if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp import web
+
+PROBE_PATH = f"{LINK_PATH}/probe"
+PROBE_METHOD = "probe"
+"""What the grid's side asks of a site, as a `ProbeOrder`; the answer is a `LinkProbe`."""
+
+PROBE_HEADER = "Gridweave-Probe"
+"""Of the site that measures: its name, until when its key is valid (Unix time), and the proof that it has the key."""
+
+VALID_S = 60
+PROBE_S = 30.0
+"""After so long a probe that was ordered counts as lost."""
+
+CLOSE_S = 1.0
+"""So long an end waits for the other one to confirm that the WebSocket is closed."""
+
+_TAG = b"gridweave probe"
+
+
+class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Measure the way to another site."""
+
+    target: str
+    url: str  # of its gateway
+    until_s: int  # Unix time: from then on the key is no longer valid
+    key: bytes
+    ca: str = ""  # certificates (PEM) that are trusted; empty: those of the system
+    with_bandwidth: bool = False
+
+
+class LinkProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured; rates are 0 if they were not asked for."""
+
+    round_trips_ms: tuple[float, ...]
+    there_bps: float = 0.0
+    back_bps: float = 0.0
+
+
+def probe_key(secret: bytes, origin: str, target: str, until_s: int) -> bytes:
+    """Return the key by which a site measures the way to another one, made of the secret of the other one's link."""
+    return hmac.digest(secret, msgspec.json.encode(("probe", origin, target, until_s)), "sha256")
+
+
+def probe_tag(key: bytes) -> str:
+    """Return a proof of having a key, from which the key cannot be found."""
+    return hmac.digest(key, _TAG, "sha256").hex()
+
+
+class LinkProber(Prober):
+    """Measures the way to another site by its gateway, for one order."""
+
+    def __init__(self, site: str, order: ProbeOrder, **options: Any) -> None:
+        super().__init__(order.key, **options)
+        self._site, self._order = site, order
+        self._opened: list[WebSocketStreams] = []
+
+    async def run(self) -> LinkProbe:
+        """Measure; UnavailableError, in one line, if that cannot be done."""
+        place = urlsplit(self._order.url)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise InputError(f"{self._order.url!r:.200} is no address of a gateway; http:// or https://, and a name")
+        port = place.port or (443 if place.scheme == "https" else 80)
+        try:
+            found = await self.measure(place.hostname, port, with_bandwidth=self._order.with_bandwidth)
+        finally:
+            await asyncio.gather(*(streams.wait_closed() for streams in self._opened))
+        return LinkProbe(round_trips_ms=found[0], there_bps=found[1], back_bps=found[2])
+
+    async def _open(self, host: str, port: int) -> Streams:
+        import aiohttp
+
+        order = self._order
+        trusted = ssl.create_default_context(cadata=order.ca) if order.ca else True
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusted))
+        headers = {
+            SITE_HEADER: order.target,
+            VERSION_HEADER: LINK_VERSION,
+            PROBE_HEADER: f"{self._site} {order.until_s} {probe_tag(order.key)}",
+        }
+        try:
+            socket = await session.ws_connect(
+                order.url + PROBE_PATH,
+                headers=headers,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+                max_msg_size=2 * BLOCK_BYTES,
+            )
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, aiohttp.WSServerHandshakeError):
+                raise UnavailableError(f"{order.url}: answers with {error.status}, not with a probe") from None
+            if isinstance(error, aiohttp.ClientError) and not isinstance(error, OSError):
+                raise UnavailableError(f"{order.url}: {error}") from None
+            raise
+
+        async def cut() -> None:
+            await socket.close()
+            await session.close()
+
+        opened = WebSocketStreams(socket, cut)
+        self._opened.append(opened)
+        return opened.streams
+
+
+class WebSocketStreams:
+    """The messages of a WebSocket as streams of bytes; `cut` ends its connection without a word."""
+
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, cut: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._socket, self._cut = socket, cut
+        self._reader = asyncio.StreamReader()
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._tasks = [asyncio.ensure_future(self._receive()), asyncio.ensure_future(self._send())]
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def streams(self) -> Streams:
+        """What comes, and where to send; of `asyncio.StreamWriter` it has what probes use."""
+        return self._reader, cast("asyncio.StreamWriter", self)
+
+    async def _receive(self) -> None:
+        try:
+            async for message in self._socket:
+                if not isinstance(message.data, bytes):
+                    break
+                self._reader.feed_data(message.data)
+        finally:
+            self._reader.feed_eof()
+
+    async def _send(self) -> None:
+        while True:
+            data = await self._waiting.get()
+            try:
+                await self._socket.send_bytes(data)
+            except (ConnectionError, RuntimeError):
+                self._reader.feed_eof()
+            finally:
+                self._waiting.task_done()
+
+    @property
+    def transport(self) -> WebSocketStreams:
+        """What can be aborted."""
+        return self
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what is known of the connection."""
+        return self._socket.get_extra_info(name, default)
+
+    def write(self, data: bytes) -> None:
+        """Send data, in the order of calls."""
+        self._waiting.put_nowait(bytes(data))
+
+    async def drain(self) -> None:
+        """Wait until all data was taken by the connection."""
+        await self._waiting.join()
+
+    def close(self) -> None:
+        """Send what is left, and end."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end(at_once=False))
+
+    def abort(self) -> None:
+        """End at once."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end(at_once=True))
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection has ended."""
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def _end(self, *, at_once: bool) -> None:
+        if not at_once:
+            await self._waiting.join()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not at_once:
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                await self._socket.close()
+        await self._cut()
