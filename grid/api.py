@@ -650,6 +650,8 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
         When it was used last, to a minute; None: not yet.
     parent : str
         The id of the token by which it was made, if it was made for a short time.
+    is_login : bool
+        Whether it is the login of a browser, which is no bearer token.
     """
 
     token_id: str
@@ -660,6 +662,7 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int | None = None
     used_ms: int | None = None
     parent: str = ""
+    is_login: bool = False
 
 
 class MadeToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -680,6 +683,21 @@ class NewLogin(msgspec.Struct, frozen=True, kw_only=True):
 
     token: Annotated[str, Meta(max_length=4_000)] = ""
     code: Annotated[str, Meta(max_length=200)] = ""
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True):
+    """The login of a browser.
+
+    Attributes
+    ----------
+    info : TokenInfo
+        What the login allows.
+    key : str
+        Half of its secret: pages send it as the header ``Gridweave-Login``, together with the cookie.
+    """
+
+    info: TokenInfo
+    key: str
 
 
 class LoginCode(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,38 @@ class Served:
         return [one["job_id"] for one in answer["answers"]]
 
 
+class Browser:
+    """What a browser does with cookies, says of where a request comes from, and its page keeps of a login."""
+
+    def __init__(self, served: Served, session: aiohttp.ClientSession) -> None:
+        self._served, self._session = served, session
+        self.key = ""
+
+    async def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
+        """Make a request as a page of the gateway would, if no header says otherwise."""
+        own = {"Origin": self._served.url, "Sec-Fetch-Site": "same-origin", "Gridweave-Login": self.key}
+        named = own | {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in named.items() if value}
+        async with self._session.request(method, self._served.url + path, json=body, headers=sent) as answer:
+            found = await answer.json(content_type=None)
+        if path == "/v1/login" and answer.status == 200:
+            self.key = found["key"]
+        return answer.status, found
+
+    @property
+    def cookie(self) -> str:
+        """The value of the login's cookie."""
+        (cookie,) = self._session.cookie_jar
+        return cookie.value
+
+
+@contextlib.asynccontextmanager
+async def browsing_at(served: Served) -> AsyncIterator[Browser]:
+    """Yield a browser that has no cookie yet."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        yield Browser(served, session)
+
+
 @contextlib.asynccontextmanager
 async def serving(backend: Backend, **settings: Any) -> AsyncIterator[Served]:
     """Yield a gateway in front of a grid; it is stopped in the end."""

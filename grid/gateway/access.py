@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hmac
 import math
 import os
@@ -14,10 +13,11 @@ import sqlite3
 import threading
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -39,6 +39,7 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    union_all,
     update,
 )
 from sqlalchemy.exc import DBAPIError, DisconnectionError
@@ -48,7 +49,7 @@ from gridweave.grid.api import MOST_HOURS, SCOPES, USUAL_DAYS, USUAL_SCOPES, Mad
 from gridweave.grid.gateway.connections import Logins, token_digest
 from gridweave.grid.gateway.issuer import Issuer, looks_like_jwt
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.web.browser import check_own_page, cookie_of
+from gridweave.grid.web.browser import check_own_page, login_of
 from gridweave.site.job import JobRequest
 from gridweave.site.journal.store import checked_url, explained
 from gridweave.site.times import span_text
@@ -72,25 +73,41 @@ _USED_MS = 60_000
 """So old may be what is written down of when a token was used: not each request is to be a write."""
 
 _MOST_SHORT = 100
-"""So many tokens for a short time each user has at once."""
+"""The most short tokens, and the most logins, that a user has at once."""
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
 _metadata = MetaData()
-_tokens = Table(
-    "gridweave_access_token",
-    _metadata,
-    Column("token_id", String(40), primary_key=True),
-    Column("secret_sha256", LargeBinary(32), nullable=False),
-    Column("user_name", String(100), nullable=False),
-    Column("scopes", String(100), nullable=False),
-    Column("limits", LargeBinary, nullable=False),
-    Column("parent", String(100), nullable=False),
-    Column("made_ms", BigInteger, nullable=False),
-    Column("until_ms", BigInteger),
-    Column("revoked_ms", BigInteger),
-    Column("used_ms", BigInteger),
-)
+
+
+def _table(name: str) -> Table:
+    return Table(
+        name,
+        _metadata,
+        Column("token_id", String(40), primary_key=True),
+        Column("secret_sha256", LargeBinary(32), nullable=False),
+        Column("user_name", String(100), nullable=False),
+        Column("scopes", String(100), nullable=False),
+        Column("limits", LargeBinary, nullable=False),
+        Column("parent", String(100), nullable=False),
+        Column("made_ms", BigInteger, nullable=False),
+        Column("until_ms", BigInteger),
+        Column("revoked_ms", BigInteger),
+        Column("used_ms", BigInteger),
+    )
+
+
+_tokens = _table("gridweave_access_token")
+_logins = _table("gridweave_login")
+"""Logins have a table of their own, in which nobody looks for a bearer token."""
+
+
+class MadeLogin(NamedTuple):
+    """A new login: the half of its secret for the cookie, the half for the page, and what it allows."""
+
+    cookie: str
+    key: str
+    info: TokenInfo
 
 
 def _unix_ms() -> int:
@@ -162,26 +179,52 @@ class TokenStore:
 
     def create_short(self, by: TokenInfo, scopes: Sequence[Scope], hours: float) -> MadeToken:
         """Make a token with the user and the limits of another, which ends no later and is revoked with it."""
+        if by.parent:
+            raise OptionError("token", "was made for a short time itself; ask with the token that it was made by")
+        with self._transaction() as connection:
+            return self._insert_short(connection, by, scopes, hours)
+
+    def create_login(self, by: TokenInfo, hours: float) -> MadeLogin:
+        """Make a login for a browser with the rights of a token, which ends no later and is revoked with it.
+
+        Its secret has two halves. The browser sends one in a cookie and the other in a header; neither is of use
+        without the other, and both together are no bearer token.
+        """
+        if by.is_login:
+            raise OptionError("token", "is a login; log in with the token that it was made by")
+        key = self._secret()
+        with self._transaction() as connection:
+            made = self._insert_short(connection, by, by.scopes, hours, key)
+        return MadeLogin(made.token.removeprefix(f"{PREFIX}_"), key, made.info)
+
+    def _insert_short(
+        self, connection: Connection, by: TokenInfo, scopes: Sequence[Scope], hours: float, key: str = ""
+    ) -> MadeToken:
+        """Make a short token or, with the half of a secret that a page keeps, a login."""
         if not 0 < hours <= MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {MOST_HOURS:g}")
         now_ms = self._now_ms()
         until_ms = now_ms + max(1, round(hours * _HOUR_MS))
-        if by.parent:
-            raise OptionError("token", "was made for a short time itself; ask with the token that it was made by")
         if by.until_ms is not None:
             until_ms = min(until_ms, by.until_ms)
         _check_token(by.user, scopes, by.limits)
-        with self._transaction() as connection:
-            mine = select(func.count()).where(_tokens.c.user_name == by.user, _tokens.c.parent != "", self._is_usable())
-            if connection.execute(mine).scalar_one() >= _MOST_SHORT:
-                right = "wait until some have ended, or have the token revoked that they were made by"
-                raise OptionError("token", f"{by.user} has {_MOST_SHORT} tokens for a short time; {right}")
-            made = self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id)
-            # Whoever revokes the other one at this moment either waits, and then finds this one, or was first.
-            other = select(self._is_usable()).where(_tokens.c.token_id == by.token_id).with_for_update()
-            if connection.execute(other).scalar_one_or_none() is False:
-                raise OptionError("token", "is no longer valid; ask with another")
+        table, what = (_logins, "logins") if key else (_tokens, "tokens for a short time")
+        # The number of rows stays in proportion to the users, whatever they make.
+        connection.execute(delete(table).where(table.c.parent != "", ~self._is_usable(table)))
+        mine = select(func.count()).where(table.c.user_name == by.user, table.c.parent != "")
+        if connection.execute(mine).scalar_one() >= _MOST_SHORT:
+            right = "wait until some have ended, or have the token revoked that they were made by"
+            raise OptionError("token", f"{by.user} has {_MOST_SHORT} {what}; {right}")
+        made = self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id, key)
+        # A revocation of the parent at this moment either waits, and then finds the new row, or came first.
+        parent = select(self._is_usable(_tokens)).where(_tokens.c.token_id == by.token_id).with_for_update()
+        is_ours = _ID.fullmatch(by.token_id) is not None  # and not the issuer's
+        if not connection.execute(parent).scalar_one_or_none() and is_ours:
+            raise OptionError("token", "is no longer valid; ask with another")
         return made
+
+    def _secret(self) -> str:
+        return urlsafe_b64encode(self._random_bytes(_SECRET_BYTES)).decode().rstrip("=")
 
     def _insert(
         self,
@@ -191,11 +234,12 @@ class TokenStore:
         span_ms: tuple[int, int | None],
         limits: TokenLimits,
         parent: str = "",
+        key: str = "",
     ) -> MadeToken:
-        """Make a token that is good from an instant to another, or for ever."""
+        """Insert a token that is good from an instant to another, or until it is revoked; with a key, a login."""
         made_ms, until_ms = span_ms
         token_id = self._random_bytes(_ID_BYTES).hex()
-        secret = urlsafe_b64encode(self._random_bytes(_SECRET_BYTES)).decode().rstrip("=")
+        secret = self._secret()
         info = TokenInfo(
             token_id=token_id,
             user=user,
@@ -204,8 +248,10 @@ class TokenStore:
             made_ms=made_ms,
             until_ms=until_ms,
             parent=parent,
+            is_login=bool(key),
         )
-        connection.execute(insert(_tokens).values(**_row(info, secret)))
+        table, whole = (_logins, _whole(secret, key)) if key else (_tokens, secret)
+        connection.execute(insert(table).values(**_row(info, whole)))
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
     def adopt(self, token: str, user: str, scopes: Sequence[Scope], *, token_id: str = FROM_FILE) -> TokenInfo:
@@ -221,60 +267,80 @@ class TokenStore:
         return info
 
     def find(self, token: str) -> TokenInfo | None:
-        """Return what a token stands for; None if it is none, or can be used no more."""
+        """Return what a bearer token stands for, or None if it is unknown or no longer valid."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH:
             return None
         parts = token.split("_", 2)
         is_ours = len(parts) == 3 and parts[0] == PREFIX and _ID.fullmatch(parts[1])
-        found = self._find(parts[1], parts[2]) if is_ours else None
-        return found or next((one for place in ADOPTED if (one := self._find(place, token)) is not None), None)
+        found = self._find(_tokens, parts[1], parts[2]) if is_ours else None
+        return found or next((one for place in ADOPTED if (one := self._find(_tokens, place, token)) is not None), None)
 
-    def _find(self, token_id: str, secret: str) -> TokenInfo | None:
-        with self._transaction() as connection:
-            mine = select(_tokens).where(_tokens.c.token_id == token_id, self._is_usable())
-            row = connection.execute(mine).one_or_none()
-        # A token that is not there takes as long as one with another secret.
-        kept = b"\0" * 32 if row is None else bytes(row.secret_sha256)
-        if not hmac.compare_digest(kept, token_digest(secret)) or row is None:
+    def find_login(self, cookie: str, key: str) -> TokenInfo | None:
+        """Return what the two halves of a login stand for, or None if they are unknown or no longer valid."""
+        login_id, _, secret = cookie.partition("_")
+        if max(len(cookie), len(key)) > _MOST_LENGTH or not secret or not key or not _ID.fullmatch(login_id):
             return None
-        self._use(row)
-        return _info(row)
+        return self._find(_logins, login_id, _whole(secret, key))
 
-    def _use(self, row: Row[Any]) -> None:
+    def _find(self, table: Table, token_id: str, secret: str) -> TokenInfo | None:
+        with self._transaction() as connection:
+            row = connection.execute(select(table).where(table.c.token_id == token_id, self._is_usable(table)))
+            kept = row.one_or_none()
+        # An unknown id takes as long as a wrong secret.
+        digest = b"\0" * 32 if kept is None else bytes(kept.secret_sha256)
+        if not hmac.compare_digest(digest, token_digest(secret)) or kept is None:
+            return None
+        self._use(table, kept)
+        return _info(table, kept)
+
+    def _use(self, table: Table, row: Row[Any]) -> None:
         """Write down that a token is used, once in a minute."""
         now_ms = self._now_ms()
         if row.used_ms is None or now_ms - row.used_ms >= _USED_MS:
             with self._transaction() as connection:
-                mine = _tokens.c.token_id == row.token_id
-                connection.execute(update(_tokens).where(mine).values(used_ms=now_ms))
+                connection.execute(update(table).where(table.c.token_id == row.token_id).values(used_ms=now_ms))
 
     def list(self) -> list[TokenInfo]:
-        """Return all tokens that can be used, the oldest first."""
+        """Return all valid tokens and logins, the oldest first."""
         with self._transaction() as connection:
-            usable = select(_tokens).where(self._is_usable())
-            return [_info(row) for row in connection.execute(usable.order_by(_tokens.c.made_ms, _tokens.c.token_id))]
+            found = [
+                _info(table, row)
+                for table in (_tokens, _logins)
+                for row in connection.execute(select(table).where(self._is_usable(table)))
+            ]
+        return sorted(found, key=lambda info: (info.made_ms, info.token_id))
 
     def usable(self) -> frozenset[str]:
-        """Return the ids of all tokens that can be used."""
+        """Return the ids of all valid tokens and logins."""
+        ids = union_all(*(select(table.c.token_id).where(self._is_usable(table)) for table in (_tokens, _logins)))
         with self._transaction() as connection:
-            return frozenset(connection.execute(select(_tokens.c.token_id).where(self._is_usable())).scalars())
+            return frozenset(connection.execute(ids).scalars())
 
     def revoke(self, token_id: str) -> bool:
-        """Have a token be usable no more; return whether it was before."""
+        """Revoke a token or a login, and what was made by it; return whether it was valid before."""
         if not _ID.fullmatch(token_id):
             return False
         with self._transaction() as connection:
-            mine = select(_tokens).where(_tokens.c.token_id == token_id, self._is_usable())
-            if connection.execute(mine).one_or_none() is None:
+            ids = (select(table.c.token_id).where(self._is_named(table, token_id)) for table in (_tokens, _logins))
+            if connection.execute(union_all(*ids)).first() is None:
                 return False
-            # Behind it go those that were made by it: until then none is made (`create_short`).
-            for these in (_tokens.c.token_id == token_id, _tokens.c.parent == token_id):
-                connection.execute(update(_tokens).where(these).values(revoked_ms=self._now_ms()))
+            # Each statement waits for those who make a child of what the statement before revoked (`_insert_short`).
+            short = select(_tokens.c.token_id).where(_tokens.c.parent == token_id)
+            for table, these in (
+                (_tokens, _tokens.c.token_id == token_id),
+                (_tokens, _tokens.c.parent == token_id),
+                (_logins, (_logins.c.token_id == token_id) | (_logins.c.parent == token_id)),
+                (_logins, _logins.c.parent.in_(short)),
+            ):
+                connection.execute(update(table).where(these).values(revoked_ms=self._now_ms()))
         return True
 
-    def _is_usable(self) -> ColumnElement[bool]:
-        until_ms = _tokens.c.until_ms
-        return _tokens.c.revoked_ms.is_(None) & (until_ms.is_(None) | (until_ms > self._now_ms()))
+    def _is_named(self, table: Table, token_id: str) -> ColumnElement[bool]:
+        return (table.c.token_id == token_id) & self._is_usable(table)
+
+    def _is_usable(self, table: Table) -> ColumnElement[bool]:
+        until_ms = table.c.until_ms
+        return table.c.revoked_ms.is_(None) & (until_ms.is_(None) | (until_ms > self._now_ms()))
 
     def close(self) -> None:
         """Let go of the database."""
@@ -316,6 +382,11 @@ def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> Non
         raise OptionError("max_priority", f"is {limits.max_priority}; a number that is finite")
 
 
+def _whole(secret: str, key: str) -> str:
+    """Return the secret of a login from its halves; no half contains a dot."""
+    return f"{secret}.{key}"
+
+
 def _row(info: TokenInfo, secret: str) -> dict[str, Any]:
     return {
         "token_id": info.token_id,
@@ -329,7 +400,7 @@ def _row(info: TokenInfo, secret: str) -> dict[str, Any]:
     }
 
 
-def _info(row: Row[Any]) -> TokenInfo:
+def _info(table: Table, row: Row[Any]) -> TokenInfo:
     return TokenInfo(
         token_id=row.token_id,
         user=row.user_name,
@@ -339,6 +410,7 @@ def _info(row: Row[Any]) -> TokenInfo:
         until_ms=row.until_ms,
         used_ms=row.used_ms,
         parent=row.parent,
+        is_login=table is _logins,
     )
 
 
@@ -388,7 +460,7 @@ class AsyncTokens:
 
     async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a method of the store does."""
-        work = functools.partial(method, self._store, *args, **kwargs)
+        work = partial(method, self._store, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def find(self, token: str) -> TokenInfo | None:
@@ -413,25 +485,34 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
     if tokens is None:
         return EVERYBODY
     header = request.headers.get("Authorization", "")
-    scheme, _, token = header.partition(" ")
-    if not header and (token := cookie_of(request)):
+    if not header and (halves := login_of(request)) is not None:
         check_own_page(request)
-    elif scheme.lower() != "bearer" or not token.strip():
+        secret, find = ".".join(halves), partial(tokens.do, TokenStore.find_login, *halves)
+        return Identity(await _counted(request, secret, find, logins))
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
         raise _unauthenticated("send Authorization: Bearer TOKEN; an operator makes one: gridweave token create")
     return Identity(await find_token(request, token.strip(), tokens, logins))
 
 
 async def find_token(request: web.BaseRequest, token: str, tokens: AsyncTokens, logins: Logins) -> TokenInfo:
     """Return what a token stands for that came with a request; those that are wrong are counted by address."""
-    logins.check(request.remote, token)
+    return await _counted(request, token, partial(tokens.find, token), logins)
+
+
+async def _counted(
+    request: web.BaseRequest, secret: str, find: Callable[[], Awaitable[TokenInfo | None]], logins: Logins
+) -> TokenInfo:
+    """Return what a secret stands for, unless too many were wrong; a wrong one is counted."""
+    logins.check(request.remote, secret)
     try:
-        info = await tokens.find(token)
+        info = await find()
     except GridweaveError:
         raise RefusalError("tokens-unavailable", "try again; the gateway's log says more", retry_after_s=2.0) from None
     if info is None:
         logins.failed(request.remote)
         raise _unauthenticated("the token is not known, was revoked, or is too old; ask an operator for another")
-    logins.good(token)
+    logins.good(secret)
     return info
 
 

@@ -125,6 +125,7 @@ class HttpRoute:
     problems: tuple[str, ...] = ()  # which kinds of refusals are its own, beside those that every route has
     reads_body: bool = False  # whether the handler reads the body itself, which may be as large as the settings say
     is_stream: bool = False  # whether the answer may go on for long
+    makes_tokens: bool = False  # whether what it answers lets somebody in; a login may not ask for that
     # Their names, and what they mean.
     request_headers: tuple[tuple[str, str], ...] = ()
     answer_headers: tuple[tuple[str, str], ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 from aiohttp import web
 
-from gridweave.grid.api import Done, Health, SubmitJobs, TokenInfo
+from gridweave.grid.api import Done, Health, Login, SubmitJobs
 from gridweave.grid.gateway import handlers, streams, submission
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.openapi import describe
@@ -136,12 +136,12 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("GET /v1/plan", handlers.plan),
     route("POST /v1/what-if", handlers.what_if, "operate"),
     route("GET /v1/tokens", handlers.list_tokens, "operate"),
-    route("POST /v1/tokens", handlers.make_token, "operate", problems=("unknown-token",)),
-    route("POST /v1/tokens/short", handlers.make_short_token, "submit", problems=("unknown-token",)),
+    route("POST /v1/tokens", handlers.make_token, "operate", problems=("unknown-token",), makes_tokens=True),
+    route("POST /v1/tokens/short", handlers.make_short_token, "submit", problems=("unknown-token",), makes_tokens=True),
     route("DELETE /v1/tokens/{id}", handlers.revoke_token, "operate", problems=("unknown-token",)),
     route("GET /v1/whoami", handlers.whoami),
-    route("POST /v1/login", sessions.log_in, None, answer=TokenInfo, problems=_LOGIN),
-    route("POST /v1/login/code", sessions.make_code, problems=("unknown-token",)),
+    route("POST /v1/login", sessions.log_in, None, answer=Login, problems=_LOGIN),
+    route("POST /v1/login/code", sessions.make_code, problems=("unknown-token",), makes_tokens=True),
     route("POST /v1/logout", sessions.log_out, answer=Done),
     route("GET /metrics", handlers.metrics, forms=(handlers.METRICS_FORM,)),
     route("GET /healthz", handlers.healthz, None),

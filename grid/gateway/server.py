@@ -189,9 +189,11 @@ class Gateway:
             problem = f"the gateway's log has more, under this request's id ({type(error).__name__})"
             raise RefusalError("internal", problem) from None
 
-    async def _let_in(self, call: GatewayCall, scope: Scope) -> None:
+    async def _let_in(self, call: GatewayCall, route: HttpRoute, scope: Scope) -> None:
         """Find out who asks; refuse who may not, or asks too often."""
         call.identity = await self._identified(call)
+        if route.makes_tokens and call.identity.info.is_login:
+            raise RefusalError("forbidden", "a login in a browser makes no tokens; ask with the token itself")
         if not call.identity.may(scope):
             scopes = ", ".join(call.identity.info.scopes)
             raise RefusalError("forbidden", f"the token is for {scopes}; one for {scope} is needed")
@@ -208,7 +210,7 @@ class Gateway:
         route = find_route(call, request.path, request.method)
         call.route = route
         if route.scope is not None:
-            await self._let_in(call, route.scope)
+            await self._let_in(call, route, route.scope)
         form = accepted(request.headers.get("Accept", ""), route.forms)
         if form is None:
             raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.forms)}")

@@ -29,11 +29,7 @@ def check_browser(request: web.BaseRequest) -> None:
 
 
 def check_own_page(request: web.BaseRequest) -> None:
-    """Take a request that has a cookie for a login only if a page of this gateway made it.
-
-    The cookie is of the kind that browsers keep from requests of other sites (``SameSite=Strict``). Another port of
-    this host is no other site for that, so the origin counts; what changes something must name it.
-    """
+    """Refuse a request with a login unless a page of this gateway made it; a change must name its origin."""
     check_origin(request)
     is_named = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
     if request.method not in _SAFE and not is_named:
@@ -59,22 +55,31 @@ def _name(host: str) -> str:
         return ""
 
 
-def cookie_of(request: web.BaseRequest) -> str:
-    """Return the token in the cookie of a login; empty if there is none."""
-    return request.cookies.get(_cookie_name(request, is_safe=True)) or request.cookies.get(
-        _cookie_name(request, is_safe=False), ""
+KEY_HEADER = "Gridweave-Login"
+"""The header in which pages send their half of a login's secret.
+
+A cookie also goes to every other port of the host, where a job may listen; what a page keeps goes nowhere by itself.
+"""
+
+
+def login_of(request: web.BaseRequest) -> tuple[str, str] | None:
+    """Return the halves of a login's secret, from the cookie and from the page; None unless both are there."""
+    cookie = request.cookies.get(_cookie_name(request, is_safe=True)) or request.cookies.get(
+        _cookie_name(request, is_safe=False)
     )
+    key = request.headers.get(KEY_HEADER)
+    return (cookie, key) if cookie and key else None
 
 
-def set_cookie(request: web.BaseRequest, response: web.Response, token: str, seconds: float) -> None:
-    """Have a browser send a token with each request to this gateway, for some time; no page can read it.
+def set_cookie(request: web.BaseRequest, response: web.Response, cookie: str, seconds: float) -> None:
+    """Have a browser send half of a login's secret with each request to this host, for some time; no page can read it.
 
     Whether the browser speaks TLS is told by the origin of the page: something in front of the gateway may speak it.
     """
     is_safe = request.headers.get("Origin", "").lower().startswith("https:")
     response.set_cookie(
         _cookie_name(request, is_safe=is_safe),
-        token,
+        cookie,
         max_age=int(seconds),
         path="/",
         secure=is_safe,

@@ -1,6 +1,7 @@
 // What the pages ask of the gateway: requests, the stream of events, and who is logged in.
 
 import { heardDate } from "./clock.js";
+import { loginHeaders } from "./session.js";
 
 export class Problem extends Error {
   constructor(status, document) {
@@ -20,8 +21,9 @@ export function onLoggedOut(listener) {
   return () => listeners.delete(listener);
 }
 
-export async function ask(method, path, body, { signal } = {}) {
-  const headers = { Accept: "application/json" };
+/** Make a request; `isFirst`: nobody was logged in before, so that a refusal is no logout. */
+export async function ask(method, path, body, { signal, isFirst } = {}) {
+  const headers = { Accept: "application/json", ...loginHeaders() };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const began = performance.now();
   let answer;
@@ -46,7 +48,7 @@ export async function ask(method, path, body, { signal } = {}) {
     isOut = false;
     return told;
   }
-  if (answer.status === 401 && path !== "/v1/login" && !isOut) {
+  if (answer.status === 401 && path !== "/v1/login" && !isOut && !isFirst) {
     isOut = true;
     listeners.forEach((listener) => listener());
   }
@@ -84,32 +86,38 @@ export async function jobsOf(query, { most = 1000, each = () => {}, signal } = {
  * A stream that is cut off goes on after the last event that was seen; what was missed is told first.
  */
 export function watch(told, state) {
-  let source = null;
+  const stop = new AbortController();
   let last = null;
   let pause = 500;
   let timer = 0;
-  let stopped = false;
 
-  function open() {
-    source = new EventSource("/v1/events" + asked({ after: last }));
-    source.onopen = () => {
-      pause = 500;
-      state("live");
-    };
-    source.onmessage = (message) => {
-      last = message.lastEventId || last;
-      told(JSON.parse(message.data));
-    };
-    source.addEventListener("end", (message) => {
-      last = JSON.parse(message.data).after ?? last;
-      again();
-    });
-    source.onerror = again;
+  async function open() {
+    try {
+      const headers = { Accept: "text/event-stream", ...loginHeaders() };
+      const answer = await fetch("/v1/events" + asked({ after: last }), {
+        headers, signal: stop.signal, credentials: "same-origin", cache: "no-store",
+      });
+      if (answer.ok) {
+        pause = 500;
+        state("live");
+        for await (const message of messages(answer.body)) {
+          if (message.event === "end") {
+            last = JSON.parse(message.data).after ?? last;
+            break;
+          }
+          last = message.id ?? last;
+          if (message.data) told(JSON.parse(message.data));
+        }
+      }
+    } catch (error) {
+      if (stop.signal.aborted) return;
+      if (!(error instanceof TypeError)) console.error(error); // and not the network's
+    }
+    again();
   }
 
   function again() {
-    if (stopped) return;
-    source.close();
+    if (stop.signal.aborted) return;
     state("away");
     clearTimeout(timer);
     timer = setTimeout(async () => {
@@ -125,16 +133,38 @@ export function watch(told, state) {
 
   open();
   return () => {
-    stopped = true;
+    stop.abort();
     clearTimeout(timer);
-    source.close();
   };
+}
+
+/** The server-sent events of a body, which has one field of a kind in each: an `EventSource` cannot send our header. */
+async function* messages(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) {
+        yield Object.fromEntries(block.split("\n").map((line) => {
+          const colon = line.indexOf(":");
+          return [line.slice(0, colon), line.slice(colon + 1).trimStart()];
+        }));
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => {});
+  }
 }
 
 /** Follow what a rank writes: `write` gets each part as bytes; resolves when the job has ended. */
 export async function follow(jobId, { rank = 0, stream = "out", offset = 0, signal, write }) {
   const path = `/v1/jobs/${jobId}/output` + asked({ rank, stream, offset, follow: true });
-  const answer = await fetch(path, { headers: { Accept: "application/octet-stream" }, signal, cache: "no-store" });
+  const headers = { Accept: "application/octet-stream", ...loginHeaders() };
+  const answer = await fetch(path, { headers, signal, credentials: "same-origin", cache: "no-store" });
   if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => ({})));
   const reader = answer.body.getReader();
   for (;;) {

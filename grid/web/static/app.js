@@ -2,6 +2,7 @@
 
 import { render } from "./vendor/preact.js";
 import { get, onLoggedOut, post, watch } from "./api.js";
+import { askTabs, keepKey } from "./session.js";
 import { span } from "./text.js";
 import { html, tell, useAhead, useEffect, useState } from "./ui.js";
 import { GridPage } from "./pages/grid.js";
@@ -58,7 +59,7 @@ async function logInByCode() {
   const code = new URLSearchParams(location.hash.slice(1)).get("login");
   if (!code) return;
   history.replaceState(null, "", "/");
-  await post("/v1/login", { code });
+  keepKey((await post("/v1/login", { code })).key);
 }
 
 function Frame({ who, heard, leave }) {
@@ -107,9 +108,13 @@ function App() {
   const [heard, hear] = useState("begin");
   const [problem, fail] = useState("");
 
-  const look = () => get("/v1/whoami").then(
+  const look = () => get("/v1/whoami", {}, { isFirst: true }).then(
     (info) => (fail(""), know(info)),
-    (error) => (error.status === 401 ? know(false) : (fail(error.message), setTimeout(look, 2000))),
+    async (error) => {
+      if (error.status !== 401) (fail(error.message), setTimeout(look, 2000));
+      else if (await askTabs()) look();
+      else know(false);
+    },
   );
   useEffect(() => {
     logInByCode().catch((error) => fail(error.message)).then(look);
@@ -119,6 +124,7 @@ function App() {
 
   async function leave() {
     await post("/v1/logout", {}).catch(() => {});
+    keepKey("");
     know(false);
   }
 

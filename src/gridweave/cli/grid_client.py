@@ -124,7 +124,7 @@ def may(info: TokenInfo) -> str:
     'read, submit; at most 8 nodes'
     """
     limits = info.limits
-    words = [", ".join(info.scopes)]
+    words = [f"{', '.join(info.scopes)}{' (login of a browser)' if info.is_login else ''}"]
     words += [f"sites {', '.join(limits.sites)}"] if limits.sites else []
     words += [f"accounts {', '.join(limits.accounts)}"] if limits.accounts else []
     words += [f"at most {limits.max_nodes} nodes"] if limits.max_nodes is not None else []

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from fake_backend import FakeBackend
-from gateway_parts import Served, make_tokens, serving
+from gateway_parts import Browser, Served, browsing_at, make_tokens, serving
 
 TOKENS = {"anna": "submit", "bob": "submit", "root": "operate"}
 
@@ -29,33 +29,19 @@ async def served(tmp_path: Path, tokens: dict[str, str]) -> AsyncIterator[Served
         yield found
 
 
-class Browser:
-    """What a browser does with cookies, and says of where a request comes from."""
-
-    def __init__(self, served: Served, session: aiohttp.ClientSession) -> None:
-        self._served, self._session = served, session
-
-    async def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict[str, object]]:
-        """Make a request as a page of the gateway would, if no header says otherwise."""
-        own = {"Origin": self._served.url, "Sec-Fetch-Site": "same-origin"}
-        told = own | {name.replace("_", "-"): value for name, value in headers.items()}
-        sent = {name: value for name, value in told.items() if value}
-        async with self._session.request(method, self._served.url + path, json=body, headers=sent) as answer:
-            return answer.status, await answer.json(content_type=None)
-
-
 @pytest_asyncio.fixture()
 async def browser(served: Served) -> AsyncIterator[Browser]:
     """Yield a browser that has no cookie yet."""
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-        yield Browser(served, session)
+    async with browsing_at(served) as found:
+        yield found
 
 
 @pytest.mark.asyncio
 async def test_a_login_lasts_until_it_is_given_up(served: Served, browser: Browser, tokens: dict[str, str]) -> None:
     """A browser that has logged in is its user, with the rights of the token, until it logs out."""
     assert (await browser.ask("GET", "/v1/whoami"))[0] == 401
-    status, info = await browser.ask("POST", "/v1/login", {"token": tokens["anna"]})
+    status, login = await browser.ask("POST", "/v1/login", {"token": tokens["anna"]})
+    info = login["info"]
     assert (status, info["user"], info["scopes"]) == (200, "anna", ["read", "submit", "cancel"])
     status, who = await browser.ask("GET", "/v1/whoami")
     assert (status, who["user"], who["token_id"]) == (200, "anna", info["token_id"])
@@ -109,7 +95,7 @@ async def test_a_link_logs_in_once(served: Served, browser: Browser, tokens: dic
     """A code is good for one login, as who had it made; one that was used, or is none, is refused and counted."""
     status, made, _ = await served.ask("POST", "/v1/login/code", token=tokens["bob"])
     assert (status, made["seconds"]) == (200, 60.0)
-    assert (await browser.ask("POST", "/v1/login", {"code": made["code"]}))[1]["user"] == "bob"
+    assert (await browser.ask("POST", "/v1/login", {"code": made["code"]}))[1]["info"]["user"] == "bob"
     for code in (made["code"], "x"):
         status, problem = await browser.ask("POST", "/v1/login", {"code": code})
         assert status == 401

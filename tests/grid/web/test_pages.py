@@ -395,6 +395,14 @@ async def test_a_login_by_token_and_by_link(tmp_path: Path, backend: FakeBackend
         await expect(page.get_by_role("row")).to_have_count(4)
         await expect(page.get_by_text("anna", exact=True).first).to_be_visible()
         assert "gw_" not in await page.evaluate("document.cookie + JSON.stringify(localStorage)")
+        kept = await page.evaluate("document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)")
+        (cookie,) = await page.context.cookies()
+        assert not any(secret in kept for secret in (cookie["value"].partition("_")[2], tokens["anna"], "gw_"))
+        # A new tab has the cookie, and gets the other half of the login from the first one.
+        tab = await page.context.new_page()
+        await tab.goto(f"{served.url}/#/jobs")
+        await expect(tab.get_by_role("row")).to_have_count(4)
+        await tab.close()
         status, _, _ = await served.ask("DELETE", f"/v1/tokens/{tokens['anna'].split('_')[1]}", token=tokens["root"])
         assert status == 200
         await expect(page.get_by_label("Your token")).to_be_visible()

@@ -1,6 +1,7 @@
 // Who comes without a login, or whose login has ended: one field, for a token.
 
 import { post } from "../api.js";
+import { keepKey } from "../session.js";
 import { html, useState } from "../ui.js";
 
 export function LoginPage({ problem, done }) {
@@ -12,9 +13,10 @@ export function LoginPage({ problem, done }) {
     work(true);
     const field = event.target.elements.token;
     try {
-      const info = await post("/v1/login", { token: field.value.trim() });
+      const login = await post("/v1/login", { token: field.value.trim() });
+      keepKey(login.key);
       field.value = "";
-      done(info);
+      done(login.info);
     } catch (error) {
       say(error.message);
       work(false);
