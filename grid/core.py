@@ -256,8 +256,17 @@ class MetaCore:
         The copy takes milliseconds. To play it forward can take a second, which may be another thread's. In that play
         the grid hears of the ends of jobs ``end_ms`` later.
         """
+        return self.forecasters(now_ms, [job_id], end_ms)[0]
+
+    def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
+        """Return the `forecaster` of each job; those of the grid queue share one play."""
         now_ms = max(now_ms, self._now_ms)
-        found, past = self._control.forecaster(now_ms, job_id, end_ms), self._evicted.get(job_id)
+        found = self._control.forecasters(now_ms, job_ids, end_ms)
+        return [self._with_past(now_ms, *each) for each in zip(job_ids, found, strict=True)]
+
+    def _with_past(self, now_ms: int, job_id: int, found: Forecaster | None) -> Forecaster | None:
+        """Return a forecaster that tells of evictions as well."""
+        past = self._evicted.get(job_id)
         if found is None or past is None:
             return found
         return partial(forecast_of_evicted, found, past.text(now_ms, self._names))

@@ -6,7 +6,7 @@ docs/live.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -53,6 +53,7 @@ from gridweave.site.explain import (
     Planner,
     nodes_text,
     record_forecast,
+    settled,
     took_text,
     with_cost,
     with_refusals,
@@ -230,17 +231,29 @@ class LiveGrid:
 
         The copy takes milliseconds. To work it out can take a second, which may be another thread's.
         """
-        record = self.book.records.get(job_id)
-        if record is None:
-            return None
+        return self.forecasters(now_ms, [job_id])[0]
+
+    def forecasters(self, now_ms: int, job_ids: Sequence[int]) -> list[Forecaster | None]:
+        """Return the `forecaster` of each job; those of the grid queue share one play."""
         now_ms = max(now_ms, self._now_ms)
-        kept = self.book.why_kept(job_id, now_ms)
-        is_ours = not kept and record.state in ("waiting", "starting")
-        found = self.core.forecaster(now_ms, job_id, self._end_ms()) if is_ours else None
-        known = record_forecast(record, now_ms, kept)
-        if found is None:
-            return lambda: known
-        found = self._with_refusals(found, record.request)
+        found: dict[int, Forecaster | None] = {}
+        ours = list[JobRecord]()
+        for job_id in job_ids:
+            record = self.book.records.get(job_id)
+            if record is not None:
+                kept = self.book.why_kept(job_id, now_ms)
+                found[job_id] = settled(record_forecast(record, now_ms, kept))
+                if not kept and record.state in ("waiting", "starting"):
+                    ours.append(record)
+        forecasters = self.core.forecasters(now_ms, [record.job_id for record in ours], self._end_ms())
+        for record, forecaster in zip(ours, forecasters, strict=True):
+            if forecaster is not None:
+                found[record.job_id] = self._completed(forecaster, record)
+        return [found.get(job_id) for job_id in job_ids]
+
+    def _completed(self, forecaster: Forecaster, record: JobRecord) -> Forecaster:
+        """Return a forecaster that says as well which sites do not take the job, and what its split costs."""
+        found = self._with_refusals(forecaster, record.request)
         return found if record.split is None or record.state != "starting" else partial(with_cost, found, record.split)
 
     def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
@@ -259,8 +272,7 @@ class LiveGrid:
                 state, refusal = "refused", self._why_nowhere(request.user, self._barred(request))
             except InputError as error:
                 refusal = str(error)
-        known = Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or "")
-        return lambda: known
+        return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
 
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
         """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""

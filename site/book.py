@@ -70,6 +70,11 @@ class JobBook:
         self._fresh: dict[int, str] = {}
 
     @property
+    def next_id(self) -> int:
+        """The number of the next job; no job has this number or a higher one."""
+        return self._next_id
+
+    @property
     def n_open(self) -> int:
         """Jobs that have not ended."""
         return len(self.records) - len(self._ended)

@@ -134,6 +134,11 @@ Forecaster = Callable[[], Forecast]
 """Works a forecast out, from copies that were made when it was asked for: at once, later, or in another thread."""
 
 
+def settled(forecast: Forecast) -> Forecaster:
+    """Return the forecaster of a forecast that needs no more work."""
+    return lambda: forecast
+
+
 def forecast_at(
     site: str, said: SiteReason, now_ms: int, job_id: int | None, width: int, length_ms: int, state: State = "waiting"
 ) -> Forecast:

@@ -107,7 +107,8 @@ class LocalGrid:
         machines = tuple(tuple(agent.name for agent in settings.machines) for settings in self.settings)
         place, doors = self.folder / "grid.journal", {"to_site": self._to_site}
         self.driver = GridDriver(self.grid_settings, place, Clock(), maxima=self._maxima, **doors)
-        self._doors[GRID_ACTOR] = Door(GridDesk(self.driver, machines), GridDesk.methods)
+        self.grid_desk = GridDesk(self.driver, machines)
+        self._doors[GRID_ACTOR] = Door(self.grid_desk, GridDesk.methods)
         self._spawn(self.driver.run())
         return self
 

@@ -219,6 +219,10 @@ class Control(ABC):
         The grid hears of ends so much later. What sites said counts as they said it.
         """
 
+    def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
+        """Return the `forecaster` of each job, all of them of the present state."""
+        return [self.forecaster(now_ms, job_id, end_ms) for job_id in job_ids]
+
     @abstractmethod
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""

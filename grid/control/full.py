@@ -15,7 +15,7 @@ from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.queue import GridQueue, QueueState
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.explain.delegated import apart_forecast
-from gridweave.grid.explain.play import attempt_forecast, planned_starts, quoted_forecast, waiting_forecast
+from gridweave.grid.explain.play import QueueForecasts, attempt_forecast, quoted_forecast
 from gridweave.grid.messages import (
     GridCommand,
     GridJobSubmitted,
@@ -27,7 +27,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.explain import Forecaster, Planner
+from gridweave.site.explain import Forecaster, Planner, settled
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
 
@@ -160,15 +160,24 @@ class FullControl(Control):
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
-        if self._is_apart(job_id):
-            forecaster = self._those_apart().forecaster(now_ms, job_id)
-            return forecaster and partial(apart_forecast, forecaster)
-        if job_id not in self._number:
-            return None
-        if job_id in self._attempts.attempts:
-            found = attempt_forecast(now_ms, self._attempts.attempts[job_id], self._names)
-            return lambda: found
-        return partial(waiting_forecast, self.copy(), now_ms, job_id, self._names, end_ms)
+        return self.forecasters(now_ms, [job_id], end_ms)[0]
+
+    def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
+        """Return what works out when jobs start: those of the queue share one play."""
+        shared: QueueForecasts | None = None
+        found: list[Forecaster | None] = []
+        for job_id in job_ids:
+            if self._is_apart(job_id):
+                forecaster = self._those_apart().forecaster(now_ms, job_id)
+                found.append(forecaster and partial(apart_forecast, forecaster))
+            elif job_id not in self._number:
+                found.append(None)
+            elif job_id in self._attempts.attempts:
+                found.append(settled(attempt_forecast(now_ms, self._attempts.attempts[job_id], self._names)))
+            else:
+                shared = shared or QueueForecasts(self.copy(), now_ms, self._names, end_ms)
+                found.append(partial(shared.forecast, job_id))
+        return found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""
@@ -181,7 +190,7 @@ class FullControl(Control):
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait: one play for all of them."""
-        return partial(planned_starts, self.copy(), now_ms, self._names, end_ms, most_jobs=most_jobs)
+        return partial(QueueForecasts(self.copy(), now_ms, self._names, end_ms).starts, most_jobs)
 
     def knows(self, job_id: int) -> bool:
         """Return whether a job is here."""

@@ -8,7 +8,8 @@ nothing of it is written a second time here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, Self
 
 from gridweave.grid.control.coallocation import ASKED, Attempt, Fragments
 from gridweave.grid.control.queue import GridQueue
@@ -53,6 +54,9 @@ class Copy(Protocol):
     @property
     def shut(self) -> dict[int, str]:
         """The sites that take in nothing new, and why."""
+
+    def copy(self) -> Self:
+        """Return the same state; neither sees what is done to the other."""
 
     def submit(self, now_ms: int, asked: GridJobSubmitted) -> list[GridCommand]:
         """Take in a job."""
@@ -102,21 +106,80 @@ def _ahead_forecast(now_ms: int, attempt: Attempt, places: Places, asked: Sequen
     return Forecast(job_id=attempt.job.job_id, now_ms=now_ms, places=places, length_ms=attempt.length_ms, reason=reason)
 
 
-def waiting_forecast(
-    control: Copy, now_ms: int, job_id: int, names: Sequence[str], end_ms: int = 0, *, most_steps: int = MOST_STEPS
-) -> Forecast:
-    """Return when a waiting job starts, by playing a control that is used up by it."""
-    expect_ends(control.queue, now_ms, end_ms)
-    standing = Standing(control.queue, control.policy, control.closed, control.shut, now_ms, job_id, names)
-    firm = _firmly_reserved(control, now_ms, job_id)
-    if firm is not None:
-        return standing.placed(*firm)
-    reserved = control.queue.reserved(job_id)
-    found = _play(control, standing, now_ms, end_ms, most_steps)
-    if found is None and reserved is not None:
-        start_ms, placement = reserved
-        return standing.placed(start_ms, placement.fragments, placement.length_ms, is_reserved_only=True)
-    return found or standing.unplaced(is_too_far=True)
+class QueueForecasts:
+    """When the jobs of one state of the grid start: one play, carried on as far as it is asked about.
+
+    Whoever asks second, or about a second job, is answered as if nobody had asked before.
+
+    Parameters
+    ----------
+    control : Copy
+        As it is now; it is used up.
+    now_ms : int
+    names : sequence of str
+        Of the sites.
+    end_ms : int
+        So long after its end the grid hears of a job's end.
+    most_steps : int
+        So many decisions are played at most.
+    """
+
+    def __init__(
+        self, control: Copy, now_ms: int, names: Sequence[str], end_ms: int = 0, *, most_steps: int = MOST_STEPS
+    ) -> None:
+        self._now_ms, self._names, self._end_ms, self._most_steps = now_ms, names, end_ms, most_steps
+        expect_ends(control.queue, now_ms, end_ms)
+        self._control = control  # as it is now; another copy is played
+        self._placed: dict[int, tuple[int, Fragments, int]] = {}
+        self._has_ended = False  # whether the play came to where nothing is known to happen
+        self._steps = self._play()
+
+    def forecast(self, job_id: int) -> Forecast:
+        """Return when a waiting job starts, and why not sooner."""
+        control, now_ms = self._control, self._now_ms
+        standing = Standing(control.queue, control.policy, control.closed, control.shut, now_ms, job_id, self._names)
+        firm = _firmly_reserved(control, now_ms, job_id)
+        if firm is not None:
+            return standing.placed(*firm)
+        while job_id not in self._placed and next(self._steps, False):
+            pass
+        if job_id in self._placed:
+            return standing.placed(*self._placed[job_id])
+        if self._has_ended:
+            return standing.unplaced()
+        reserved = control.queue.reserved(job_id)
+        if reserved is not None:
+            start_ms, placement = reserved
+            return standing.placed(start_ms, placement.fragments, placement.length_ms, is_reserved_only=True)
+        return standing.unplaced(is_too_far=True)
+
+    def starts(self, most_jobs: int) -> list[Forecast]:
+        """Return the first starts of the jobs that wait, in their order; what is not reached is left out."""
+        while len(self._placed) < min(most_jobs, self._control.queue.n_waiting) and next(self._steps, False):
+            pass
+        return [
+            Forecast(
+                job_id=job_id,
+                now_ms=self._now_ms,
+                start_ms=start_ms,
+                places=named(fragments, self._names),
+                length_ms=length_ms,
+            )
+            for job_id, (start_ms, fragments, length_ms) in islice(self._placed.items(), most_jobs)
+        ]
+
+    def _play(self) -> Iterator[bool]:
+        """Play from decision to decision, and note who is placed; yield whether it goes on."""
+        control = self._control.copy()
+        _grant_all(control, self._now_ms, self._end_ms)
+        seen = set(control.attempts)
+        for next_ms in _instants(control, self._now_ms, self._end_ms, self._most_steps):
+            for job_id in sorted(control.attempts.keys() - seen):
+                placed = control.attempts[job_id]
+                self._placed[job_id] = placed.start_ms, placed.fragments, placed.length_ms
+            seen |= control.attempts.keys()
+            self._has_ended = next_ms is None
+            yield not self._has_ended
 
 
 def quoted_forecast(
@@ -189,25 +252,6 @@ def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Itera
         now_ms = max(next_ms, now_ms + 1)
         _end_jobs(control, now_ms)
         _carry_out(control, now_ms, end_ms, control.run(now_ms))
-
-
-def planned_starts(control: Copy, now_ms: int, names: Sequence[str], end_ms: int, *, most_jobs: int) -> list[Forecast]:
-    """Return when the jobs start that wait, in the order of their starts, by one play of a control that is used up.
-
-    It ends after `most_jobs` of them; what starts later than is reached in `MOST_STEPS` decisions is left out.
-    """
-    expect_ends(control.queue, now_ms, end_ms)
-    _grant_all(control, now_ms, end_ms)
-    seen, found = set(control.attempts), list[Forecast]()
-    for _ in _instants(control, now_ms, end_ms, MOST_STEPS):
-        for job_id in sorted(control.attempts.keys() - seen):
-            placed = control.attempts[job_id]
-            told = placed.start_ms, named(placed.fragments, names), placed.length_ms
-            found.append(Forecast(job_id=job_id, now_ms=now_ms, start_ms=told[0], places=told[1], length_ms=told[2]))
-        seen |= control.attempts.keys()
-        if len(found) >= most_jobs or not control.queue.n_waiting:
-            break
-    return found[:most_jobs]
 
 
 def _grant_all(control: Copy, now_ms: int, end_ms: int) -> None:

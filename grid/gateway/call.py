@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from aiohttp import web
 
@@ -13,13 +13,15 @@ from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
 from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.connections import Logins
 from gridweave.grid.gateway.hub import EventHub
-from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
+from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.metrics import GatewayMetrics
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.wire import BOTH, JSON
 from gridweave.grid.web.browser import LoginCodes
 from gridweave.site.job import JobRecord
+
+T = TypeVar("T")
 
 _MOST_IDS_BYTES = 1 << 20
 _MOST_OPEN_BYTES = 16 << 10
@@ -39,6 +41,7 @@ class Parts:
     rates: Rates
     at_once: Slots
     streams: Slots
+    forecasts: Turns
     logins: Logins
     memory: Memory
     codes: LoginCodes
@@ -80,6 +83,10 @@ class GatewayCall:
         if text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0:
             return int(text)
         raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
+
+    async def in_turn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what work returns for which the grid simulates its future: one such question of a user at a time."""
+        return await self.parts.forecasts.take(self.identity.user, work)
 
     async def own_job(self) -> JobRecord:
         """Return what is known of the job that the path names; others' jobs look like jobs that are not there."""

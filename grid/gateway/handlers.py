@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -163,7 +164,8 @@ async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> Sit
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
     """Show the jobs that wait, the first first."""
-    return await call.backend.queue(query.limit, explain=query.explain)
+    work = partial(call.backend.queue, query.limit, explain=query.explain)
+    return await (call.in_turn(work) if query.explain else work())
 
 
 async def scheduling(call: GatewayCall) -> Scheduling:
@@ -304,7 +306,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
 async def forecast(call: GatewayCall) -> Forecast:
     """Explain when a job starts, and why it waits."""
     record = await call.own_job()
-    found = await call.backend.forecast(record.job_id)
+    found = await call.in_turn(partial(call.backend.forecast, record.job_id))
     if found is None:
         raise unknown_job(record.job_id)
     return found
@@ -321,7 +323,7 @@ async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
     instead_of = body.instead_of
     if instead_of is not None and await _own(call, [instead_of]) != [instead_of]:
         raise unknown_job(instead_of)
-    return await call.backend.quote(request, instead_of=instead_of)
+    return await call.in_turn(partial(call.backend.quote, request, instead_of=instead_of))
 
 
 class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -362,7 +364,7 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
 
     Only operators see the names of others' jobs.
     """
-    found = await call.backend.plan(query.limit)
+    found = await call.in_turn(partial(call.backend.plan, query.limit))
     if call.identity.is_operator:
         return found
     replace, sees = msgspec.structs.replace, call.identity.sees
@@ -371,7 +373,7 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
 
 async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
     """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed."""
-    return await call.backend.what_if(body)
+    return await call.in_turn(partial(call.backend.what_if, body))
 
 
 def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -17,6 +19,8 @@ from gridweave.grid.gateway.problems import RefusalError
 from gridweave.site.job import OPEN, OVER, Accepted, Declined, JobRecord
 
 _MOST_KNOWN = 10_000
+
+T = TypeVar("T")
 
 
 class Rates:
@@ -90,6 +94,31 @@ class Slots:
     def total(self) -> int:
         """Return how many there are of all users together."""
         return self._taken.total()
+
+
+class Turns:
+    """Lets one piece of work of each user be under way; what else they ask for waits for its turn, in order.
+
+    Whoever is cancelled while it waits gives up its turn. Work that is under way goes on, and so keeps the user's turn,
+    when nobody waits for it any more: the grid works on it as well.
+    """
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def take(self, user: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what work returns, which begins when it is the user's turn."""
+        lock = self._locks.setdefault(user, asyncio.Lock())
+        await lock.acquire()
+        task = asyncio.get_running_loop().create_task(work())
+
+        def done(task: asyncio.Task[T]) -> None:
+            lock.release()
+            if not task.cancelled():
+                task.exception()  # whoever waits hears of it; if nobody does, it is no error of the gateway
+
+        task.add_done_callback(done)
+        return await asyncio.shield(task)
 
 
 class Memory:

@@ -23,7 +23,7 @@ from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, cut
 from gridweave.grid.gateway.connections import Logins, OpenConnections
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.issuer import Issuer
-from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots
+from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
 from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, good_id, log_request, time_text
 from gridweave.grid.gateway.problems import RefusalError
@@ -379,6 +379,7 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
         rates=Rates(settings.requests_per_s, settings.burst, time.monotonic),
         at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
         streams=streams,
+        forecasts=Turns(),
         logins=Logins(settings.failed_logins_per_minute, time.monotonic),
         memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
         codes=LoginCodes(),

@@ -36,6 +36,7 @@ from gridweave.grid.api import (
     WhatIf,
     WhatIfAnswer,
 )
+from gridweave.grid.service.forecasts import FORECAST_S
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast, with_site_answer, without_site_answer
 from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
@@ -66,6 +67,9 @@ LOOK_S = 1.5
 
 PATIENT_S, HUNG_S = 0.5, 1.0
 """A site that has not answered for so long is asked whether it answers at all, and has so long for that."""
+
+RECORDS_AT_ONCE = 1_000
+"""So many records a desk is asked for in one call."""
 
 T = TypeVar("T")
 
@@ -198,11 +202,17 @@ class LiveBackend:
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
         """Return what is known of jobs, in the order in which they are asked for; unknown ones are left out."""
-        asked = (
-            self._ask(actor, "records", list[JobRecord], mine) for actor, mine in (await self._by_desk(job_ids)).items()
-        )
+        asked = (self._records_at(actor, mine) for actor, mine in (await self._by_desk(job_ids)).items())
         found = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
         return [found[job_id] for job_id in dict.fromkeys(job_ids) if job_id in found]
+
+    async def _records_at(self, actor: str, job_ids: list[int]) -> list[JobRecord]:
+        """Return the records of jobs of one desk, which answers others between two pages."""
+        found: list[JobRecord] = []
+        for start in range(0, len(job_ids), RECORDS_AT_ONCE):
+            page = job_ids[start : start + RECORDS_AT_ONCE]
+            found += await self._ask(actor, "records", list[JobRecord], page)
+        return found
 
     async def _record(self, job_id: int) -> JobRecord | None:
         return next(iter(await self.records([job_id])), None)
@@ -245,7 +255,7 @@ class LiveBackend:
         if job_id >= OWN_IDS:
             return await self._own_forecast(job_id)
         kind: Any = Forecast | None
-        known: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id)
+        known: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id, timeout_s=FORECAST_S)
         if known is not None and known.state == "running" and len(known.places) == 1:
             return await self._with_pause(known, job_id, known.places[0][0])
         return None if known is None else await self._with_sites(known, "forecast", job_id)
@@ -281,12 +291,12 @@ class LiveBackend:
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start; it may be instead of one that waits."""
-        known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of)
+        known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, timeout_s=FORECAST_S)
         return await self._with_sites(known, "quote", request, True)
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known."""
-        return await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit)
+        return await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit, timeout_s=FORECAST_S)
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Return what would become of waits and of the use of nodes if the grid were another."""

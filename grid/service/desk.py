@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+import copy
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 
 from gridweave.grid.api import (
@@ -19,6 +19,7 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.grid.service.driver import GridDriver
+from gridweave.grid.service.forecasts import ForecastQueue
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
@@ -47,8 +48,7 @@ class GridDesk(Desk[GridDriver]):
     def __init__(self, driver: GridDriver, machines: tuple[tuple[str, ...], ...] = ()) -> None:
         super().__init__(driver, driver.grid, driver.journal)
         self._machines = machines
-        # One after the other: threads are there for the journal as well.
-        self._forecasting = asyncio.Lock()
+        self._forecasts = ForecastQueue(driver.grid, driver.clock.now_ms)
 
     async def about(self) -> list[SiteNames]:
         """Return of which sites the grid is made, in their order."""
@@ -68,38 +68,37 @@ class GridDesk(Desk[GridDriver]):
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)
         states = {state: counts[state] for state in ("waiting", "held", "starting", "running", "ending")}
-        explain = explain and counts["waiting"] <= MOST_EXPLAINED
-        jobs, until_s = [], time.monotonic() + EXPLAIN_S
-        for record in list(first):
-            known = await self.forecast(record.job_id) if explain and time.monotonic() < until_s else None
-            jobs.append(queued(record, known))
-        return Queue(**states, jobs=jobs)
+        shown = [copy.copy(record) for record in first]
+        known: dict[int, Forecast] = {}
+        if explain and counts["waiting"] <= MOST_EXPLAINED:
+            known = await self._heard([record.job_id for record in shown], within_s=EXPLAIN_S)
+        return Queue(**states, jobs=[queued(record, known.get(record.job_id)) for record in shown])
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts, and why it waits, by what the grid knows; None if it is unknown."""
         found = await self.records([job_id])
         if not found:
             return None
-        async with self._forecasting:
-            forecaster = self.driver.grid.forecaster(self.driver.clock.now_ms(), job_id)
-            if forecaster is None:
-                return record_forecast(found[0], self.driver.clock.now_ms())
-            forecast = await asyncio.to_thread(forecaster)
-        self._waits.heard(forecast)
-        return forecast
+        forecast = (await self._heard([job_id])).get(job_id)
+        return forecast or record_forecast(found[0], self.driver.clock.now_ms())
+
+    async def _heard(self, job_ids: Sequence[int], within_s: float | None = None) -> dict[int, Forecast]:
+        """Return forecasts, and keep why the jobs wait."""
+        found = await self._forecasts.of(job_ids, within_s=within_s)
+        for forecast in found.values():
+            self._waits.heard(forecast)
+        return found
 
     async def quote(self, request: JobRequest, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start, by what the grid knows; it may be instead of one that waits."""
-        async with self._forecasting:
-            quoter = self.driver.grid.quoter(self.driver.clock.now_ms(), request, instead_of)
-            return await asyncio.to_thread(quoter)
+        grid, clock = self.driver.grid, self.driver.clock
+        return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), request, instead_of))
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known: so many jobs at most."""
         await self.driver.durable()
-        async with self._forecasting:
-            now_ms = self.driver.clock.now_ms()
-            starts = await asyncio.to_thread(self.driver.grid.planner(now_ms, limit))
+        starts = await self._forecasts.plan(limit)
+        now_ms = starts[0].now_ms if starts else self.driver.clock.now_ms()
         records = self.core.book.records
         known = [(records[job.job_id], job) for job in starts if job.job_id in records]
         return PlannedStarts(now_ms=now_ms, jobs=[planned_job(record, job) for record, job in known])
@@ -107,8 +106,8 @@ class GridDesk(Desk[GridDriver]):
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Return what would become of waits and of the use of nodes if the grid were another."""
         await self.driver.durable()
-        async with self._forecasting:
-            return await asyncio.to_thread(self.driver.grid.what_if(self.driver.clock.now_ms(), asked))
+        grid, clock = self.driver.grid, self.driver.clock
+        return await self._forecasts.alone(lambda: grid.what_if(clock.now_ms(), asked))
 
     async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known, and how many running jobs are on each link."""

@@ -139,6 +139,7 @@ class Journal(JournalReader):
         self._made = self._durable = 0
         self._flush_s = math.inf
         self.compacts = compacts
+        self._readers: list[JournalReader] = []
         self._wanted_sweep: Sweep | None = None
         self._begin(JournalStore(place, wait_ms=wait_ms, synchronous=synchronous, read_only=False))
         self._store.name_writer(self.journal_id)
@@ -380,6 +381,15 @@ class Journal(JournalReader):
             self._base = self._sequence
             self._tidy = msgspec.structs.replace(self._tidy, needed=self._base + 1)
 
+    def reader(self) -> JournalReader:
+        """Return a reader with a connection of its own, which sees what is durable; it is closed with this journal.
+
+        Whoever reads through the journal itself keeps its writer waiting.
+        """
+        found = JournalReader(self._store.place)
+        self._readers.append(found)
+        return found
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """Yield a connection in a transaction that sees all that was recorded."""
@@ -458,6 +468,8 @@ class Journal(JournalReader):
                     self.flush()
             finally:
                 self._pending, self._unsure = [], None
+                for reader in self._readers:
+                    reader.close()
                 self._store.close()
 
     def __exit__(

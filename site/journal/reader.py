@@ -39,6 +39,7 @@ _PAGE = 1000
 
 # Asked for each job that is handed in alone: to make it anew would take longer than to answer it.
 _SUBMISSION = select(submissions).where(submissions.c.key == bindparam("asked"))
+_ENDED = select(ended.c.job_id, ended.c.record).where(ended.c.job_id.in_(bindparam("asked", expanding=True)))
 _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
 
 
@@ -187,14 +188,22 @@ class JournalReader:
         wanted, found = list(dict.fromkeys(job_ids)), dict[int, JobRecord]()
         with self.reading() as connection:
             for page in _pages(wanted):
-                query = select(ended.c.job_id, ended.c.record).where(ended.c.job_id.in_(page))
-                found |= {job_id: self._record(data, job_id) for job_id, data in connection.execute(query)}
+                rows = connection.execute(_ENDED, {"asked": page})
+                found |= {job_id: self._record(data, job_id) for job_id, data in rows}
         return {job_id: found[job_id] for job_id in wanted if job_id in found}
 
-    def find_ended(self, query: JobQuery) -> list[JobRecord]:
-        """Return jobs that are over, those with the highest numbers first."""
+    def ended_numbers(self) -> range:
+        """Return between which numbers the jobs are that are over."""
+        with self.reading() as connection:
+            first, last = connection.execute(select(func.min(ended.c.job_id), func.max(ended.c.job_id))).one()
+        return range(0) if last is None else range(first, last + 1)
+
+    def find_ended(self, query: JobQuery, first: int = 0) -> list[JobRecord]:
+        """Return jobs that are over, from number `first` on, those with the highest numbers first."""
         columns = ended.c
         chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
+        if first:
+            chosen = chosen.where(columns.job_id >= first)
         for column, wanted in ((columns.user, query.user), (columns.name, query.name), (columns.array, query.array)):
             if wanted is not None:
                 chosen = chosen.where(column == plain(wanted))
@@ -253,7 +262,8 @@ class JournalReader:
 
     def close(self) -> None:
         """Let go of the journal."""
-        self._store.close()
+        with self._io_lock:
+            self._store.close()
 
     def __enter__(self) -> Self:
         return self

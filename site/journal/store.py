@@ -129,6 +129,7 @@ class JournalStore:
     """
 
     def __init__(self, place: str | Path, *, wait_ms: int, synchronous: str, read_only: bool) -> None:
+        self.place = place
         self._url = checked_url("journal", place)
         if wait_ms < 0:
             raise OptionError("wait_ms", f"is {wait_ms}; a number of milliseconds from 0 up")

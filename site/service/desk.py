@@ -44,6 +44,7 @@ from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import ExperienceEdited
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
+from gridweave.site.service.history import JobHistory
 from gridweave.site.service.site_driver import SiteDriver
 
 KEEP_EVENTS = 20_000
@@ -132,6 +133,13 @@ class WaitReasons:
         return list(self._by_job.get(job_id, ("", ()))[1])
 
 
+EXPLAIN_S = 1.0
+"""So long it is worked out at most when the jobs of a queue start."""
+
+WISHES_AT_ONCE = 500
+RECORDS_AT_ONCE = 1_000
+"""So many jobs of one question are changed, or looked at, before others get their turn."""
+
 MOST_EVENTS = 1_000
 """So many events are told at one time."""
 
@@ -147,8 +155,10 @@ class Desk(Generic[D]):
 
     def __init__(self, driver: D, core: LiveCore, journal: Journal) -> None:
         self.driver, self.core = driver, core
-        self._journal = journal
+        self._history = JobHistory(journal.reader())
         self._events = Events(journal.last_note)
+        # Work about many jobs is done piece by piece, and the pieces of one question at a time.
+        self._many = asyncio.Lock()
         self._waits = WaitReasons()
         driver.on_notes = self._noted
 
@@ -166,6 +176,15 @@ class Desk(Generic[D]):
         that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
+        if len(asked) <= WISHES_AT_ONCE:
+            return await self._wish(kind, asked, origin, signal)
+        done: list[int] = []
+        for start in range(0, len(asked), WISHES_AT_ONCE):
+            async with self._many:
+                done += await self._wish(kind, asked[start : start + WISHES_AT_ONCE], origin, signal)
+        return done
+
+    async def _wish(self, kind: WishKind, asked: list[int], origin: str, signal: SignalName | None) -> list[int]:
         known = [job_id for job_id in asked if self._can(kind, job_id)]
         if known:
             await self.driver.wish(kind, known, origin=origin, signal=signal)
@@ -178,37 +197,41 @@ class Desk(Generic[D]):
         await self.driver.durable()
         known = self.core.book.records
         found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
-        rest = [job_id for job_id in job_ids if job_id not in found]
-        if rest:
-            found |= await asyncio.to_thread(self._journal.ended, rest)
+        next_id = self.core.book.next_id
+        rest = [job_id for job_id in job_ids if job_id not in found and job_id < next_id]
+        found |= await self._history.ended(rest)
         return [found[job_id] for job_id in sorted(found)]
 
     async def jobs(self, wanted: JobQuery) -> JobPage:
         """Return the jobs that are asked for, the newest first."""
         await self.driver.durable()
-        found = self._known(wanted)
+        found = await self._known(wanted)
         if wanted.follows is None and (not wanted.state or not set(wanted.state).isdisjoint(OVER)):
             more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
-            for record in await asyncio.to_thread(self._journal.find_ended, more):
+            for record in await self._history.find_ended(more):
                 found.setdefault(record.job_id, record)
         numbers = sorted(found, reverse=True)
         page = [found[job_id] for job_id in numbers[: wanted.limit]]
         return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > wanted.limit else None)
 
-    def _known(self, wanted: JobQuery) -> dict[int, JobRecord]:
+    async def _known(self, wanted: JobQuery) -> dict[int, JobRecord]:
         """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
         found: dict[int, JobRecord] = {}
-        # Numbers are given out ascending, so the newest are the last.
-        for job_id, record in reversed(self.core.book.records.items()):
-            if len(found) > wanted.limit:
-                break
-            if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
-                found[job_id] = copy.copy(record)
+        async with self._many:
+            # Numbers are given out ascending, so the newest are the last.
+            for number, (job_id, record) in enumerate(list(reversed(self.core.book.records.items())), 1):
+                if len(found) > wanted.limit:
+                    break
+                if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
+                    found[job_id] = copy.copy(record)
+                if not number % RECORDS_AT_ONCE:
+                    await asyncio.sleep(0)
         return found
 
     async def story(self, job_id: int) -> list[Note]:
         """Return what happened to a job here, and why it waited as far as somebody asked, the oldest first."""
-        notes = await asyncio.to_thread(self._journal.story, job_id)
+        await self.driver.durable()
+        notes = await self._history.story(job_id)
         return sorted([*notes, *self._waits.of(job_id)], key=lambda note: note.at_ms)
 
     def _noted(self, notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
@@ -234,9 +257,9 @@ class Desk(Generic[D]):
         return JobEvents(events=found, last=found[-1].number if found else self._events.last)
 
     async def _old_events(self, after: int) -> list[JobEvent]:
-        notes = await asyncio.to_thread(lambda: self._journal.notes(after=after, limit=MOST_EVENTS))
+        notes = await self._history.notes(after, MOST_EVENTS)
         rest = sorted({note.job_id for note in notes} - self.core.book.records.keys())
-        others = await asyncio.to_thread(self._journal.ended, rest)
+        others = await self._history.ended(rest)
         return [self._event(note, others) for note in notes]
 
     def _can(self, kind: WishKind, job_id: int) -> bool:
@@ -375,22 +398,35 @@ class SiteDesk(Desk[SiteDriver]):
     async def queue(self, limit: int, explain: bool = False) -> Queue:
         """Return how many jobs there are here in each state, and the first of those of own users that wait.
 
-        With `explain` when they start, and why not sooner.
+        With `explain` when they start, and why not sooner, of as many as can be told in a second.
         """
         await self.driver.durable()
         site, records = self.driver.site.core.site, self.core.book.records
         states = Counter(record.state for record in records.values())
         waiting = [job.job_id for job, _ in site.waiting()]
         running = sum(1 for _ in site.running()) - states["starting"] - states["ending"]
-        first = islice((records[job_id] for job_id in waiting if job_id in records), limit)
+        first = list(islice((copy.copy(records[job_id]) for job_id in waiting if job_id in records), limit))
+        known = await self._explained(first) if explain else {}
         return Queue(
             waiting=len(waiting),
             held=states["held"],
             starting=states["starting"],
             running=max(0, running),
             ending=states["ending"],
-            jobs=[queued(record, await self.forecast(record.job_id) if explain else None) for record in list(first)],
+            jobs=[queued(record, known.get(record.job_id)) for record in first],
         )
+
+    async def _explained(self, records: list[JobRecord]) -> dict[int, Forecast | None]:
+        """Return the forecasts of jobs, as many as can be worked out in a second; others are answered in between."""
+        known: dict[int, Forecast | None] = {}
+        until_s = time.monotonic() + EXPLAIN_S
+        async with self._many:
+            for record in records:
+                if time.monotonic() >= until_s:
+                    break
+                known[record.job_id] = await self.forecast(record.job_id)
+                await asyncio.sleep(0)
+        return known
 
     async def drain(self, draining: bool) -> None:
         """Have the site take in nothing new for the grid, or take it in again."""

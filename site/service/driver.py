@@ -306,7 +306,8 @@ class Driver(ABC, Generic[Incoming]):
 
     async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
         """Return what the journal knows of jobs that others are to wait for; those that are not over are left out."""
-        wanted = {after.job_id for request in requests for after in request.after}
+        next_id = self._core.book.next_id
+        wanted = {after.job_id for request in requests for after in request.after if after.job_id < next_id}
         if not wanted:
             return {}
         ended = await self._read(lambda: self._journal.ended(sorted(wanted)))

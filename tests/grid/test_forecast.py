@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gridweave.grid.api import Forecast
 from gridweave.grid.control.full import FullControl
-from gridweave.grid.explain.play import waiting_forecast
+from gridweave.grid.explain.play import QueueForecasts
 from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite
 from gridweave.grid.policy import GridPolicy, GridTuning
@@ -39,9 +41,9 @@ def request(nodes: int, minutes: float) -> JobRequest:
 
 def grid(*jobs: tuple[int, float], sites: tuple[tuple[str, int], ...] = SITES, **policy: Any) -> LiveGrid:
     """Return a grid to which jobs, given as nodes and minutes, were handed in one after the other at 0."""
-    settings = {key: policy.pop(key) for key in ("margin_ms", "retry_ms", "start_ms", "end_ms") if key in policy}
+    given = {key: policy.pop(key) for key in ("margin_ms", "retry_ms", "start_ms", "end_ms") if key in policy}
     options = {"mode": "adaptive", "overhead": 0.25, **policy}
-    core = LiveGrid(GridSettings(sites=sites, policy=GridPolicy(**options), **{"margin_ms": 0, **settings}))
+    core = LiveGrid(GridSettings(sites=sites, policy=GridPolicy(**options), **{"margin_ms": 0, **given}))
     for number, (nodes, minutes) in enumerate(jobs):
         core.handle(0, UserSubmitted(f"key {number}", request(nodes, minutes)))
     return core
@@ -344,6 +346,27 @@ def test_sharing_splits_nothing() -> None:
     assert core.quote(0, request(0, 10)).reason == "nodes is 0; a whole number from 1 to 10000000"
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 30)), min_size=2, max_size=9),
+    backfill=st.sampled_from(["easy", "conservative", "none"]),
+    margin_ms=st.sampled_from([0, 500]),
+    data=st.data(),
+)
+def test_who_else_asks_changes_no_answer(
+    jobs: list[tuple[int, int]], backfill: str, margin_ms: int, data: st.DataObject
+) -> None:
+    """Forecasts that share one play, in whatever order they are asked for, are those of jobs asked for alone."""
+    core = grid(*jobs, backfill=backfill, margin_ms=margin_ms)
+    alone = {job_id: core.forecast(0, job_id) for job_id in range(1, len(jobs) + 2)}
+    asked = data.draw(st.permutations(list(alone)))
+    together = [forecaster and forecaster() for forecaster in core.forecasters(0, asked)]
+    assert together == [alone[job_id] for job_id in asked]
+    planned = core.planner(0, len(jobs))()
+    for most in range(1, len(jobs)):
+        assert core.planner(0, most)() == planned[:most]
+
+
 def test_held_jobs_say_by_whom() -> None:
     """A job that is kept from the queue says why, and has no start."""
     core = grid((8, 30), (8, 60), mode="sharing")
@@ -360,8 +383,8 @@ def test_a_start_too_far_ahead() -> None:
     core = grid(*[(8, 10)] * 6, sites=(("north", 8),), mode="sharing")
     control = core.core._control
     assert isinstance(control, FullControl)
-    assert waiting_forecast(control.copy(), 0, 6, ["north"], most_steps=6).start_ms == 50 * MINUTE_MS
-    bounded = waiting_forecast(control.copy(), 0, 6, ["north"], most_steps=5)
+    assert QueueForecasts(control.copy(), 0, ["north"], most_steps=6).forecast(6).start_ms == 50 * MINUTE_MS
+    bounded = QueueForecasts(control.copy(), 0, ["north"], most_steps=5).forecast(6)
     assert bounded.start_ms is None
     assert bounded.reason.endswith("; when it starts lies too far ahead to be worked out")
 

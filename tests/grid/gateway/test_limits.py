@@ -10,6 +10,7 @@ import pytest
 from fake_backend import FakeBackend
 from gateway_parts import a_job, make_tokens, serving
 from gridweave.errors import OptionError
+from gridweave.grid.api import Forecast
 from gridweave.grid.gateway.limits import Memory, Rates
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
@@ -49,6 +50,60 @@ def test_memory_is_given_back() -> None:
                 other(30)
         assert memory.held == 60
     assert memory.held == 0
+
+
+class BusyBackend(FakeBackend):
+    """A grid that answers forecasts when a gate is open, and tells which have come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.asked: list[int] = []
+        self.has_come = asyncio.Condition()
+
+    async def forecast(self, job_id: int) -> Forecast | None:
+        """Return when a job starts, once the gate is open."""
+        async with self.has_come:
+            self.asked.append(job_id)
+            self.has_come.notify_all()
+        await self.gate.wait()
+        return await super().forecast(job_id)
+
+    async def until_asked(self, job_id: int) -> None:
+        """Wait until a forecast of a job was asked for."""
+        async with self.has_come:
+            await self.has_come.wait_for(lambda: job_id in self.asked)
+
+
+@pytest.mark.asyncio
+async def test_one_question_of_each_user_is_worked_on(tmp_path: Path) -> None:
+    """However many forecasts a user asks for at once, the grid works on one; others' are not behind these."""
+    tokens = make_tokens(tmp_path / "t", anna="submit", bob="submit")
+    backend = BusyBackend()
+    async with serving(backend, tokens=str(tmp_path / "t")) as grid:
+        of_anna = await grid.submit(*[a_job()] * 20, token=tokens["anna"])
+        (of_bob,) = await grid.submit(a_job(), token=tokens["bob"])
+
+        async def explain(job_id: int, user: str) -> int:
+            return (await grid.ask("GET", f"/v1/jobs/{job_id}/forecast", token=tokens[user]))[0]
+
+        first = asyncio.create_task(explain(of_anna[0], "anna"))
+        await backend.until_asked(of_anna[0])
+        waiting = [asyncio.create_task(explain(job_id, "anna")) for job_id in of_anna[1:]]
+        behind = asyncio.create_task(explain(of_bob, "bob"))
+        await backend.until_asked(of_bob)
+        while len(grid.gateway._parts.at_once._taken) < 2 or grid.gateway._parts.at_once.total() < 21:
+            await asyncio.sleep(0)
+        assert backend.asked == [of_anna[0], of_bob]
+        # Clients that go lose their turn; the grid still works on the first one's question, so it keeps the turn.
+        for task in (first, *waiting[:-1]):
+            task.cancel()
+        while grid.gateway._parts.at_once.total() > 2:
+            await asyncio.sleep(0)
+        assert backend.asked == [of_anna[0], of_bob]
+        backend.gate.set()
+        assert await asyncio.gather(waiting[-1], behind) == [200, 200]
+    assert backend.asked == [of_anna[0], of_bob, of_anna[-1]]
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,177 @@
+"""Works out forecasts in a thread, one simulation at a time, so that no user's questions keep others' waiting.
+
+Questions about waiting jobs that come while a simulation runs are answered together by the next one. Questions that
+need a state of their own (quotes, what-ifs) take turns with these, one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from gridweave.errors import UnavailableError
+from gridweave.site.explain import Forecast, Forecaster, Planner
+
+FORECAST_S = 30.0
+"""So long an answer is waited for; a question whose turn has not come by then is dropped."""
+
+Q = TypeVar("Q")
+T = TypeVar("T")
+Work = Callable[[], T]
+
+
+class Forecasting(Protocol):
+    """A grid that can be simulated from its present state."""
+
+    def forecasters(self, now_ms: int, job_ids: Sequence[int]) -> list[Forecaster | None]:
+        """Return what works out the forecast of each job; all of them share one simulation."""
+
+    def planner(self, now_ms: int, most_jobs: int) -> Planner:
+        """Return what works out the first starts of the jobs that wait."""
+
+
+class _Asked(NamedTuple, Generic[Q, T]):
+    question: Q
+    answer: asyncio.Future[T]
+    until_s: float  # when whoever asks waits no longer
+
+
+class _Line(Generic[Q, T]):
+    """Questions of one kind, of which `most` are answered together.
+
+    `prepare` is called in the event loop, with the grid as it is then; what it returns works the answers out, in a
+    thread.
+    """
+
+    def __init__(
+        self, prepare: Callable[[list[Q]], Work[list[T]]], now_s: Callable[[], float], most: int | None = None
+    ) -> None:
+        self._prepare, self._now_s, self._most = prepare, now_s, most
+        self._asked: deque[_Asked[Q, T]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def add(self, question: Q, patience_s: float) -> asyncio.Future[T]:
+        """Return the future answer to a question; it fails if it is not this question's turn within `patience_s`."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked(question, answer, self._now_s() + patience_s))
+        return answer
+
+    async def answer(self) -> None:
+        """Answer the first questions, leaving out those for whose answers nobody waits any more."""
+        asked = self._next()
+        if not asked:
+            return
+        try:
+            answers = await asyncio.to_thread(self._prepare([each.question for each in asked]))
+        except Exception as error:
+            for each in asked:
+                if not each.answer.done():
+                    each.answer.set_exception(error)
+            return
+        for each, found in zip(asked, answers, strict=True):
+            if not each.answer.done():
+                each.answer.set_result(found)
+
+    def _next(self) -> list[_Asked[Q, T]]:
+        found: list[_Asked[Q, T]] = []
+        while self._asked and len(found) != self._most:
+            asked = self._asked.popleft()
+            if asked.answer.done():
+                continue
+            if asked.until_s < self._now_s():
+                asked.answer.set_exception(UnavailableError("many others ask for forecasts now; try again later"))
+                continue
+            found.append(asked)
+        return found
+
+
+class _AboutJobs(NamedTuple):
+    job_ids: Sequence[int]
+    within_s: float | None
+
+
+class ForecastQueue:
+    """Answers questions about the future of a grid, whose time `now_ms` tells; patience is counted by `now_s`.
+
+    Examples
+    --------
+    >>> class Grid:
+    ...     def forecasters(self, now_ms, job_ids):
+    ...         return [lambda job_id=job_id: Forecast(job_id=job_id, now_ms=now_ms) for job_id in job_ids]
+    >>> async def example():
+    ...     forecasts = ForecastQueue(Grid(), lambda: 7)
+    ...     found = await asyncio.gather(forecasts.of([1]), forecasts.of([2, 3]))
+    ...     return [sorted(each) for each in found]
+    >>> asyncio.run(example())
+    [[1], [2, 3]]
+    """
+
+    def __init__(
+        self, grid: Forecasting, now_ms: Callable[[], int], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._grid, self._now_ms = grid, now_ms
+        self._about_jobs = _Line(self._forecasts, now_s)
+        self._about_plan = _Line(self._plans, now_s)
+        self._alone = _Line[Callable[[], Work[Any]], Any](lambda makes: _one(makes[0]()), now_s, most=1)
+        self._task: asyncio.Task[None] | None = None
+
+    async def of(self, job_ids: Sequence[int], *, within_s: float | None = None) -> dict[int, Forecast]:
+        """Return the forecasts of jobs; unknown ones are left out, and what is not worked out within a time."""
+        return await self._answer(self._about_jobs, _AboutJobs(job_ids, within_s), FORECAST_S)
+
+    async def plan(self, most_jobs: int) -> list[Forecast]:
+        """Return the first starts of the jobs that wait, in their order."""
+        return await self._answer(self._about_plan, most_jobs, FORECAST_S)
+
+    async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S) -> T:
+        """Return what a function works out that `make` returns, which is called when it is this question's turn."""
+        found: T = await self._answer(self._alone, make, patience_s)
+        return found
+
+    async def _answer(self, line: _Line[Q, T], question: Q, patience_s: float) -> T:
+        answer = line.add(question, patience_s)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        lines: tuple[_Line[Any, Any], ...] = (self._about_jobs, self._about_plan, self._alone)
+        while any(lines):
+            for line in lines:
+                await line.answer()
+
+    def _forecasts(self, asked: list[_AboutJobs]) -> Work[list[dict[int, Forecast]]]:
+        job_ids = list(dict.fromkeys(job_id for each in asked for job_id in each.job_ids))
+        forecasters = dict(zip(job_ids, self._grid.forecasters(self._now_ms(), job_ids), strict=True))
+        return lambda: _worked_out(forecasters, asked)
+
+    def _plans(self, asked: list[int]) -> Work[list[list[Forecast]]]:
+        planner = self._grid.planner(self._now_ms(), max(asked))
+        return lambda: _parts(planner(), asked)
+
+
+def _worked_out(forecasters: dict[int, Forecaster | None], asked: list[_AboutJobs]) -> list[dict[int, Forecast]]:
+    """Return the forecasts of each question; those that ask about few jobs come first."""
+    found: dict[int, Forecast] = {}
+    for job_ids, within_s in sorted(asked, key=lambda each: len(each.job_ids)):
+        until_s = None if within_s is None else time.monotonic() + within_s
+        for job_id in job_ids:
+            if until_s is not None and time.monotonic() >= until_s:
+                break
+            forecaster = forecasters[job_id]
+            if job_id not in found and forecaster is not None:
+                found[job_id] = forecaster()
+    return [{job_id: found[job_id] for job_id in each.job_ids if job_id in found} for each in asked]
+
+
+def _parts(planned: list[Forecast], asked: list[int]) -> list[list[Forecast]]:
+    return [planned[:most_jobs] for most_jobs in asked]
+
+
+def _one(work: Work[T]) -> Work[list[T]]:
+    return lambda: [work()]
