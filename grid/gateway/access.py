@@ -46,7 +46,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.api import MOST_HOURS, SCOPES, USUAL_DAYS, USUAL_SCOPES, MadeToken, Scope, TokenInfo, TokenLimits
-from gridweave.grid.gateway.connections import Logins, token_digest
+from gridweave.grid.gateway.connections import Logins, token_digest, uid_of
 from gridweave.grid.gateway.issuer import Issuer, looks_like_jwt
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.web.browser import check_own_page, login_of
@@ -504,13 +504,14 @@ async def _counted(
     request: web.BaseRequest, secret: str, find: Callable[[], Awaitable[TokenInfo | None]], logins: Logins
 ) -> TokenInfo:
     """Return what a secret stands for, unless too many were wrong; a wrong one is counted."""
-    logins.check(request.remote, secret)
+    peer = request.remote, secret, None if logins.is_good(secret) else uid_of(request.transport)
+    logins.check(*peer)
     try:
         info = await find()
     except GridweaveError:
         raise RefusalError("tokens-unavailable", "try again; the gateway's log says more", retry_after_s=2.0) from None
     if info is None:
-        logins.failed(request.remote)
+        logins.failed(*peer)
         raise _unauthenticated("the token is not known, was revoked, or is too old; ask an operator for another")
     logins.good(secret)
     return info

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ipaddress
+import socket
+import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -12,9 +15,24 @@ from gridweave.grid.gateway.limits import Rates
 from gridweave.grid.gateway.problems import RefusalError
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 _MINUTE_S = 60.0
-_MOST_GOOD = 10_000
+_MOST_KNOWN = 10_000
+
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLM_F_REQUEST = 1
+_ALL_STATES = _NO_COOKIE = 0xFFFFFFFF
+
+_HEADER = struct.Struct("=IHHII")  # nlmsghdr
+_QUESTION = struct.Struct("=BBBBI")  # inet_diag_req_v2, before the socket
+_SOCKET = struct.Struct(">HH16s16s")  # inet_diag_sockid: ports and addresses
+_REST = struct.Struct("=III")  # ... interface and cookie
+_UID = struct.Struct("=I")
+_UID_AT = _HEADER.size + 4 + _SOCKET.size + _REST.size + 12  # behind inet_diag_msg's states, socket, timer and queues
+
+_WAIT_S = 0.5
 
 
 def place_of(address: object) -> str:
@@ -34,6 +52,37 @@ def place_of(address: object) -> str:
             return str(ipaddress.ip_network((found, 64), strict=False))
         found = found.ipv4_mapped
     return str(found)
+
+
+def uid_of(connection: asyncio.BaseTransport | None) -> int | None:
+    """Return which user of this machine opened a connection at its other end; None if it comes from elsewhere.
+
+    The kernel knows it of both ends (sock_diag(7)). None as well if it does not say: its module ``tcp_diag`` may be
+    missing.
+    """
+    peer, own = (connection and connection.get_extra_info(name) for name in ("peername", "sockname"))
+    if not peer or not own:
+        return None
+    try:
+        return _uid_of(peer[:2], own[:2])
+    except (OSError, struct.error):
+        return None
+
+
+def _uid_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
+    """Return whose socket of this machine is connected from one address and port to others; None if there is none."""
+    family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
+    addresses = (socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0") for address, _ in (local, remote))
+    wanted = _SOCKET.pack(local[1], remote[1], *addresses) + _REST.pack(0, _NO_COOKIE, _NO_COOKIE)
+    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + wanted
+    header = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(_WAIT_S)
+        kernel.sendto(header + question, (0, 0))
+        answer = kernel.recv(4096)
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        return None
+    return int(_UID.unpack_from(answer, _UID_AT)[0])
 
 
 class OpenConnections(Generic[C]):
@@ -105,46 +154,77 @@ class OpenConnections(Generic[C]):
 
 
 class Logins:
-    """How often a token may be wrong, by address; who was let in before is let in still.
+    """How many wrong tokens come from where; who was let in before is let in still.
+
+    They are counted by address, and on this machine by user: a job must not keep others of its host from logging in.
+    The same token counts once in a minute, as a script repeats it that does not know that it has ended; after a while
+    it alone is refused.
 
     Examples
     --------
     >>> logins = Logins(2, lambda: 0.0)
-    >>> for _ in range(2):
-    ...     logins.check("192.0.2.1", "wrong")
-    ...     logins.failed("192.0.2.1")
+    >>> for wrong in ("x", "y"):
+    ...     logins.check("192.0.2.1", wrong)
+    ...     logins.failed("192.0.2.1", wrong)
     >>> logins.good("right")
     >>> logins.check("192.0.2.1", "right")
-    >>> logins.check("192.0.2.1", "wrong")
+    >>> logins.check("192.0.2.1", "z", uid=1000)
+    >>> logins.check("192.0.2.1", "z")
     Traceback (most recent call last):
     gridweave.grid.gateway.problems.RefusalError: 2 logins from 192.0.2.1 failed; wait, and use a valid token
     """
 
     def __init__(self, per_minute: float, now_s: Callable[[], float]) -> None:
-        self._most = per_minute
+        self._most, self._now_s = per_minute, now_s
         self._rates = Rates(per_minute / _MINUTE_S, per_minute, now_s)
-        # Hashes of tokens that were good, the one seen last at the end.
+        self._rates_of_tokens = Rates(per_minute / _MINUTE_S, per_minute, now_s)
+        # Hashes of tokens that were good, the one seen last at the end; and of wrong ones, with when they were counted.
         self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._wrong: OrderedDict[bytes, float] = OrderedDict()
 
-    def check(self, address: object, token: str) -> None:
-        """Refuse a login from an address from which too many have failed, before the token is looked up."""
-        place = place_of(address)
-        wait_s = self._rates.needed_s(place)
-        if wait_s > 0 and token_digest(token) not in self._good:
-            problem = f"{self._most:g} logins from {place or 'there'} failed; wait, and use a valid token"
+    def is_good(self, token: str) -> bool:
+        """Return whether a token was right when it was seen last."""
+        return token_digest(token) in self._good
+
+    def check(self, address: object, token: str, uid: int | None = None) -> None:
+        """Refuse a token, before it is looked up, if it was wrong too often, or too many from there were."""
+        if self.is_good(token):
+            return
+        wait_s = self._rates_of_tokens.needed_s(token_digest(token).hex())
+        if wait_s > 0:
+            problem = "this token was tried too often and is not valid; ask an operator for another"
+            raise RefusalError("too-many-failed-logins", problem, retry_after_s=wait_s)
+        wait_s = self._rates.needed_s(_client(address, uid))
+        if wait_s > 0:
+            problem = f"{self._most:g} logins from {_client(address, uid)} failed; wait, and use a valid token"
             raise RefusalError("too-many-failed-logins", problem, retry_after_s=wait_s)
 
-    def failed(self, address: object) -> None:
+    def failed(self, address: object, token: str, uid: int | None = None) -> None:
         """Count a token that was wrong."""
-        self._rates.wait_s(place_of(address))
+        digest, now_s = token_digest(token), self._now_s()
+        self._good.pop(digest, None)
+        self._rates_of_tokens.wait_s(digest.hex())
+        counted_s = self._wrong.get(digest)
+        if counted_s is not None and now_s - counted_s < _MINUTE_S:
+            return
+        _remember(self._wrong, digest, now_s)
+        self._rates.wait_s(_client(address, uid))
 
     def good(self, token: str) -> None:
         """Remember a token that was right."""
-        digest = token_digest(token)
-        self._good[digest] = None
-        self._good.move_to_end(digest)
-        if len(self._good) > _MOST_GOOD:
-            self._good.popitem(last=False)
+        _remember(self._good, token_digest(token), None)
+
+
+def _client(address: object, uid: int | None) -> str:
+    place = place_of(address) or "there"
+    return place if uid is None else f"{place} (uid {uid})"
+
+
+def _remember(known: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
+    known[digest] = value
+    known.move_to_end(digest)
+    if len(known) > _MOST_KNOWN:
+        known.popitem(last=False)
 
 
 def token_digest(token: str) -> bytes:

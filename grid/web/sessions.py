@@ -14,6 +14,7 @@ from gridweave.errors import OptionError
 from gridweave.grid.api import Done, Login, LoginCode, NewLogin
 from gridweave.grid.gateway.access import AsyncTokens, MadeLogin, TokenStore, find_token
 from gridweave.grid.gateway.call import GatewayCall
+from gridweave.grid.gateway.connections import uid_of
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.wire import encode
 from gridweave.grid.web.browser import CODE_S, check_origin, drop_cookies, set_cookie
@@ -54,12 +55,13 @@ async def log_in(call: GatewayCall, body: NewLogin) -> web.Response:
 
 async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> MadeLogin:
     """Make a login by a code or a token."""
-    logins, address = call.parts.logins, call.request.remote
+    logins = call.parts.logins
     if body.code:
-        logins.check(address, body.code)
+        peer = call.request.remote, body.code, uid_of(call.request.transport)
+        logins.check(*peer)
         found = call.parts.codes.take(body.code)
         if found is None or found.token_id not in await tokens.usable():
-            logins.failed(address)
+            logins.failed(*peer)
             problem = f"the link was used already, is over {CODE_S:g} s old, or its token is no longer valid"
             raise RefusalError("unauthenticated", f"{problem}; gridweave open makes another")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ async def test_addresses_of_one_machine_count_as_one() -> None:
     assert over == [None, None, 1, 2]
     logins = Logins(2, lambda: 0.0)
     for number in (1, 2):
-        logins.failed(f"2001:db8::{number}")
+        logins.failed(f"2001:db8::{number}", f"gw_{number}")
     with pytest.raises(RefusalError, match="failed; wait"):
         logins.check("2001:db8::3", "gw_x")
 
@@ -202,6 +203,70 @@ async def test_after_many_failed_logins_an_address_has_to_wait(tmp_path: Path) -
         async with connected(grid, 1, "127.0.0.2") as [(reader, writer)]:
             writer.write(get("/v1/whoami", tokens["bob"]))
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
+
+
+TRY = """
+for number in $(seq {count}); do
+    exec 3<>/dev/tcp/127.0.0.1/{port}
+    printf 'GET /v1/whoami HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n' >&3
+    printf 'Authorization: Bearer gw_%012d_{secret}\\r\\n\\r\\n' $number >&3
+    head -n 1 <&3
+done
+"""
+"""A job that tries tokens out."""
+
+NOBODY = 65534
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+async def test_a_job_keeps_no_other_user_of_its_host_from_logging_in(tmp_path: Path) -> None:
+    """Of a user of the gateway's host who tries tokens out no more are looked up; others there notice nothing."""
+    tokens = make_tokens(tmp_path / "t", anna="read")
+    async with serving(FakeBackend(), tokens=str(tmp_path / "t"), failed_logins_per_minute=3) as grid:
+        script = TRY.format(count=5, port=grid.gateway.port, secret="x" * 43)
+        job = await asyncio.create_subprocess_exec("bash", "-c", script, user=NOBODY, stdout=asyncio.subprocess.PIPE)
+        said, _ = await job.communicate()
+        assert [line.split()[1] for line in said.splitlines()] == [b"401"] * 3 + [b"429"] * 2
+        assert (await grid.ask("GET", "/v1/whoami", token="gw_000000000009_" + "x" * 43))[0] == 401
+        assert (await grid.ask("GET", "/v1/whoami", token=tokens["anna"]))[0] == 200
+
+
+async def test_a_script_with_an_old_token_locks_nobody_out(tmp_path: Path) -> None:
+    """A token that is tried again and again counts once a minute where it comes from, and is refused itself."""
+    tokens = make_tokens(tmp_path / "t", anna="read")
+    async with serving(FakeBackend(), tokens=str(tmp_path / "t"), failed_logins_per_minute=3) as grid:
+        old = "gw_000000000001_" + "x" * 43
+        assert [(await grid.ask("GET", "/v1/whoami", token=old))[0] for _ in range(5)] == [401] * 3 + [429] * 2
+        assert (await grid.ask("GET", "/v1/whoami", token=tokens["anna"]))[0] == 200
+
+
+async def test_a_token_that_was_good_is_counted_when_it_is_revoked(tmp_path: Path) -> None:
+    """Having been let in once does not let a token be looked up for ever."""
+    tokens = make_tokens(tmp_path / "t", anna="read", olga="operate")
+    async with serving(FakeBackend(), tokens=str(tmp_path / "t"), failed_logins_per_minute=3) as grid:
+        assert (await grid.ask("GET", "/v1/whoami", token=tokens["anna"]))[0] == 200
+        await grid.ask("DELETE", f"/v1/tokens/{tokens['anna'].split('_')[1]}", token=tokens["olga"])
+        tried = [(await grid.ask("GET", "/v1/whoami", token=tokens["anna"]))[0] for _ in range(5)]
+        assert tried == [401] * 3 + [429] * 2
+
+
+async def test_the_limits_of_logins_are_by_user_token_and_minute() -> None:
+    """A uid has its own limit; the same token counts for it again after a minute, not before."""
+    now_s = 0.0
+    logins = Logins(2, lambda: now_s)
+    for _ in range(2):
+        logins.failed("127.0.0.1", "same", 1000)
+    logins.check("127.0.0.1", "other", 1000)
+    logins.failed("127.0.0.1", "other", 1000)
+    with pytest.raises(RefusalError, match=r"2 logins from 127.0.0.1 \(uid 1000\) failed"):
+        logins.check("127.0.0.1", "third", 1000)
+    logins.check("127.0.0.1", "third", 1001)
+    now_s = 60.0
+    logins.check("127.0.0.1", "third", 1000)
+    for token in ("same", "other"):
+        logins.failed("127.0.0.1", token, 1000)
+    with pytest.raises(RefusalError):
+        logins.check("127.0.0.1", "third", 1000)
 
 
 @pytest.mark.parametrize(
