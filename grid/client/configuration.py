@@ -237,8 +237,8 @@ def _environment_layer(environment: Mapping[str, str]) -> _Layer:
         ca=environment.get(CA_VARIABLE) or None,
         sites=_sites_in(environment),
     )
-    name = environment.get(GRID_VARIABLE)
-    return layer if layer.url or not name else _over(layer, _layer_of(grid_here(name)))
+    name = named_grid(None, environment)
+    return layer if layer.url or name is None else _over(layer, _layer_of(grid_here(name)))
 
 
 def _over(upper: _Layer, lower: _Layer) -> _Layer:
@@ -252,10 +252,17 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
     if grid is None:
         return _Layer()
     if not grid.has_gateway:
-        name = "" if grid.name == DEFAULT_NAME else f" --name {grid.name}"
-        problem = f"the gateway of the grid {grid.name!r} does not run at {grid.url}"
-        raise UnavailableError(f"{problem}; start it again with `gridweave up{name}`")
+        name = "" if grid.name == DEFAULT_NAME else f" --grid {grid.name}"
+        right = f"start it again with `gridweave up{name}`"
+        if grid.keeper:
+            right = f"its watchdog starts it again; try again in a few seconds, or see `gridweave status{name}`"
+        raise UnavailableError(f"the gateway of the grid {grid.name!r} does not run at {grid.url}; {right}")
     return _Layer(url=grid.url, token=grid.token, ca=grid.cert or None, here=grid)
+
+
+def named_grid(name: str | None, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return the name that was typed, else that in GRIDWEAVE_GRID; None if there is neither."""
+    return name or (os.environ if environment is None else environment).get(GRID_VARIABLE) or None
 
 
 def grid_here(name: str | None = None) -> LocalGridState | None:
@@ -267,7 +274,7 @@ def grid_here(name: str | None = None) -> LocalGridState | None:
     if name is not None:
         grid = running_grid(name)
         if grid is None or not grid.url:
-            raise UnavailableError(f"the grid {name!r} does not run here; start it with `gridweave up --name {name}`")
+            raise UnavailableError(f"the grid {name!r} does not run here; start it with `gridweave up --grid {name}`")
         return grid
     running = [grid for known in known_grids() if (grid := running_grid(known)) is not None and grid.url]
     found = [grid for grid in running if grid.name == DEFAULT_NAME] or running

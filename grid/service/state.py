@@ -206,7 +206,7 @@ def check_name(name: str) -> str:
     """Return the name of a grid, if it can be one."""
     if not _NAME.fullmatch(name):
         raise OptionError(
-            "--name", f"{name!r} cannot be the name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
+            "--grid", f"{name!r} cannot be the name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
         )
     return name
 
@@ -272,7 +272,7 @@ def forget_processes(state: LocalGridState) -> None:
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return the grid of this user that runs on this machine, as `gridweave up --name` calls it; None if none does.
+    """Return the grid of this user that runs on this machine, as `gridweave up --grid` calls it; None if none does.
 
     Examples
     --------
@@ -296,7 +296,7 @@ def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
     Another one that does so is waited for, for so long.
     """
     folder = make_private(state_folder(name))
-    right = "wait for it, or give another --name"
+    right = "wait for it, or give another --grid"
     with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}", patience_s):
         yield folder
 

@@ -65,10 +65,11 @@ def test_a_bad_file_is_told_line_by_line(shell: Shell, tmp_path: Path) -> None:
     [
         (("up", "--yes"), "--yes: goes only with --fresh"),
         (("up", "--address", " "), "--address: is empty"),
-        (("up", "--name", "a/b"), "--name: 'a/b' cannot be the name of a grid"),
+        (("up", "--name", "a/b"), "--grid: 'a/b' cannot be the name of a grid"),
         (("up", "missing.toml"), "missing.toml: there is no such file"),
-        (("down", "--name", "a b"), "--name: 'a b' cannot be the name"),
-        (("status", "--name", ".."), "--name: '..' cannot be the name"),
+        (("down", "--name", "a b"), "--grid: 'a b' cannot be the name"),
+        (("status", "--grid", ".."), "--grid: '..' cannot be the name"),
+        (("up", "--grid", "grid.toml"), "--grid: is the name of the grid; give the file without it: gridweave up grid"),
         (("demo", " "), "names no folder"),
     ],
 )
@@ -114,10 +115,33 @@ def test_nothing_runs(shell: Shell) -> None:
     assert shell("down")[:2] == (0, "the grid default is not running\n")
     status, out, err = shell("status", "--name", "mine")
     assert (status, out) == (3, "")
-    assert "start it with: gridweave up --name mine" in err
+    assert "start it with: gridweave up --grid mine" in err
     status, out, _ = shell("status", "--json")
     assert status == 3
     assert json.loads(out)["up"] is False
+
+
+def test_all_commands_mean_the_grid_of_the_environment(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What GRIDWEAVE_GRID names is what is started, looked at and stopped, unless another one is typed."""
+    monkeypatch.setenv("GRIDWEAVE_GRID", "campus")
+    assert shell("down")[:2] == (0, "the grid campus is not running\n")
+    assert "the grid campus is not running" in shell("status")[2]
+    assert "the grid 'campus' does not run here" in shell("jobs")[2]
+    for option in ("--grid", "--name"):
+        assert shell("down", option, "default")[1] == "the grid default is not running\n"
+        assert "the grid default is not running" in shell("status", option, "default")[2]
+    file = tmp_path / "GRID.toml"
+    file.write_text('name = "other"\n[[sites]]\nname = "a"\nnodes = 2\n')
+    status, out, err = shell("up", file, "--check")
+    assert (status, out) == (2, "")
+    assert f"--grid: is not given: GRIDWEAVE_GRID is 'campus', and {file} says name = 'other'" in err
+    assert shell("up", file, "--check", "--grid", "campus")[0] == 0
+    monkeypatch.setenv("GRIDWEAVE_GRID", "other")
+    assert shell("up", file, "--check")[0] == 0
+    monkeypatch.setenv("GRIDWEAVE_GRID", "a/b")
+    assert shell("down")[0] == 2
 
 
 def test_help_imports_nothing_heavy() -> None:

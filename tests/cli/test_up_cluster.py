@@ -121,7 +121,7 @@ class Hosts:
     def up(self) -> None:
         """Bring the grid up on the cluster, as soon as that is there."""
         for _ in range(20):
-            status, printed = self.world.run("up", "--address", "auto", "--grid", "grid.toml")
+            status, printed = self.world.run("up", "--address", "auto", "grid.toml")
             if status == 0:
                 return
             # The hosts are on their way: not all sites have a node. On a busy machine Ray gives up one now and then.

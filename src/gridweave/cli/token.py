@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -214,11 +213,11 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
 
 def _place_here(name: str | None) -> str:
     """Return where the tokens are of a grid that runs on this machine."""
-    from gridweave.grid.client.configuration import GRID_VARIABLE, grid_here
+    from gridweave.grid.client.configuration import grid_here, named_grid
     from gridweave.grid.service.state import TOKENS, state_folder
 
     with named_as_typed():
-        running = grid_here(name or os.environ.get(GRID_VARIABLE) or None)
+        running = grid_here(named_grid(name))
     if running is None:
         raise OptionError("--tokens", "is not given, and no grid runs here; name the token database of the gateway")
     if not running.tokens:

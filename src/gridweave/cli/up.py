@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Name of the grid; several can run side by side. \\[default: default]"),
+    typer.Option(
+        "--grid",
+        "--name",
+        metavar="NAME",
+        help="Name of the grid; several can run side by side. \\[default: GRIDWEAVE_GRID, else default]",
+    ),
 ]
 
 
@@ -34,7 +39,6 @@ _File = Annotated[
     str | None,
     typer.Argument(metavar="[GRID.toml]", help="Description of the grid. \\[default: three small sites]"),
 ]
-_Grid = Annotated[str | None, typer.Option("--grid", metavar="GRID.toml", help="The same file, as an option.")]
 _Address = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
 ]
@@ -47,7 +51,6 @@ _Example = Annotated[bool, typer.Option("--example", help="Print an example file
 def up(
     file: _File = None,
     name: Name = None,
-    grid: _Grid = None,
     address: _Address = None,
     fresh: _Fresh = False,
     yes: _Yes = False,
@@ -61,9 +64,9 @@ def up(
 
     Example: gridweave up
 
-    Example: gridweave up --example > GRID.toml; gridweave up GRID.toml --name campus
+    Example: gridweave up --example > GRID.toml; gridweave up GRID.toml --grid campus
 
-    Example: gridweave up --address auto --grid GRID.toml
+    Example: gridweave up --address auto GRID.toml
     """
     if example:
         from gridweave.grid.config.reading import default_text
@@ -74,9 +77,8 @@ def up(
         raise OptionError("--yes", "goes only with --fresh")
     if address is not None and not address.strip():
         raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
-    if grid is not None and file is not None:
-        raise OptionError("--grid", "names a GRID.toml, and the command names another one; give only one of them")
-    file = grid if file is None else file
+    if file is None and name is not None and name.endswith(".toml"):
+        raise OptionError("--grid", f"is the name of the grid; give the file without it: gridweave up {name}")
     name = _name_of(file, name)
     if check:
         _check(file, name)
@@ -119,9 +121,8 @@ def down(name: Name = None, keep_jobs: _KeepJobs = False, as_json: Json = False)
     """
     from gridweave.grid.service.local import take_down
     from gridweave.grid.service.signals import signals_held
-    from gridweave.grid.service.state import DEFAULT_NAME
 
-    name = name or DEFAULT_NAME
+    name = _name_of(None, name)
     with progress() as tell, signals_held():
         done = take_down(name, keep_jobs=keep_jobs, tell=tell)
     if as_json:
@@ -143,14 +144,18 @@ def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
 
 
 def _name_of(file: str | None, name: str | None) -> str:
-    """Return under which name a grid is to run; what is wrong with its file is told when it is read as a whole."""
+    """Return the name of a grid: that of the option, the file or GRIDWEAVE_GRID; faults of the file are told later."""
+    from gridweave.grid.client.configuration import GRID_VARIABLE, named_grid
     from gridweave.grid.service.state import DEFAULT_NAME, check_name
 
-    found: object = None
+    in_file: object = None
     if name is None and file is not None:
         with suppress(OSError, ValueError, RecursionError):
-            found = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("name")
-    return check_name(name or (found if isinstance(found, str) else "") or DEFAULT_NAME)
+            in_file = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("name")
+    named = named_grid(name)
+    if isinstance(in_file, str) and in_file and named not in (None, in_file):
+        raise OptionError("--grid", f"is not given: {GRID_VARIABLE} is {named!r}, and {file} says name = {in_file!r}")
+    return check_name(named or (in_file if isinstance(in_file, str) else "") or DEFAULT_NAME)
 
 
 def _check(file: str | None, name: str) -> None:
@@ -263,7 +268,7 @@ def _print_brought(done: Brought) -> None:
 
 def _print_next(state: LocalGridState) -> None:
     """Print what one can do with a grid that runs."""
-    named = "" if state.name == "default" else f" --name {state.name}"
+    named = "" if state.name == "default" else f" --grid {state.name}"
     if state.url:
         from gridweave.grid.service.state import TOKEN, state_folder
 
@@ -293,17 +298,17 @@ def status(name: Name = None, actors: _Actors = False, as_json: Json = False) ->
 
     Example: gridweave status --actors
     """
-    from gridweave.grid.service.state import DEFAULT_NAME, known_grids
+    from gridweave.grid.service.state import known_grids
     from gridweave.grid.service.status import look, parts_run
 
-    name = name or DEFAULT_NAME
+    name = _name_of(None, name)
     found = look(name, ask_ray=actors)
     if as_json:
         print_json(plain(found) | {"well": found.well})
     elif found.up:
         _print_status(found)
     else:
-        say(f"the grid {name} is not running; start it with: gridweave up" + f" --name {name}" * (name != "default"))
+        say(f"the grid {name} is not running; start it with: gridweave up" + f" --grid {name}" * (name != "default"))
         if found.kept:
             say(f"{parts_run(found.kept)} on; the next up finds them again, `gridweave down` ends them")
         others = [other for other in known_grids() if other != name]

@@ -186,7 +186,7 @@ def test_a_grid_that_runs_here_by_its_name(monkeypatch: pytest.MonkeyPatch) -> N
     assert configured().url == "http://127.0.0.1:4"
     with pytest.raises(OptionError, match="grid: names the grid 'campus', and a URL is given as well; give only one"):
         configured("http://127.0.0.1:3", grid="campus")
-    with pytest.raises(UnavailableError, match="the grid 'other' does not run here; start it with `gridweave up --na"):
+    with pytest.raises(UnavailableError, match="the grid 'other' does not run here; start it with `gridweave up --gr"):
         configured(grid="other")
 
 
@@ -230,6 +230,9 @@ def test_a_program_that_took_the_port_gets_no_token(monkeypatch: pytest.MonkeyPa
                     configured(grid="campus")
         grid = msgspec.structs.replace(grid, processes=(ours,))
         with pytest.raises(UnavailableError, match="the gateway of the grid 'campus' does not run at"):
+            configured(grid="campus")
+        monkeypatch.setattr(LocalGridState, "keeper", (ours,))
+        with pytest.raises(UnavailableError, match=r"its watchdog starts it again; .* status --grid campus"):
             configured(grid="campus")
     finally:
         theirs.kill()
