@@ -588,7 +588,7 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         Jobs of an array.
     max_limit_ms : int, optional
         How long each job may run.
-    max_priority : float, optional
+    max_priority, max_weight : float, optional
         Of each job.
     """
 
@@ -598,6 +598,7 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     max_array: Annotated[int, Meta(ge=1)] | None = None
     max_limit_ms: Annotated[int, Meta(ge=1)] | None = None
     max_priority: float | None = None
+    max_weight: float | None = None
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -430,7 +430,7 @@ class Client:
         site = site or self.connection.site
         if site is not None and (own := await self._at_site(site)) is not None:
             return await own.submit_many(requests, site=site, keys=keys)
-        asked = [checked(request) for request in requests]
+        asked = [self._checked(request) for request in requests]
         if keys is None:
             stem = uuid.uuid4().hex
             keys = [f"{stem}-{number}" for number in range(len(asked))]
@@ -445,6 +445,9 @@ class Client:
                 which = f"job {number + 1} of {len(answers)}: " if len(answers) > 1 else ""
                 raise RefusedError(which + answer.reason)
         return [JobHandle(self, answer.job_id, key=answer.key) for answer in answers if answer.job_id is not None]
+
+    def _checked(self, request: JobRequest) -> JobRequest:
+        return checked(request, has_token=self.connection.token is not None)
 
     async def _answered(self, body: EncodedJobs, first_key: str) -> list[api.SubmitAnswer]:
         """Return what became of the jobs of one request; a single job that is declined is refused as a whole."""
@@ -510,7 +513,7 @@ class Client:
             environment=environment,
             working_directory=working_directory,
         )
-        request = checked(plain)
+        request = self._checked(plain)
         return Results(self, items, request, at_once=at_once, pack=pack, return_exceptions=return_exceptions)
 
     # -- jobs
@@ -701,7 +704,7 @@ class Client:
         request = job_request(
             what, nodes=nodes, limit=limit, communication=communication, input_data=input_data, output_data=output_data
         )
-        body = api.QuoteJob(request=checked(request))
+        body = api.QuoteJob(request=self._checked(request))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)
 
     async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:

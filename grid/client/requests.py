@@ -122,11 +122,11 @@ def traffic_of(
     return Traffic(communication=communication or "", **data)
 
 
-def checked(request: JobRequest) -> JobRequest:
-    """Return a request with the name of who asks; InputError if no site could run it."""
+def checked(request: JobRequest, *, has_token: bool) -> JobRequest:
+    """Return a request, with the name of who asks unless a token says that; InputError if no site could run it."""
     if problem := request_problem(request):
         raise InputError(problem)
-    return request if request.user else msgspec.structs.replace(request, user=login_name())
+    return request if request.user or has_token else msgspec.structs.replace(request, user=login_name())
 
 
 def login_name() -> str:

@@ -377,9 +377,11 @@ def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> Non
         value = getattr(limits, name)
         if value is not None and value < 1:
             raise OptionError(name, f"is {value}; a whole number from 1 up")
-    if limits.max_priority is not None and not math.isfinite(limits.max_priority):
-        # It would be kept as no limit at all.
-        raise OptionError("max_priority", f"is {limits.max_priority}; a number that is finite")
+    for name in ("max_priority", "max_weight"):
+        value = getattr(limits, name)
+        if value is not None and not math.isfinite(value):
+            # It would be kept as no limit at all.
+            raise OptionError(name, f"is {value}; a number that is finite")
 
 
 def _whole(secret: str, key: str) -> str:
@@ -540,6 +542,8 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
         return "limit_ms", f"is {span_text(request.limit_ms)}, and the token is for jobs of at most {most}"
     if limits.max_priority is not None and request.priority > limits.max_priority:
         return "priority", f"is {request.priority:g}, and the token is for at most {limits.max_priority:g}"
+    if limits.max_weight is not None and request.weight > limits.max_weight:
+        return "weight", f"is {request.weight:g}, and the token is for at most {limits.max_weight:g}"
     array = request.array
     if limits.max_array is not None and array is not None:
         # A packed array is one job with many elements.

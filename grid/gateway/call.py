@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
+import msgspec
 from aiohttp import web
 
 from gridweave.grid.api import Scope
@@ -15,11 +16,11 @@ from gridweave.grid.gateway.connections import Logins
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.metrics import GatewayMetrics
-from gridweave.grid.gateway.problems import RefusalError
+from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.wire import BOTH, JSON
 from gridweave.grid.web.browser import LoginCodes
-from gridweave.site.job import JobRecord
+from gridweave.site.job import JobRecord, JobRequest
 
 T = TypeVar("T")
 
@@ -76,6 +77,15 @@ class GatewayCall:
     def origin(self) -> str:
         """Who asks, and with which request, for the stories of jobs."""
         return f"{self.identity.user or 'this machine'}, request {self.request_id}"
+
+    def as_user(self, request: JobRequest, where: str) -> JobRequest:
+        """Return a job as one of who asks; refuse one of another user, unless an operator asks."""
+        if request.user == self.identity.user or (request.user and self.identity.is_operator):
+            return request
+        if request.user:
+            problem = f"is {request.user!r:.100}, and the token is {self.identity.user}'s; leave it out"
+            raise refused_field(f"{where}.user", problem, "forbidden")
+        return msgspec.structs.replace(request, user=self.identity.user)
 
     def job_id(self) -> int:
         """Return the number of the job that the path names, or refuse what is none."""

@@ -314,9 +314,7 @@ async def forecast(call: GatewayCall) -> Forecast:
 
 async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
     """Ask when a job would start, and where; nothing is submitted."""
-    request = body.request
-    if not call.identity.is_operator:
-        request = msgspec.structs.replace(request, user=call.identity.user)
+    request = call.as_user(body.request, "request")
     problem = keeping_problem(request)
     if problem is not None:
         raise RefusalError("invalid-request", f"request: {problem}")

@@ -230,8 +230,9 @@ class _ClaimedLimits(TokenLimits, frozen=True, kw_only=True, forbid_unknown_fiel
 def _limits_of(claim: object) -> TokenLimits:
     """Return the limits that a claim names; raise if they are none."""
     found = msgspec.convert(claim, _ClaimedLimits)
-    if found.max_priority is not None and not math.isfinite(found.max_priority):  # JSON as Python reads it has NaN
-        raise msgspec.ValidationError(f"max_priority is {found.max_priority}; a number that is finite")
+    for value in (found.max_priority, found.max_weight):
+        if value is not None and not math.isfinite(value):  # JSON as Python reads it has NaN
+            raise msgspec.ValidationError(f"max_priority or max_weight is {value}; a number that is finite")
     return TokenLimits(**msgspec.structs.asdict(found))
 
 

@@ -19,6 +19,9 @@ from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.wire import decode
 from gridweave.site.job import Accepted, Declined, JobRequest
 
+MOST_WEIGHT = 1e9
+"""The largest weight and priority of a job: orders multiply them with nodes and times, and compare the products."""
+
 _MOST_NAME = 200
 _MOST_KEY = 190
 _MOST_DEPTH = 32
@@ -136,9 +139,7 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
         if parts > _MOST_PARTS:
             problem = f"the jobs have more than {_MOST_PARTS} arguments and variables; use several requests"
             raise RefusalError("body-too-large", problem)
-        if not call.identity.is_operator and request.user != call.identity.user:
-            request = replace(request, user=call.identity.user)
-        jobs.append(NewJob(request=request, key=one.key))
+        jobs.append(NewJob(request=call.as_user(request, f"jobs[{place}].request"), key=one.key))
         if place % _IN_ONE_GO == _IN_ONE_GO - 1:
             await asyncio.sleep(0)  # others' requests are not to wait for all of these
     if wrong:
@@ -219,6 +220,10 @@ def keeping_problem(request: JobRequest) -> str | None:
     >>> keeping_problem(JobRequest(program=Program(argv=("true",)), limit_ms=2**70))
     'limit_ms is a number that is too large; at most 64 bits'
     """
+    for name, least in (("weight", 0.0), ("priority", -MOST_WEIGHT)):
+        value = getattr(request, name)
+        if not least <= value <= MOST_WEIGHT:
+            return f"{name} is {value:g}; expected {least:g} to {MOST_WEIGHT:g}"
     for name in ("user", "account", "name", "job_class"):
         text = getattr(request, name)
         if len(text) > _MOST_NAME or not text.isprintable():

@@ -29,6 +29,7 @@ BEYOND = {
     "nodes": ({"max_nodes": 4}, {"nodes": 5}, None, "nodes"),
     "time": ({"max_limit_ms": 10**9}, {"limit_ms": 10**9 + 1}, None, "limit_ms"),
     "priority": ({"max_priority": 5.0}, {"priority": 6.0}, None, "priority"),
+    "weight": ({"max_weight": 5.0}, {"weight": 6.0}, None, "weight"),
     "another site": ({"sites": ("north",)}, {}, "south", "site"),
     "the grid": ({"sites": ("north",)}, {}, None, "site"),
     "another account": ({"accounts": ("climate", "ocean")}, {"account": "fusion"}, None, "account"),
@@ -59,6 +60,17 @@ async def test_a_job_beyond_the_limits_of_a_token_is_refused(
     assert problem["errors"][-1]["where"].endswith(where)
     assert "the token is for" in problem["detail"]
     assert not backend.records_by_id
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("value", [1e300, 2e9, -2e9])
+@pytest.mark.parametrize(("name", "least"), [("weight", "0"), ("priority", "-1e+09")])
+async def test_no_job_outweighs_all_others(name: str, least: str, value: float) -> None:
+    """A weight or priority with which an order could not calculate is declined, whatever the token allows."""
+    async with serving(FakeBackend()) as grid:
+        status, problem, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(**{name: value})]})
+        assert (status, problem["detail"]) == (422, f"{name} is {value:g}; expected {least} to 1e+09")
+        assert (await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(**{name: 1e9})]}))[0] == 200
 
 
 @pytest.mark.asyncio

@@ -131,6 +131,7 @@ def may(info: TokenInfo) -> str:
     words += [f"arrays of at most {limits.max_array} jobs"] if limits.max_array is not None else []
     words += [f"at most {span_text(limits.max_limit_ms)} each"] if limits.max_limit_ms is not None else []
     words += [f"priority of at most {limits.max_priority:g}"] if limits.max_priority is not None else []
+    words += [f"weight of at most {limits.max_weight:g}"] if limits.max_weight is not None else []
     return "; ".join(words)
 
 

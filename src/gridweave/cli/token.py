@@ -51,6 +51,7 @@ _Valid = Annotated[
 ]
 _Sites = Annotated[str, typer.Option(metavar="LIST", help="Only for jobs of these sites' own users, e.g. alpha,beta.")]
 _MaxPriority = Annotated[float | None, typer.Option(metavar="N", help="Only for jobs of at most this priority.")]
+_MaxWeight = Annotated[float | None, typer.Option(metavar="N", help="Only for jobs of at most this weight.")]
 
 
 @app.command("create")
@@ -64,6 +65,7 @@ def create(
     max_array: Annotated[int | None, typer.Option(metavar="N", help="Only for arrays of at most N jobs.")] = None,
     max_time: Annotated[str, typer.Option(metavar="SPAN", help="Only for jobs of at most this time limit.")] = "",
     max_priority: _MaxPriority = None,
+    max_weight: _MaxWeight = None,
     tokens: Place = None,
     here: Here = None,
     as_json: Json = False,
@@ -73,7 +75,8 @@ def create(
     Example: gridweave token create anna --scope read,submit --valid 30d --tokens tokens.db
     """
     days = None if valid == "never" else parse_time_ms("--valid", valid) / 86_400_000
-    numbers: dict[str, Any] = {"max_nodes": max_nodes, "max_array": max_array, "max_priority": max_priority}
+    numbers: dict[str, Any] = {"max_nodes": max_nodes, "max_array": max_array}
+    numbers |= {"max_priority": max_priority, "max_weight": max_weight}
     numbers["max_limit_ms"] = parse_time_ms("--max-time", max_time) if max_time else None
     with _store(tokens, here, create=True) as store, named_as_typed(**_TYPED):
         limits = _limits(sites, accounts, numbers)

@@ -393,7 +393,9 @@ async def test_errors_are_typed(grid: Client, tmp_path: Path) -> None:
                 await nobody.sites()
         assert (refused.value.status, refused.value.exit_status) == (401, 5)
         async with Client(strict.url, token=tokens["anna"]) as anna, Client(strict.url, token=tokens["berta"]) as berta:
-            job = await anna.submit(["true"], user="carla")
+            with pytest.raises(NotAllowedError, match="is 'carla', and the token is anna's"):
+                await anna.submit(["true"], user="carla")
+            job = await anna.submit(["true"])
             assert (await job.record()).request.user == (await anna.whoami()).user == "anna"
             with pytest.raises(NotFoundError):
                 await berta.record(job.id)

@@ -69,7 +69,7 @@ async def test_a_user_sees_and_changes_own_jobs_alone(tmp_path: Path, tokens: di
     backend = FakeBackend()
     async with serving(backend, tokens=str(tmp_path / "t")) as grid:
         [of_anna] = await grid.submit(a_job(name="secret"), token=tokens["anna"])
-        [of_bob] = await grid.submit(a_job(user="anna"), token=tokens["bob"])
+        [of_bob] = await grid.submit(a_job(), token=tokens["bob"])
         assert backend.records_by_id[of_bob].request.user == "bob"
         backend.write(of_anna, b"secret")
         for method, path in (
@@ -97,6 +97,25 @@ async def test_a_user_sees_and_changes_own_jobs_alone(tmp_path: Path, tokens: di
         assert (await grid.ask("GET", "/v1/events?user=anna", token=tokens["bob"]))[0] == 403
         assert (await grid.ask("GET", f"/v1/events?job={of_anna}", token=tokens["bob"]))[0] == 404
         assert (await grid.ask("GET", f"/v1/events/ws?job={of_anna}", token=tokens["bob"]))[0] in (404, 422)
+
+
+@pytest.mark.asyncio
+async def test_a_job_of_another_user_is_refused_and_not_made_ones_own(tmp_path: Path, tokens: dict[str, str]) -> None:
+    """Whoever names another user hears so, in a submission and in a quote; own names, and none, are fine."""
+    backend = FakeBackend()
+    async with serving(backend, tokens=str(tmp_path / "t")) as grid:
+        request = a_job(user="anna")["request"]
+        for path, body, where in (
+            ("/v1/jobs", {"jobs": [a_job(), {"request": request}]}, "jobs[1].request.user"),
+            ("/v1/quote", {"request": request}, "request.user"),
+        ):
+            status, problem, _ = await grid.ask("POST", path, body, token=tokens["bob"])
+            assert (status, problem["type"]) == (403, "urn:gridweave:problem:forbidden")
+            assert problem["detail"] == f"{where} is 'anna', and the token is bob's; leave it out"
+            assert (await grid.ask("POST", path, body, token=tokens["olga"]))[0] == 200
+        job_ids = await grid.submit(a_job(user="bob"), a_job(), token=tokens["bob"])
+        job_ids += await grid.submit(a_job(), token=tokens["olga"])
+        assert [backend.records_by_id[job_id].request.user for job_id in job_ids] == ["bob", "bob", "olga"]
 
 
 @pytest.mark.asyncio
