@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import os
+import pty
 import re
 import socket
 import subprocess
@@ -20,8 +23,9 @@ from gateway_parts import make_tokens
 from gridweave.cli import grid_client, job_commands
 from gridweave.cli.grid_client import job_numbers, print_forecast, relative, rounded
 from gridweave.cli.job_commands import parse_when_ms
+from gridweave.cli.terminal import VisibleBytes
 from gridweave.errors import OptionError
-from gridweave.grid.api import JobProgress
+from gridweave.grid.api import Forecast, JobProgress
 from gridweave.ranges import ranges_text
 from gridweave.site.elements import Element
 from gridweave.site.explain import Forecast
@@ -387,7 +391,96 @@ def test_output_that_was_removed_is_an_error(here: Elsewhere, shell: Shell) -> N
         assert shell("logs", "1", *arguments) == (2, "", f"gridweave: {said}\n")
 
 
+HOSTILE = b"\x1b]0;title\x07\x1b[2Jred \x1b[31mx\x1b[0m\xc2\x9b1m \x9b\xffend\n"
+
+
+def at_a_terminal(*arguments: str) -> bytes:
+    """Return what a command prints whose output is a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen([sys.executable, "-m", "gridweave.cli", *arguments], stdout=theirs) as command:
+            os.close(theirs)
+            said = b""
+            with contextlib.suppress(OSError):  # that is how a terminal ends
+                while data := os.read(ours, 4096):
+                    said += data
+        assert command.returncode == 0
+    finally:
+        os.close(ours)
+    return said.replace(b"\r\n", b"\n")
+
+
+def test_a_terminal_gets_no_control_sequences_of_others(here: Elsewhere) -> None:
+    """What others have written, and what they called it, changes nothing of a terminal, unless one asks for it raw."""
+    hostile = HOSTILE.decode("latin-1").replace("\n", "")
+    request = JobRequest(program=Program(argv=("sh", "-c", hostile)), limit_ms=1_000)
+    here.do(here.grid.submit([("key", request)], site=None, origin="a test"))
+    here.call(here.grid.write, 1, HOSTILE)
+    assert at_a_terminal("logs", "1").decode() == "red x \ufffd\ufffdend\n"
+    assert at_a_terminal("logs", "1", "--raw") == HOSTILE
+    for command in (("show", "1"), ("show", "1", "--json")):
+        shown = at_a_terminal(*command).decode()
+        assert "end" in shown
+        assert all(letter.isprintable() or letter == "\n" for letter in strip_styles(shown)), shown
+
+
+def strip_styles(text: str) -> str:
+    """Return what the command printed without its own bold headings."""
+    return re.sub(r"\x1b\[[01]m", "", text)
+
+
+def test_control_sequences_are_found_wherever_output_is_cut() -> None:
+    """In whatever parts output comes, a terminal gets the same; a sequence without an end holds nothing up."""
+    whole = VisibleBytes().add(HOSTILE)
+    for cut in range(len(HOSTILE)):
+        output = VisibleBytes()
+        assert output.add(HOSTILE[:cut]) + output.add(HOSTILE[cut:]) + output.end() == whole, cut
+    output = VisibleBytes()
+    assert output.add(b"\x1b]" + b"x" * 5_000) == b"]" + b"x" * 5_000
+    assert (output.add(b"a\x1b"), output.end()) == (b"a", b"")
+
+
 # -- the grid
+
+
+def test_jobs_of_sites_own_users_are_listed_as_well(here: Elsewhere, shell: Shell) -> None:
+    """Jobs that were given to a site are listed, summed up and cancelled with those of the grid; or alone."""
+    of_north, of_grid = (
+        int(shell(*("submit", *where, "--", "true"))[1].split()[-1]) for where in (("--site", "north"), ())
+    )
+    assert [int(row[0]) for row in rows(shell("jobs")[1])[1:]] == [of_grid, of_north]
+    assert [int(row[0]) for row in rows(shell("jobs", "--own", "north")[1])[1:]] == [of_north]
+    assert [record["job_id"] for record in json.loads(shell("jobs", "--all", "--limit", 1, "--json")[1])] == [of_grid]
+    assert shell("cancel", "--all", "--yes")[1] == f"cancelled: {of_grid} {of_north}\n"
+    for where in (("--site", "north"), ()):
+        job_id = int(shell("submit", *where, "--", "true")[1].split()[-1])
+        here.call(here.grid.start, job_id)
+        here.call(here.grid.end, job_id)
+    assert json.loads(shell("usage", "--json")[1])[0]["jobs"] == 2
+
+
+def test_many_jobs_are_named_in_few_words(here: Elsewhere, shell: Shell) -> None:
+    """Hundreds of numbers that are no range fill no screen; a script gets all of them."""
+    shell("submit", "--array", "1-100", "--key", "k", "--", "true")
+    for even in range(2, 101, 2):
+        here.call(here.grid.end, even)
+    _, out, _ = shell("cancel", "--all", "--yes")
+    assert out.endswith(" 37 39 and 30 more jobs\n")
+    assert len(out) < 90
+
+
+def test_a_quote_of_what_can_never_run_fails(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that asks for a quote sees by the exit status that the job can never run; others end with 0."""
+
+    async def quote(request: JobRequest, *, instead_of: int | None = None) -> Forecast:
+        return Forecast(now_ms=0, state="refused", reason="no site has 900 nodes")
+
+    assert shell("quote")[0] == 0
+    monkeypatch.setattr(here.grid, "quote", quote)
+    status, out, _ = shell("quote", "-n", 900)
+    assert status == 2
+    assert "no site has 900 nodes" in out
+    assert shell("quote", "--json")[0] == 2
 
 
 def test_a_machine_is_given_up(here: Elsewhere, shell: Shell) -> None:

@@ -232,6 +232,8 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         (["-t", "soon", "--", "x"], "--time: 'soon' is not a time"),
         (["-t", "0", "--", "x"], "--time is 0"),
         (["-a", "5-1", "--", "x"], "--array: '5-1' of '5-1' are not indexes; write 1-10"),
+        (["-a", "1-1000000000", "--", "x"], "--array: '1-1000000000' has too many jobs; at most 100,000"),
+        (["-a", "9999999999", "--", "x"], "index is 9999999999; a whole number from 0 to 2147483647"),
         (["--after", "3:ok", "--", "x"], "--after: '3:ok': write JOB or JOB:STATE, with STATE one of started"),
         (["--after", "nobody", "--", "x"], "there is no array 'nobody'"),
         (["--env", "=x", "--", "x"], "--env: '=x' has no name"),

@@ -9,15 +9,16 @@ import datetime
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from gridweave.cli.arguments import Json, options_of
-from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import GridweaveError, InputError, OptionError, check_known
+from gridweave.cli.output import counted, print_json, print_table, say
+from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError, check_known
+from gridweave.ranges import ranges_of, ranges_text
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
@@ -157,6 +158,19 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
     return list(found)
 
 
+async def listed_jobs(grid: Client, own: str, query: Mapping[str, Any], most: int | None = None) -> list[JobRecord]:
+    """Return jobs of the grid and of all sites' own users, the newest first; or those of one site's own users."""
+    if own:
+        return [record async for record in grid.jobs(own=own, **query, limit=most)]
+    found = {record.job_id: record async for record in grid.jobs(**query, limit=most)}
+    for site in await grid.sites():
+        try:
+            found |= {record.job_id: record async for record in grid.jobs(own=site.name, **query, limit=most)}
+        except UnavailableError as error:
+            say(f"jobs of {site.name}'s own users are left out: {error}")
+    return sorted(found.values(), key=lambda record: (record.submit_ms, record.job_id), reverse=True)[:most]
+
+
 def job_numbers(text: str) -> Sequence[int] | None:
     """Return the numbers that a text says, or None if it is a name.
 
@@ -204,6 +218,23 @@ def checked_values(option: str, given: Sequence[str] | None, known: Sequence[str
 def state_text(record: JobRecord) -> str:
     """Return the state of a job, or how it ended."""
     return record.outcome or record.state
+
+
+_MOST_RANGES = 20
+
+
+def jobs_text(job_ids: Iterable[int]) -> str:
+    """Return job numbers as people write them: the first ranges, and how many more there are.
+
+    Examples
+    --------
+    >>> jobs_text([3, 4, 5, 17]), jobs_text(range(10, 110, 2))[-22:]
+    ('3-5 17', '46 48 and 30 more jobs')
+    """
+    ranges = ranges_of(job_ids)
+    shown, more = ranges[:_MOST_RANGES], sum(end - first for first, end in ranges[_MOST_RANGES:])
+    text = ranges_text(number for first, end in shown for number in range(first, end))
+    return f"{text} and {counted(more, 'more job')}" if more else text
 
 
 def shortened(text: str, most: int) -> str:

@@ -27,7 +27,7 @@ from gridweave.cli.grid_client import (
 )
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
 from gridweave.site.desk_messages import MOST_LISTED
 from gridweave.site.times import parse_time_ms, span_text
 
@@ -166,14 +166,17 @@ def quote(
     input_data: InputData = None,
     output_data: OutputData = None,
 ) -> None:
-    """Ask when and where a job would start, without submitting it.
+    """Ask when and where a job would start, without submitting it; exits with status 2 if it can never run.
 
     Example: gridweave quote -n 4 -t 10m --communication nearest-neighbour
     """
     limit = timedelta(milliseconds=parse_time_ms("--time", time))
     sends = {"communication": communication or "", "input_data": input_data or "", "output_data": output_data or ""}
     with named_as_typed():
-        reach.show(reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit, **sends)), print_forecast)
+        found = reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit, **sends))
+    reach.show(found, print_forecast)
+    if found.state == "refused":
+        raise typer.Exit(InputError.exit_status)
 
 
 _POLICY = ("mode", "order", "backfill", "head_reservation", "selection", "overhead", "lower_bound")

@@ -28,6 +28,8 @@ from gridweave.cli.grid_client import (
     complete_outcomes,
     complete_sites,
     job_numbers,
+    jobs_text,
+    listed_jobs,
     named_jobs,
     now_ms,
     places_text,
@@ -39,8 +41,8 @@ from gridweave.cli.grid_client import (
     state_text,
 )
 from gridweave.cli.output import counted, print_json, print_table, say
+from gridweave.cli.terminal import VisibleBytes, visible
 from gridweave.errors import InputError, OptionError
-from gridweave.ranges import ranges_text
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ _OfSite = Annotated[
 _Own = Annotated[
     str,
     typer.Option(
-        metavar="SITE", help="Jobs that this site's own users submitted to it.", autocompletion=complete_sites
+        metavar="SITE", help="Only jobs that this site's own users submitted to it.", autocompletion=complete_sites
     ),
 ]
 _OfUser = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only jobs of this user.")]
@@ -107,6 +109,8 @@ def jobs(
 ) -> None:
     """List the jobs that have not ended, newest first, and when waiting ones are expected to start.
 
+    Jobs of sites' own users (`submit --site`) are listed with those of the grid.
+
     With --since or --until, list all jobs from that period, including ended ones.
 
     Example: gridweave jobs --all --user anna --outcome failed
@@ -116,11 +120,11 @@ def jobs(
     is_past = bool(since or until)
     states, outcomes = _wanted(state, outcome, all_jobs or is_past)
     most = limit or (None if as_csv else 50)
-    query: dict[str, Any] = {"own": own, "user": user, "name": name, "array": array, "site": site}
+    query: dict[str, Any] = {"user": user, "name": name, "array": array, "site": site}
     query |= {"state": states, "outcome": outcomes} | _span(since, until)
 
     async def work(grid: Client) -> tuple[list[JobRecord], list[QueuedJob]]:
-        found = [record async for record in grid.jobs(**query, limit=None if most is None else most + 1)]
+        found = await listed_jobs(grid, own, query, None if most is None else most + 1)
         if not any(record.state == "waiting" for record in found) or reach.as_json or as_csv or own:
             return found, []
         return found, (await grid.queue(EXPLAINED, explain=True)).jobs
@@ -200,7 +204,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
-    typer.echo(text.getvalue(), nl=False)
+    typer.echo(visible(text.getvalue()), nl=False)
 
 
 # -- when
@@ -272,11 +276,11 @@ def usage(
     wrong = [key for key in keys if key not in BY] or ([] if keys else [repr(by)])
     if wrong:
         raise OptionError("--by", f"{', '.join(wrong)}: not known; one or several of {', '.join(BY)}")
-    query: dict[str, Any] = {"own": own, "user": user, "state": ("ended",)} | _span(since, until)
+    query: dict[str, Any] = {"user": user, "state": ("ended",)} | _span(since, until)
 
     async def work(grid: Client) -> dict[tuple[str, ...], list[float]]:
         sums: dict[tuple[str, ...], list[float]] = {}
-        async for record in grid.jobs(**query):
+        for record in await listed_jobs(grid, own, query):
             if query["until_ms"] is None or (record.end_ms or 0) < query["until_ms"]:
                 _add_usage(sums, record, keys)
         return sums
@@ -597,10 +601,10 @@ def _wish(
 
     async def work(grid: Client) -> tuple[list[int], list[int]]:
         if query is not None:
-            wanted = [record.job_id async for record in grid.jobs(**query)]
+            wanted = [record.job_id for record in await listed_jobs(grid, "", query)]
             if ask and wanted:
                 many = counted(len(wanted), "job")
-                question = f"Cancel {many} ({ranges_text(wanted)})?"
+                question = f"Cancel {many} ({jobs_text(wanted)})?"
                 agreed("--all", f"would cancel {many}", question, "nothing was cancelled")
         else:
             wanted = await named_jobs(grid, texts or (), open_only=True)
@@ -612,10 +616,10 @@ def _wish(
     if reach.as_json:
         print_json({"job_ids": done})
     elif done:
-        typer.echo(f"{_DONE[kind]}: {ranges_text(done)}")
+        typer.echo(f"{_DONE[kind]}: {jobs_text(done)}")
     left = sorted(set(wanted) - set(done))
     if left and query is None:
-        raise InputError(f"{ranges_text(left)}: {_NOT_DONE[kind]}, or not one of your jobs")
+        raise InputError(f"{jobs_text(left)}: {_NOT_DONE[kind]}, or not one of your jobs")
     if not wanted and not reach.as_json:
         say("no matching jobs")
 
@@ -624,6 +628,8 @@ _Element = Annotated[
     int | None, typer.Option(metavar="N", min=0, help="For a packed array: print only this element's output.")
 ]
 
+_Raw = Annotated[bool, typer.Option("--raw", help="Print control sequences on a terminal as well.")]
+
 
 def logs(
     job: OneJob,
@@ -631,11 +637,15 @@ def logs(
     rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which rank's output.")] = 0,
     stderr: Annotated[bool, typer.Option("--stderr", help="Print standard error instead of standard output.")] = False,
     element: _Element = None,
+    raw: _Raw = False,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
 ) -> None:
     """Print the output of a job.
+
+    On a terminal, control sequences are left out: colours, but also what would change the terminal. A file or a pipe
+    gets all bytes as they are.
 
     If the machine has removed the output, say when and why, and end with status 2.
 
@@ -650,10 +660,12 @@ def logs(
             ended = _element(await grid.record(job), element)
             part = ended.err if stderr else ended.out
             where = {"rank": ended.rank, "part": part, "attempt": ended.attempt or None}
+        shown = VisibleBytes() if sys.stdout.isatty() and not raw else None
         async for data in output(grid.transport, job, stream=stream, **where):
-            # Bytes as they are: output need not be text.
-            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.write(data if shown is None else shown.add(data))
             sys.stdout.buffer.flush()
+        if shown is not None:
+            sys.stdout.buffer.write(shown.end())
 
     if element is not None and (follow or rank):
         raise OptionError("--element", "goes with neither --follow nor --rank")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from gridweave.cli.terminal import visible
 from gridweave.errors import OptionError
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 def say(text: str) -> None:
     """Print a remark on standard error, where it does not disturb what reads the result."""
-    typer.echo(text, err=True)
+    typer.echo(visible(text), err=True)
 
 
 def print_json(value: object) -> None:
     """Print a result for machines, as JSON on standard output; numbers that are not finite are refused."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(visible(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def print_table(
@@ -52,16 +53,15 @@ def print_table(
 
     It looks as those of rich do, without loading that: a command that asks one thing would take a tenth longer.
     """
-    lines = [
-        [cell.split("\n") for cell in row] for row in ([list(headings)] if headings is not None else []) + list(rows)
-    ]
+    whole = ([list(headings)] if headings is not None else []) + list(rows)
+    lines = [[visible(cell).split("\n") for cell in row] for row in whole]
     widths = [max(_width(line) for cell in column for line in cell) for column in zip_longest(*lines, fillvalue=[""])]
     if wrap and widths and sys.stdout.isatty():
         room = shutil.get_terminal_size().columns - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1) - 2
         widths[-1] = min(widths[-1], max(room, _LEAST_WRAPPED))
     at_right = [place >= left if right is None else place in right for place in range(len(widths))]
     if title:
-        typer.secho(title, bold=True)
+        typer.secho(visible(title), bold=True)
     inner = sum(widths) + len(_GAP) * max(len(widths) - 1, 0)
     typer.echo(" " * (inner + 2))
     for number, row in enumerate(lines):

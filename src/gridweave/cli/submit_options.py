@@ -198,7 +198,7 @@ HAS = ("started", "ended", "finished", "failed")
 
 _ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
 _LISTS = ("env", "after", "batch_option", "form", "task_group")
-_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_SPAN = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", re.ASCII)
 
 
 class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
