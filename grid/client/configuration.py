@@ -23,6 +23,7 @@ from gridweave.grid.gateway.settings import is_loopback
 from gridweave.grid.service.state import (
     DEFAULT_NAME,
     GATEWAY,
+    HEAD,
     LocalGridState,
     LocalProcess,
     known_grids,
@@ -254,10 +255,10 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
     if not grid.has_gateway:
         name = "" if grid.name == DEFAULT_NAME else f" --grid {grid.name}"
         right = f"start it again with `gridweave up{name}`"
-        if grid.keeper:
-            right = f"its watchdog starts it again; try again in a few seconds, or see `gridweave status{name}`"
+        if grid.keeper or grid.process(HEAD) is not None:
+            right = f"it starts again by itself; try again in a few seconds, or see `gridweave status{name}`"
         raise UnavailableError(f"the gateway of the grid {grid.name!r} does not run at {grid.url}; {right}")
-    return _Layer(url=grid.url, token=grid.token, ca=grid.cert or None, here=grid)
+    return _Layer(url=grid.url, token=grid.token, ca=grid.cert or None, plain_http=grid.plain_http or None, here=grid)
 
 
 def named_grid(name: str | None, environment: Mapping[str, str] | None = None) -> str | None:

@@ -358,7 +358,7 @@ class _Work:
         if settings.tokens is not None:
             with contextlib.closing(TokenStore(settings.tokens)) as store:
                 make_token(store, folder / TOKEN)
-        self._change(url=url_of(settings), cert=plan.cert or "")
+        self._change(url=url_of(settings), cert=plan.cert or "", plain_http=settings.plain_http)
         grid.add(GatewayActor, GATEWAY_ACTOR, spot, settings, ClusterDoor(), mark=str(folder / GATEWAY_MARK))
 
     def _await_actors(self, grid: RunningGrid) -> None:

@@ -111,6 +111,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""  # of the gateway; empty: there is none
     tokens: bool = True  # whether the gateway wants one
     cert: str = ""  # the file of its certificate; empty: it speaks plain HTTP
+    plain_http: bool = False  # whether the operator allows tokens to be sent to it unencrypted, from other hosts too
     # The GRID.toml that it was started by: its path, what it said, and the folder from which paths in it count.
     file: str = ""
     text: str = ""

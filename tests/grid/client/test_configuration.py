@@ -200,6 +200,22 @@ def test_the_certificate_of_a_grid_here_is_trusted(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("owned")
+def test_a_grid_at_a_real_address_is_reached_as_its_operator_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where GRID.toml allows tokens without TLS, the commands of its host need no leave of their own to send theirs."""
+    grid = running("campus", "http://192.0.2.7:8765")
+    monkeypatch.setattr(LocalGridState, "token", "gw_secret")
+    monkeypatch.setattr(configuration, "known_grids", lambda: ["campus"])
+    monkeypatch.setattr(configuration, "running_grid", lambda name: grid)
+    with pytest.raises(OptionError, match="is not encrypted"):
+        configured()
+    grid = msgspec.structs.replace(grid, plain_http=True)
+    assert configured().plain_http
+    assert configured(grid="campus").token == "gw_secret"
+    with pytest.raises(OptionError, match="is not encrypted"):
+        configured("http://192.0.2.8:8765", token="gw_other")
+
+
+@pytest.mark.usefixtures("owned")
 def test_the_token_of_a_grid_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that is named by its name is asked with its own token, not with that of the environment or the file."""
     monkeypatch.setattr(LocalGridState, "token", property(lambda grid: f"gw_{grid.name}"))
@@ -232,7 +248,7 @@ def test_a_program_that_took_the_port_gets_no_token(monkeypatch: pytest.MonkeyPa
         with pytest.raises(UnavailableError, match="the gateway of the grid 'campus' does not run at"):
             configured(grid="campus")
         monkeypatch.setattr(LocalGridState, "keeper", (ours,))
-        with pytest.raises(UnavailableError, match=r"its watchdog starts it again; .* status --grid campus"):
+        with pytest.raises(UnavailableError, match=r"it starts again by itself; .* status --grid campus"):
             configured(grid="campus")
     finally:
         theirs.kill()
