@@ -24,6 +24,9 @@ from gridweave.site.job import JobRecord, JobRequest
 
 T = TypeVar("T")
 
+FEW_IDS = 100
+"""Requests about at most so many jobs wait for no other request of their user."""
+
 _MOST_IDS_BYTES = 1 << 20
 _MOST_OPEN_BYTES = 16 << 10
 """Of a body that comes without a token."""
@@ -43,6 +46,7 @@ class Parts:
     at_once: Slots
     streams: Slots
     forecasts: Turns
+    bulk: Turns
     logins: Logins
     memory: Memory
     codes: LoginCodes

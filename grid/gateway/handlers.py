@@ -49,11 +49,11 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.grid.gateway.access import AsyncTokens, TokenStore
-from gridweave.grid.gateway.call import GatewayCall, unknown_job
+from gridweave.grid.gateway.call import FEW_IDS, GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
-from gridweave.site.job import JobRecord, WishKind
+from gridweave.site.job import JobRecord, SignalName, WishKind
 from gridweave.site.launch import UsageCurve
 from gridweave.version import __version__
 
@@ -388,19 +388,25 @@ def wish_many(kind: WishKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]
     """Return the handler that does what a user wants of the jobs in the body; others' are passed over."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
-        job_ids = await _own(call, body.job_ids)
-        done = await call.backend.wish(kind, job_ids, origin=call.origin) if job_ids else []
-        return Done(job_ids=sorted(done))
+        return await _wish_own(call, kind, body.job_ids)
 
     return handler
 
 
+async def _wish_own(call: GatewayCall, kind: WishKind, asked: list[int], signal: SignalName | None = None) -> Done:
+    """Do what a user wants of those jobs that are theirs; of requests about many one of a user at a time."""
+
+    async def work() -> Done:
+        job_ids = await _own(call, asked)
+        done = await call.backend.wish(kind, job_ids, origin=call.origin, signal=signal) if job_ids else []
+        return Done(job_ids=sorted(done))
+
+    return await (work() if len(asked) <= FEW_IDS else call.parts.bulk.take(call.identity.user, work))
+
+
 async def signal_jobs(call: GatewayCall, body: SignalJobs) -> Done:
     """Send the processes of running jobs a signal; others, and others' jobs, are passed over."""
-    job_ids = await _own(call, body.job_ids)
-    if job_ids:
-        job_ids = await call.backend.wish("signal", job_ids, origin=call.origin, signal=body.signal)
-    return Done(job_ids=sorted(job_ids))
+    return await _wish_own(call, "signal", body.job_ids, body.signal)
 
 
 async def _own(call: GatewayCall, job_ids: list[int]) -> list[int]:

@@ -380,6 +380,7 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
         at_once=Slots(settings.max_at_once, "too-many-at-once", "requests"),
         streams=streams,
         forecasts=Turns(),
+        bulk=Turns(),
         logins=Logins(settings.failed_logins_per_minute, time.monotonic),
         memory=Memory(max(settings.max_held_bytes, settings.max_body_bytes)),
         codes=LoginCodes(),

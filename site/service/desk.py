@@ -136,6 +136,12 @@ class WaitReasons:
 EXPLAIN_S = 1.0
 """So long it is worked out at most when the jobs of a queue start."""
 
+FEW_JOBS = 50
+"""Submissions of at most so many jobs never wait for others' larger ones."""
+
+JOBS_AT_ONCE, PIECES_IN_A_TURN = 500, 4
+"""Larger submissions are cut into pieces of so many jobs, of which so many are under way at once."""
+
 WISHES_AT_ONCE = 500
 RECORDS_AT_ONCE = 1_000
 """So many jobs of one question are changed, or looked at, before others get their turn."""
@@ -157,14 +163,20 @@ class Desk(Generic[D]):
         self.driver, self.core = driver, core
         self._history = JobHistory(journal.reader())
         self._events = Events(journal.last_note)
-        # Work about many jobs is done piece by piece, and the pieces of one question at a time.
-        self._many = asyncio.Lock()
+        # Work about many jobs is done in pieces: one at a time, and a few submissions in a turn.
+        self._many, self._bulk = asyncio.Lock(), asyncio.Semaphore(PIECES_IN_A_TURN)
         self._waits = WaitReasons()
         driver.on_notes = self._noted
 
     async def submit(self, jobs: list[tuple[str, JobRequest]], origin: str) -> list[Accepted | Declined]:
-        """Hand in jobs; return what became of each when that is durable."""
-        return await self.driver.submit(jobs, origin=origin)
+        """Submit jobs; return the answer to each when that is durable."""
+        if len(jobs) <= FEW_JOBS:
+            return await self.driver.submit(jobs, origin=origin)
+        answers: list[Accepted | Declined] = []
+        for start in range(0, len(jobs), JOBS_AT_ONCE):
+            async with self._bulk:
+                answers += await self.driver.submit(jobs[start : start + JOBS_AT_ONCE], origin=origin)
+        return answers
 
     async def wish(
         self, kind: WishKind, job_ids: list[int], origin: str, signal: SignalName | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,11 @@ from fake_backend import FakeBackend
 from gateway_parts import a_job, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import Forecast
+from gridweave.grid.gateway.call import FEW_IDS
 from gridweave.grid.gateway.limits import Memory, Rates
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.site.job import SignalName, WishKind
 
 
 def test_a_bucket_lets_through_as_much_as_it_holds_and_then_as_fast_as_it_is_filled() -> None:
@@ -104,6 +108,47 @@ async def test_one_question_of_each_user_is_worked_on(tmp_path: Path) -> None:
         backend.gate.set()
         assert await asyncio.gather(waiting[-1], behind) == [200, 200]
     assert backend.asked == [of_anna[0], of_bob, of_anna[-1]]
+
+
+class WishBackend(FakeBackend):
+    """A grid that carries wishes out when a gate is open, and counts how many are under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.under_way: list[int] = []
+        self.most_large = 0
+
+    async def wish(
+        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    ) -> list[int]:
+        """Do what a user wants, once the gate is open."""
+        self.under_way.append(len(job_ids))
+        self.most_large = max(self.most_large, sum(size > FEW_IDS for size in self.under_way))
+        await self.gate.wait()
+        self.under_way.remove(len(job_ids))
+        return await super().wish(kind, job_ids, origin=origin, signal=signal)
+
+
+@pytest.mark.asyncio
+async def test_one_request_of_each_user_about_many_jobs_is_carried_out(tmp_path: Path) -> None:
+    """Of a user's requests about many jobs one is under way; those about few jobs, and other users', wait for none."""
+    tokens = make_tokens(tmp_path / "t", olga="operate", otto="operate")
+    backend = WishBackend()
+    async with serving(backend, tokens=str(tmp_path / "t")) as grid:
+
+        def cancel(user: str, count: int) -> asyncio.Task[tuple[int, Any, Any]]:
+            body = {"job_ids": list(range(1, count + 1))}
+            return asyncio.create_task(grid.ask("POST", "/v1/jobs/cancel", body, token=tokens[user]))
+
+        tasks = [cancel("olga", FEW_IDS + 1) for _ in range(10)]
+        tasks += [cancel("olga", 5), cancel("olga", FEW_IDS), cancel("otto", FEW_IDS + 2)]
+        while len(backend.under_way) < 4:
+            await asyncio.sleep(0)
+        assert sorted(backend.under_way) == [5, FEW_IDS, FEW_IDS + 1, FEW_IDS + 2]
+        backend.gate.set()
+        assert [status for status, _, _ in await asyncio.gather(*tasks)] == [200] * 13
+    assert backend.most_large == 2
 
 
 @pytest.mark.asyncio

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridweave.grid.api import JobQuery
-from gridweave.site.job import JobRecord, JobRequest, Program
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.messages import Wish
 from gridweave.site.service import desk, history
@@ -101,6 +101,35 @@ async def test_a_wish_about_many_jobs_is_carried_out_piece_by_piece(
         assert sorted(await bulk) == job_ids[:11]
     assert sorted(map(len, turns)) == [1, 3, 4, 4]
     assert len(turns[-1]) > 1, "the single job waited for all of the others"
+
+
+@pytest.mark.asyncio
+async def test_a_turn_takes_in_few_jobs_of_large_submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large submissions a few pieces are under way at once; a small one waits for none of them; all get answers."""
+    monkeypatch.setattr(desk, "FEW_JOBS", 1)
+    monkeypatch.setattr(desk, "JOBS_AT_ONCE", 3)
+    async with LocalGrid(tmp_path) as grid:
+        under_way, most, ended, submit_now = 0, 0, list[str](), grid.driver.submit
+
+        async def counted(jobs: Sequence[tuple[str, JobRequest]], *, origin: str = "") -> list[Accepted | Declined]:
+            nonlocal under_way, most
+            size = len(jobs) if len(jobs) > 1 or jobs[0][0] != "single" else 0
+            under_way += size
+            most = max(most, under_way)
+            answers = await submit_now(jobs, origin=origin)
+            under_way -= size
+            ended.append(jobs[0][0])
+            return answers
+
+        monkeypatch.setattr(grid.driver, "submit", counted)
+        batches = [[(f"{name} {number}", held()) for number in range(10)] for name in "abcdef"] + [[("single", held())]]
+        found = await asyncio.gather(*(grid.backend.submit(jobs, site=None, origin="a test") for jobs in batches))
+        assert [[answer.key for answer in answers] for answers in found] == [
+            [key for key, _ in jobs] for jobs in batches
+        ]
+        assert len({answer.job_id for answers in found for answer in answers if isinstance(answer, Accepted)}) == 61
+        assert most == 4 * 3
+        assert ended.index("single") <= 4
 
 
 @pytest.mark.asyncio
