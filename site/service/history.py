@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -23,10 +24,11 @@ IDS_AT_ONCE = 500
 NUMBERS_AT_ONCE = 20_000
 """So many jobs are looked up, and of so many numbers jobs are looked through, in one piece."""
 
-LOOK_S = 20.0
-"""So long it is looked for jobs at most; whoever asks has long given up then."""
+LOOK_S = 8.0
+"""So long it is looked for jobs at most: less than a call between actors may take, so that the reason is heard."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class JobHistory:
@@ -36,15 +38,14 @@ class JobHistory:
         self._reader = reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history")
 
-    async def _read(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(read, *args, **kwargs))
 
     async def ended(self, job_ids: Sequence[int]) -> dict[int, JobRecord]:
         """Return what is kept of jobs that are over, by their numbers; others are left out."""
         found: dict[int, JobRecord] = {}
         for start in range(0, len(job_ids), IDS_AT_ONCE):
-            page = job_ids[start : start + IDS_AT_ONCE]
-            found |= await self._read(lambda page=page: self._reader.ended(page))  # type: ignore[misc]
+            found |= await self._read(self._reader.ended, job_ids[start : start + IDS_AT_ONCE])
         return found
 
     async def find_ended(self, query: JobQuery) -> list[JobRecord]:
@@ -56,18 +57,17 @@ class JobHistory:
                 while below > numbers.start and len(found) < query.limit:
                     first = max(numbers.start, below - NUMBERS_AT_ONCE)
                     asked = msgspec.structs.replace(query, below=below, limit=query.limit - len(found))
-                    found += await self._read(lambda asked=asked, first=first: self._reader.find_ended(asked, first))  # type: ignore[misc]
+                    found += await self._read(self._reader.find_ended, asked, first)
                     below = first
         except TimeoutError:
-            raise UnavailableError(
-                "so many jobs are kept that the search takes too long; name a user, or a time"
-            ) from None
+            problem = "a search through all jobs that are over takes too long; name a user, or start at a lower number"
+            raise UnavailableError(problem) from None
         return found
 
     async def story(self, job_id: int) -> list[Note]:
         """Return what happened to a job, in the order in which it was noted."""
-        return await self._read(lambda: self._reader.story(job_id))
+        return await self._read(self._reader.story, job_id)
 
     async def notes(self, after: int, limit: int) -> list[NumberedNote]:
         """Return what happened to jobs after an event, in ascending order, so many at most."""
-        return await self._read(lambda: self._reader.notes(after=after, limit=limit))
+        return await self._read(self._reader.notes, after=after, limit=limit)
