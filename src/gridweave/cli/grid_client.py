@@ -17,6 +17,7 @@ import typer
 
 from gridweave.cli.arguments import Json, options_of
 from gridweave.cli.output import counted, print_json, print_table, say
+from gridweave.cli.terminal import visible
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError, check_known
 from gridweave.ranges import ranges_of, ranges_text
 from gridweave.site.times import span_text
@@ -341,7 +342,7 @@ def complete_sites(incomplete: str) -> list[str]:
 def print_forecast(forecast: Forecast) -> None:
     """Print when a job starts and where, the reason of each site, and what a split would cost and gain."""
     for line in _lines(forecast):
-        typer.echo(line)
+        typer.echo(visible(line))
     if forecast.sites:
         rows = [
             (site.site, f"{site.nodes:,}", f"{site.free:,}", _start(site.start_ms, forecast), site.reason)

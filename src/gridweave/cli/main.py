@@ -170,7 +170,10 @@ def _usage_line(error: Any) -> str:
 
 def _end(message: str, status: int) -> NoReturn:
     if message:
-        typer.echo(f"gridweave: {' '.join(message.splitlines())}", err=True)  # the name of a file may have many
+        from gridweave.cli.terminal import visible
+
+        line = " ".join(message.splitlines())  # the name of a file may have many
+        typer.echo(visible(f"gridweave: {line}"), err=True)
     sys.exit(status)
 
 
