@@ -65,6 +65,21 @@ def test_what_is_known_of_a_job_comes_back_whole(journal: Journal, tmp_path: Pat
         assert reader.ended([2500]) == {2500: over(2500, user="anna")}
 
 
+def test_a_reader_of_a_journal_keeps_its_writer_waiting_for_nothing(journal: Journal) -> None:
+    """It has a connection of its own, sees what is durable and nothing else, and is closed with the journal."""
+    reader = journal.reader()
+    assert reader.ended_numbers() == range(0)
+    record(journal, over(3), over(7))
+    assert reader.ended([3, 7]) == {}, "what is not durable is not shown"
+    with reader.reading():
+        journal.flush()
+    assert reader.ended([3, 7]) == {3: over(3), 7: over(7)}
+    assert reader.ended_numbers() == range(3, 8)
+    assert [each.job_id for each in reader.find_ended(JobQuery(), 4)] == [7]
+    journal.close()
+    assert reader._store._connection is None
+
+
 def test_jobs_are_found_by_what_is_asked_for(journal: Journal) -> None:
     """Each filter narrows; the newest come first, below a number, so many at most."""
     record(

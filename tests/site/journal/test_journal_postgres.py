@@ -232,6 +232,20 @@ def test_what_the_server_refuses_is_said_in_one_line(server: Server) -> None:
         JournalReader(server.url("postgres"))
 
 
+def test_a_reader_sees_what_is_durable_while_it_is_written(url: str) -> None:
+    """Users' questions have a connection of their own, by the same URL with its password."""
+    request = JobRequest(program=Program(argv=("true",)), limit_ms=1)
+    over = JobRecord(job_id=7, request=request, submit_ms=1, end_ms=5, state="ended")
+    with Journal(url, event_type=Event) as journal:
+        reader = journal.reader()
+        with journal.step() as step:
+            step.ended(over)
+        assert reader.ended_numbers() == range(0)
+        with reader.reading():
+            journal.flush()
+        assert reader.ended([7]) == {7: over}
+
+
 def test_an_older_journal_is_migrated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal gets the columns that it lacks, in one transaction, and a newer one is refused."""
     with Journal(url, event_type=Event) as journal:
