@@ -25,7 +25,7 @@ from gridweave.cli.grid_client import job_numbers, print_forecast, relative, rou
 from gridweave.cli.job_commands import parse_when_ms
 from gridweave.cli.terminal import VisibleBytes
 from gridweave.errors import OptionError
-from gridweave.grid.api import Forecast, JobProgress
+from gridweave.grid.api import JobProgress
 from gridweave.ranges import ranges_text
 from gridweave.site.elements import Element
 from gridweave.site.explain import Forecast
