@@ -17,6 +17,7 @@ the error's exit status; it never shows a traceback for one of these.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -31,6 +32,13 @@ class GridweaveError(Exception):
     """
 
     exit_status = 1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how `copy` and `pickle` make this error again: without calling the constructor of its class.
+
+        By default they call it with the message alone, which is none of its arguments where there are several.
+        """
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(GridweaveError):
