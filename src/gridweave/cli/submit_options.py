@@ -19,7 +19,8 @@ import msgspec
 
 from gridweave.cli.grid_client import job_numbers
 from gridweave.errors import InputError, OptionError, not_known
-from gridweave.grid.client.requests import encoded, traffic_of
+from gridweave.grid.client.arguments import encoded
+from gridweave.grid.client.requests import traffic_of
 from gridweave.ranges import ranges_of
 from gridweave.site.elements import MOST_ELEMENTS
 from gridweave.site.job import (
