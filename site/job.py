@@ -418,10 +418,13 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
     has : str
         ``started``: has its nodes; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen
         no more, the job is cancelled.
+    group : int
+        Above 0: the conditions ``failed`` of this number are one, true when all jobs have ended and one has failed.
     """
 
     job_id: int
     has: Literal["started", "ended", "finished", "failed"] = "finished"
+    group: int = 0
 
 
 class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -786,6 +789,8 @@ def _order_problem(request: JobRequest) -> str | None:
     for after in request.after:
         if not 1 <= after.job_id < 2**63:
             return f"after: {after.job_id} is not a job number; a whole number from 1 up"
+        if after.group and (after.has != "failed" or not 0 < after.group <= MOST_AFTER):
+            return f"after: group is {after.group} with {after.has!r}; 0, or with 'failed' 1 to {MOST_AFTER}"
     array = request.array
     if array is None:
         return None

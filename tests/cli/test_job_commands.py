@@ -155,7 +155,7 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert found["runs"] == "./solver 'two words'"
     assert found["nodes"] == "2, a rank on each node"
     assert found["exit codes"] == "rank 1: signal 9, rank 0: 3"
-    assert found["after"] == "1 has ended"
+    assert found["after"] == "job 1 has ended"
     assert out.startswith("Job 1: failed")
     assert "class" not in found
     assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]

@@ -145,7 +145,11 @@ def test_arrays(here: Elsewhere, shell: Shell) -> None:
         (3, "mine-9", 9),
     ]
     assert shell("submit", "--after", "sweep-mine:ended", "--", "./gather")[0] == 0
-    assert [one.job_id for one in handed_in(here)[3].after] == [1, 2, 3]
+    assert handed_in(here)[3].after == tuple(After(job_id=number, has="ended") for number in (1, 2, 3))
+    assert shell("submit", "--after", "sweep-mine:failed", "--after", "1-2:failed", "--", "./cleanup")[0] == 0
+    assert [(one.job_id, one.group) for one in handed_in(here)[4].after] == [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
+    shown = shell("show", "5")[1]
+    assert "all of jobs 1-3 have ended and one of them has failed" in " ".join(shown.split())
 
 
 def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:

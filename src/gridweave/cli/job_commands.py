@@ -404,6 +404,8 @@ def _elements_text(record: JobRecord) -> str:
 
 def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[str, str]]:
     """Yield what is known of a job, by name; what is not said is left out."""
+    from gridweave.site.eligibility import after_texts
+
     request, program, used = record.request, record.request.program, record.used
     call = program.call
     values: dict[str, Any] = {
@@ -417,7 +419,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "limit": span_text(request.limit_ms) + (" of work, not of time on the clock" if progress else ""),
         "has done": _progress_text(record, progress) if progress else "",
         "directory": program.working_directory,
-        "after": ", ".join(f"{one.job_id} has {one.has}" for one in request.after),
+        "after": ", ".join(after_texts(request.after)),
         "submitted": clock(record.submit_ms),
         "started": clock(record.start_ms) if record.start_ms is not None else "",
         "ended": clock(record.end_ms) if record.end_ms is not None else "",

@@ -316,9 +316,11 @@ async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> t
     from gridweave.site.job import After
 
     after: list[After] = []
-    for text in options.after:
+    for number, text in enumerate(options.after, start=1):
         named, has = parse_after(text)
-        after += [After(job_id=job_id, has=has) for job_id in await named_jobs(grid, [named])]
+        jobs = await named_jobs(grid, [named])
+        group = number if has == "failed" and len(jobs) > 1 else 0
+        after += [After(job_id=job_id, has=has, group=group) for job_id in jobs]
     remarks: list[str] = []
     array_name = f"{options.name or work.name}-{options.key or uuid.uuid4().hex[:8]}" if options.array else ""
     per_job = await _per_job(grid, options) if options.pack and options.array else 0
