@@ -22,7 +22,7 @@ _SNIFF_BYTES = 1 << 16
 
 
 def load_workload(
-    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = (), cancelled: bool = False
+    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] | None = None, cancelled: bool = False
 ) -> tuple[Workload, ConversionReport]:
     """Load a workload from an SWF or MuPSiE file, or a trace by its name.
 
@@ -38,7 +38,8 @@ def load_workload(
     nodes : int, optional
         Nodes of the machine; the file tells them if left out.
     columns : sequence of str, optional
-        Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`.
+        Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`; each takes 8 bytes a job. All that
+        the format holds if left out, so that policies that go by users or classes find them.
     cancelled : bool, optional
         Whether to keep jobs that were cancelled before they started (column ``cancel_ms``), of which SWF tells.
 
@@ -50,6 +51,7 @@ def load_workload(
         If `nodes` or `columns` cannot be used.
     """
     file = find_trace(path)
+    columns = columns_of(file) if columns is None else columns
     if _is_mupsie(file):
         return read_mupsie(file, nodes=nodes, columns=columns)
     return read_swf(file, nodes=nodes, columns=columns, cancelled=cancelled)

@@ -660,12 +660,12 @@ def _tasks_of(
     """Read the trace and apply what the options ask for; return it with the number of nodes."""
     import numpy as np
 
-    from gridweave.scenarios.traces.load import columns_of, load_workload
+    from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.traces.resources import with_needs_said
     from gridweave.scenarios.workload.needs import with_load
 
     # Tasks are not processors: which jobs are too wide is known when they have needs.
-    workload = load_workload(trace, nodes=None if needs else nodes, columns=columns_of(trace))[0]
+    workload = load_workload(trace, nodes=None if needs else nodes)[0]
     if jobs is not None:
         if jobs < 1:
             raise OptionError("--jobs", f"is {jobs}; at least 1")

@@ -10,6 +10,7 @@ import platformdirs
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.load import (
     FOLDER_VARIABLE,
     columns_of,
@@ -19,6 +20,7 @@ from gridweave.scenarios.traces.load import (
     save_workload,
     trace_folders,
 )
+from gridweave.site.policy import Limit
 
 RECORD = "1 0 -1 10 2 -1 -1 -1 20 -1 1 7 -1 -1 -1 -1 -1 -1\n"
 SWF = f"; MaxNodes: 8\n{RECORD}"
@@ -63,6 +65,19 @@ def test_options_reach_the_reader(tmp_path: Path) -> None:
     path.write_text(SWF)
     workload, _ = load_workload(path, nodes=5, columns=("user",))
     assert (workload.nodes, workload.columns["user"].tolist()) == (5, [7])
+
+
+def test_a_loaded_trace_is_the_one_that_simulate_loads(tmp_path: Path) -> None:
+    """With all columns of its format: a limit for one user holds either way."""
+    path = tmp_path / "t.swf"
+    jobs = [(1, 7), (2, 7), (3, 8)]
+    path.write_text("".join(f"{job} 0 -1 10 1 -1 -1 1 10 -1 1 {user} -1 -1 -1 -1 -1 -1\n" for job, user in jobs))
+    loaded, _ = load_workload(path, nodes=4)
+    assert sorted(loaded.columns) == sorted(columns_of(path))
+    limits = (Limit(user=7, max_jobs=1),)
+    starts = [simulate(jobs, 4, limits=limits).start_ms.tolist() for jobs in (loaded, path)]
+    assert starts == [[0, 10_000, 0]] * 2
+    assert not load_workload(path, nodes=4, columns=())[0].columns
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\x00\x01\x02", "a b c d e f\n", "1 2 3\n"])
