@@ -259,7 +259,7 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     if not whole or not report.is_clean(("workload", "transform")):
         return None
     nodes = np.array([site.nodes for site in sites_of(scenario)], np.int64)
-    if not all(0 <= site.grid_share <= 1 for site in sites_of(scenario)):
+    if not all(0 <= site.grid_share <= 1 and site.discipline in DISCIPLINES for site in sites_of(scenario)):
         return None
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):

@@ -31,7 +31,7 @@ from gridweave.site.kernels.dispatch import (
     startable_behind_queue,
 )
 from gridweave.site.kernels.limits import next_open
-from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.order import ORDERS, check_keys
 from gridweave.site.kernels.planning import earliest_start, occupy_plan, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
 from gridweave.site.kernels.state import (
@@ -121,6 +121,8 @@ class ArrayDiscipline:
             key = math.inf
         else:
             key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
+            if math.isnan(key):
+                check_keys(self._policy.order, np.array([key]))
         arrive, mask = self._arrive, self._mask(job)
         arrive(self._state, self._rules, slot, key, now_ms, job_id, width, estimate_ms, mask)
 
