@@ -10,7 +10,7 @@ import operator
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -134,7 +134,7 @@ def typed_request(request: Any) -> JobRequest:
     if call is not None and (held := json_problem([call.args, call.kwargs])):
         raise InputError(f"the arguments of the callable hold {held}")
     try:
-        return cast("JobRequest", _REQUEST.decode(encoded(request)))
+        return _REQUEST.decode(encoded(request))
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`").removeprefix("program.") or "request"

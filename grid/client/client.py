@@ -16,7 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import quote
 
 import msgspec
@@ -307,7 +307,7 @@ class Client:
         transport: type[Transport] = Transport,
     ) -> None:
         given = {"url": url, "token": token, "ca": ca, "site": site, "profile": profile, "grid": grid}
-        named = {name: text(name, value) for name, value in given.items() if value is not None}
+        named: dict[str, Any] = {name: text(name, value) for name, value in given.items() if value is not None}
         self.connection = connection or configured(**named, plain_http=plain_http)
         self._made_with: dict[str, Any] = {"patience": patience, "rng": rng, "sleep": sleep, "transport": transport}
         self._at_sites: dict[str, Client] = {}
@@ -798,7 +798,7 @@ class Client:
                 )
         if not 0 < hours <= api.MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {api.MOST_HOURS:g}")
-        body = api.ShortToken(scopes=asked, hours=hours)
+        body = api.ShortToken(scopes=cast("tuple[api.ShortScope, ...]", asked), hours=hours)
         return await self.transport.call("POST", "/v1/tokens/short", api.MadeToken, body=body)
 
     async def health(self) -> api.Health:

@@ -8,6 +8,7 @@ import zoneinfo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,8 @@ class ConversionReport:
         Kept jobs that never started, since they were cancelled.
     reordered : int
         Kept jobs that the file lists after a job submitted later; all kept jobs were then sorted by submit time.
+    left_out : mapping of str to int
+        Lines of the file that are no records of jobs that have ended, by what they are.
     """
 
     name: str
@@ -95,11 +98,13 @@ class ConversionReport:
     widths_filled: int
     cancelled: int = 0
     reordered: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return the report as lines for people: what was kept, then one line for each thing that happened."""
         machine = f"on {self.nodes:,} nodes" if self.nodes != 1 else "on 1 node"
         lines = [f"{self.name}: {self.kept:,} of {self.records:,} records kept, {machine}"]
+        lines += [f"  left out {count:,}: {what}" for what, count in self.left_out.items()]
         lines += [f"  dropped {count:,}: {DROP_REASONS[reason]}" for reason, count in self.dropped.items() if count]
         notes = (
             (self.reordered, "listed after a job submitted later; the trace was sorted by submit time"),
@@ -154,8 +159,15 @@ def convert(
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
     cut = run > estimate
     late = _listed_late(submit, keep)
-    counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width, waited, late))
-    report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, *counts)
+    masks = {
+        "cut": cut,
+        "estimates_filled": no_estimate,
+        "widths_filled": no_width,
+        "cancelled": waited,
+        "reordered": late,
+    }
+    counts: dict[str, Any] = {name: int((mask & keep).sum()) for name, mask in masks.items()}
+    report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, **counts)
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
     rows = _in_order(records.job_id, submit, keep)

@@ -136,7 +136,7 @@ class Workload(MadeAnew):
 
     def _whole(self, name: str, values: npt.ArrayLike) -> IntArray:
         """Return whole numbers as int64; InputError for a fraction, which would be cut off, and for text."""
-        numbers = self._numbers(name, values)
+        numbers: npt.NDArray[Any] = self._numbers(name, values)
         if numbers.dtype.kind == "f":
             self._refuse_at(name, numbers, ~(np.abs(numbers) < 2**63) | (numbers != np.floor(numbers)))
         elif numbers.dtype.kind == "u":

@@ -174,6 +174,7 @@ def test_the_report_reads_well_and_counts_for_machines() -> None:
         "widths_filled": 0,
         "cancelled": 0,
         "reordered": 0,
+        "left_out": {},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_the_format_is_told_by_the_content(tmp_path: Path, text: str, columns: i
     assert len(columns_of(path)) == columns
 
 
+@pytest.mark.parametrize("text", [SWF, MUPSIE, RECORD])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_byte_order_mark_is_skipped(tmp_path: Path, text: str, pack: Any) -> None:
+    """As editors and spreadsheets put it before a text, compressed or not."""
+    (tmp_path / "plain").write_bytes(pack(text.encode()))
+    (tmp_path / "marked").write_bytes(pack(text.encode("utf-8-sig")))
+    plain, marked = (load_workload(tmp_path / name, nodes=8)[0] for name in ("plain", "marked"))
+    assert marked.job_id.tolist() == plain.job_id.tolist() == [1]
+
+
 def test_options_reach_the_reader(tmp_path: Path) -> None:
     """Machine size and columns are those of the reader."""
     path = tmp_path / "t.swf"
@@ -75,7 +86,7 @@ def test_a_loaded_trace_is_the_one_that_simulate_loads(tmp_path: Path) -> None:
     loaded, _ = load_workload(path, nodes=4)
     assert sorted(loaded.columns) == sorted(columns_of(path))
     limits = (Limit(user=7, max_jobs=1),)
-    starts = [simulate(jobs, 4, limits=limits).start_ms.tolist() for jobs in (loaded, path)]
+    starts = [simulate(jobs, 4, discipline="planning", limits=limits).start_ms.tolist() for jobs in (loaded, path)]
     assert starts == [[0, 10_000, 0]] * 2
     assert not load_workload(path, nodes=4, columns=())[0].columns
 
