@@ -108,6 +108,7 @@ def _result_of(
         shared=may_share_nodes(policy),
         shares_time=entry.shares_time,
         columns=told.columns,
+        labels={} if entry.labels is None else entry.labels(policy),
         own_metrics=_own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
         own=told.own,
     )

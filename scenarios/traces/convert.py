@@ -159,15 +159,8 @@ def convert(
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
     cut = run > estimate
     late = _listed_late(submit, keep)
-    masks = {
-        "cut": cut,
-        "estimates_filled": no_estimate,
-        "widths_filled": no_width,
-        "cancelled": waited,
-        "reordered": late,
-    }
-    counts: dict[str, Any] = {name: int((mask & keep).sum()) for name, mask in masks.items()}
-    report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, **counts)
+    masks = {"estimates_filled": no_estimate, "widths_filled": no_width, "cancelled": waited, "reordered": late}
+    report = _report(path, nodes, keep, dropped, masks | {"cut": cut})
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
     rows = _in_order(records.job_id, submit, keep)
@@ -186,6 +179,14 @@ def convert(
         timezone=timezone,
     )
     return workload, report
+
+
+def _report(
+    path: str | Path, nodes: int, keep: BoolArray, dropped: dict[str, int], changed: Mapping[str, BoolArray]
+) -> ConversionReport:
+    """Return the report, with how many of the kept jobs were changed in which way."""
+    counts: dict[str, Any] = {name: int((mask & keep).sum()) for name, mask in changed.items()}
+    return ConversionReport(trace_stem(path), nodes, len(keep), int(keep.sum()), dropped, **counts)
 
 
 def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: BoolArray) -> BoolArray:

@@ -451,6 +451,8 @@ class Entry:
     columns : tuple of str
         What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
         discipline is one that `KeepsFigures`.
+    labels : callable, optional
+        Takes a policy and returns, for each column whose numbers stand for names, the names of 0, 1, ...
     remarks : callable, optional
         Takes a policy and the width of the widest job; returns what a user should know of the two, a line each.
     metrics : callable, optional
@@ -484,6 +486,7 @@ class Entry:
     slices_time: bool = False
     may_pause: Callable[[Any], bool] = lambda _policy: False
     columns: tuple[str, ...] = ()
+    labels: Callable[[Any], Mapping[str, Sequence[str]]] | None = None
     remarks: Callable[[Any, int], Sequence[str]] | None = None
     metrics: Callable[[Played], Mapping[str, float]] | None = None
     compiled: Compiled | None = None

@@ -121,6 +121,7 @@ ENTRY = Entry(
     longest_stay_ms=until_its_limit,
     keeps_reservations=True,
     columns=COLUMNS,
+    labels=lambda policy: dict.fromkeys(COLUMNS, policy.policies),
     metrics=metrics_of,
     compiled=Compiled(site=compiled_site),
 )

@@ -70,6 +70,34 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path, text: str, pack: Any) -> N
     assert marked.job_id.tolist() == plain.job_id.tolist() == [1]
 
 
+ALEA = "id\tsubmit\twait\truntime\tcpus\tcputimeused\tusedmem\tcpusreq\twalltime\tmemreq\tstatus\tuser\tgroup\t"
+ALEA += "application\tqueue\tpartition\tprecjob\tthinktime\tDAG\ttask\n1" + "\t1" * 19 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"nb_res": 4, "jobs": []}', "is JSON, as workloads of Batsim are"),
+        ("\n[1, 2]\n", "is JSON, as workloads of Batsim are"),
+        (ALEA, "is Alea's form of SWF with 20 fields"),
+        (ALEA.partition("\n")[2], "is Alea's form of SWF with 20 fields"),
+        ("# JobID SubmitTime\n" + "1 " * 29 + "\n", "is GWF, the Grid Workload Format with 29 fields"),
+        ("<platform/>", "is XML"),
+        ("JobID|JobIDRaw|Submit\n1|1|2023-03-01T08:00:00\n", "is what sacct prints; use trace convert --from sacct"),
+        ("job_id,submit_ms,start_ms\n1,2,3\n", "is CSV"),
+    ],
+)
+def test_other_formats_are_named(tmp_path: Path, text: str, says: str) -> None:
+    """With what is read, in place of a count of fields."""
+    path = tmp_path / "log"
+    path.write_text(text)
+    for use in (load_workload, columns_of):
+        with pytest.raises(TraceError) as caught:
+            use(path)
+        assert f"log: {says}" in str(caught.value)
+        assert "traces are read in SWF (18 fields) and MuPSiE (5 fields)" in str(caught.value)
+
+
 def test_options_reach_the_reader(tmp_path: Path) -> None:
     """Machine size and columns are those of the reader."""
     path = tmp_path / "t.swf"
