@@ -60,6 +60,25 @@ class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
     trace: str = ""
 
 
+class LimitSignal(msgspec.Struct, frozen=True):
+    """A signal ahead of the limit of a job, as ``--signal`` of Slurm.
+
+    Attributes
+    ----------
+    name : str
+        One of `gridweave.site.job.SignalName`.
+    ahead_ms : int
+        How long before the limit; at the start if the limit is shorter.
+    to : str
+        Which processes get it: ``all``, ``rank``: the ranks alone (a script, but not what it runs), or ``below``: all
+        but the ranks.
+    """
+
+    name: str
+    ahead_ms: int = 60_000
+    to: Literal["all", "rank", "below"] = "all"
+
+
 class Rank(msgspec.Struct, frozen=True):
     """One process of a job on this machine."""
 
@@ -178,6 +197,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     limits: Limits | None = None
     groups: dict[str, str] = {}
+    limit_signal: LimitSignal | None = None
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):

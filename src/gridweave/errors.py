@@ -7,7 +7,8 @@ the error's exit status; it never shows a traceback for one of these.
     ├── InputError            what was given cannot be used (exit status 2)
     │   ├── TraceError        ... a trace or workload file, with file, line and field
     │   ├── OptionError       ... an argument or option, by its name
-    │   ├── ScenarioError     ... a scenario, with all that is wrong with it at once
+    │   ├── ProblemsError     ... with all that is wrong with it at once: a script, or
+    │   │   └── ScenarioError     ... a scenario
     │   └── RefusedError      ... a request, says the gateway of a grid
     │       └── NotFoundError     ... it names a job, a site or a page that does not exist
     ├── UnavailableError      what was asked for is not to be had now (exit status 3)
@@ -99,8 +100,8 @@ def check_known(option: str, name: str, known: Collection[str]) -> None:
         raise OptionError(option, not_known(name, known))
 
 
-class ScenarioError(InputError):
-    """A scenario that cannot be used, with all that is wrong with it.
+class ProblemsError(InputError):
+    """Input with several problems, told all at once.
 
     Parameters
     ----------
@@ -111,6 +112,10 @@ class ScenarioError(InputError):
     def __init__(self, problems: Iterable[object]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+class ScenarioError(ProblemsError):
+    """A scenario that cannot be used, with all that is wrong with it."""
 
 
 class UnavailableError(GridweaveError):

@@ -633,6 +633,10 @@ def logs(
     rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which rank's output.")] = 0,
     stderr: Annotated[bool, typer.Option("--stderr", help="Print standard error instead of standard output.")] = False,
     element: _Element = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Which attempt's output, as in GRIDWEAVE_TRY. \\[default: the last]"),
+    ] = None,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
@@ -647,7 +651,7 @@ def logs(
 
     async def work(grid: Client) -> None:
         stream: Literal["out", "err"] = "err" if stderr else "out"
-        where: dict[str, Any] = {"rank": rank, "follow": follow}
+        where: dict[str, Any] = {"rank": rank, "follow": follow, "attempt": attempt}
         if element is not None:
             ended = _element(await grid.record(job), element)
             part = ended.err if stderr else ended.out
@@ -657,8 +661,8 @@ def logs(
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
-    if element is not None and (follow or rank):
-        raise OptionError("--element", "goes with neither --follow nor --rank")
+    if element is not None and (follow or rank or attempt):
+        raise OptionError("--element", "goes with none of --follow, --rank and --attempt")
     Reach(url, here, profile).ask(work, waits=True)
 
 

@@ -142,6 +142,22 @@ _CheckpointSignal = Annotated[
         help="Signal that tells the job to save its work and exit, and the seconds it gets. It resumes from there.",
     ),
 ]
+_Signal = Annotated[
+    str | None,
+    typer.Option(
+        "--signal",
+        metavar="[B:]SIGNAL[@SECONDS]",
+        help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to the script alone.",
+    ),
+]
+_OpenMode = Annotated[
+    str | None,
+    typer.Option(
+        "--open-mode",
+        metavar="append|truncate",
+        help="What to do with output files that exist. \\[default: a job that runs again appends]",
+    ),
+]
 _CpuNeed = Annotated[
     float | None,
     typer.Option(
@@ -223,6 +239,8 @@ def submit(
     ranks: _Ranks = None,
     requeue: _Requeue = None,
     checkpoint_signal: _CheckpointSignal = None,
+    signal: _Signal = None,
+    open_mode: _OpenMode = None,
     cpu_need: _CpuNeed = None,
     memory_need: _MemoryNeed = None,
     task_group: _TaskGroup = None,

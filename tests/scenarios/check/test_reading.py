@@ -107,9 +107,7 @@ WRONG = {
     BATSIM_1.replace("jobID", "id"): "1: has no column job_id or jobID, as schedules of Batsim do",
     ALEA.replace("10,3", "inf"): "3: is not a job as Alea writes it: 'inf' is not a time in seconds",
     ACCASIM + "4;u\n": "4: ends after 0 values; a job of AccaSim has more",
-    ACCASIM.replace(
-        "14:00:50", "14:61:50"
-    ): "1: is not a job as AccaSim writes it: '1996-09-23 14:61:50' is not",
+    ACCASIM.replace("14:00:50", "14:61:50"): "1: is not a job as AccaSim writes it: '1996-09-23 14:61:50' is not",
     SWF + "3 1\n": "4: ends after 2 values; a job of SWF has more",
 }
 
