@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import (
     AsyncGenerator,
@@ -346,6 +347,10 @@ class Client:
             self._at_sites[site] = await Client(connection=found, **self._made_with).__aenter__()
         return self._at_sites[site]
 
+    def _folder(self, given: str | Path | None) -> str | Path | None:
+        """Return where a job works: as with the command, in the folder here if the grid's machines are this one."""
+        return os.getcwd() if given is None and self.connection.shares_folders else given
+
     # -- handing in
 
     async def submit(
@@ -387,7 +392,8 @@ class Client:
         environment : mapping, optional
             Added to the environment of the machines' service; numbers and paths become text.
         working_directory : str or pathlib.Path, optional
-            An absolute path on the machines.
+            An absolute path on the machines. Left out: the folder here on a grid of this machine (`gridweave up`), else
+            a folder of the job's own.
         ranks, if_lost : str
             As for `Program`.
         hold : bool
@@ -416,8 +422,8 @@ class Client:
         """
         request = job_request(
             what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority,
-            environment=environment, working_directory=working_directory, ranks=ranks, if_lost=if_lost, hold=hold,
-            after=after, array=array, account=account, forms=forms, communication=communication,
+            environment=environment, working_directory=self._folder(working_directory), ranks=ranks, if_lost=if_lost,
+            hold=hold, after=after, array=array, account=account, forms=forms, communication=communication,
             input_data=input_data, output_data=output_data,
         )  # fmt: skip
         return (await self.submit_many([request], site=site, keys=None if key is None else [key]))[0]
@@ -524,7 +530,7 @@ class Client:
             limit=limit,
             name=name or called.rpartition(":")[2],
             environment=environment,
-            working_directory=working_directory,
+            working_directory=self._folder(working_directory),
         )
         request = checked(plain)
         counts = {"at_once": whole("at_once", at_once), "pack": whole("pack", pack)}

@@ -15,6 +15,7 @@ import pytest
 from client_helpers import Served
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.client import Client
+from gridweave.grid.client.configuration import Connection
 from gridweave.site.job import After, JobForm, JobRequest, Program
 from gridweave.site.launch import Call, json_problem
 
@@ -160,3 +161,23 @@ async def test_an_item_that_would_come_as_another_is_refused(gateway: Served, gr
 async def test_numbers_of_numpy_are_items() -> None:
     """They are sent as the numbers that they equal."""
     assert json_problem([np.int64(3), np.float32(0.5), (1, {"a": np.bool_(True)})]) is None
+
+
+@pytest.mark.parametrize("shares", [True, False])
+async def test_jobs_work_in_the_folder_here_where_the_machines_know_it(
+    gateway: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool
+) -> None:
+    """As with the command: a module beside a script is found. Elsewhere a folder is only used if it is named."""
+    monkeypatch.chdir(tmp_path)
+    there = str(tmp_path) if shares else None
+    async with Client(connection=Connection(url=gateway.url, shares_folders=shares)) as grid:
+        asked = [await grid.submit(["true"]), await grid.submit(Call("work:f")), await grid.submit(PLAIN)]
+        asked.append(await grid.submit(["true"], working_directory="/data"))
+        found = [(await job.record()).request.program.working_directory for job in asked]
+        assert found == [there, there, None, "/data"]
+        mapped = grid.map("work:f", [1])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await mapped
+    (*_, last) = gateway.grid.records_by_id.values()
+    assert last.request.program.working_directory == there
