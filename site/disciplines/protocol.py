@@ -15,6 +15,7 @@ from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running
+from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import HasState
 
@@ -466,7 +467,7 @@ class Entry:
 
     name: str
     about: str
-    make: Callable[[int, Any, int], Discipline]
+    make: Callable[[int, Any, WeekClock], Discipline]
     read: Callable[[int, Options, Options], Policy]
     backfills: tuple[str, ...] = ("easy", "none")
     table: type[msgspec.Struct] | None = None

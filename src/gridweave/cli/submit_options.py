@@ -442,13 +442,13 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
     odd = {key: value for key, value in environment.items() if not key.isidentifier()}
     if options.open_mode not in (None, *OPEN_MODES):
         raise OptionError("--open-mode", not_known(str(options.open_mode), OPEN_MODES))
-    kept |= {"open_mode": options.open_mode, "odd": odd}
+    kept |= {"open_mode": options.open_mode, "odd": odd, **_input_of(options, chdir)}
     if options.slurm:
         counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": options.tasks or nodes}
         environment = {key: str(value) for key, value in counts.items()} | environment
     preamble = slurm_lines(name) + _RESTARTS if options.slurm else ""
     return Program(
-        argv=shipped(work.argv, work.script, preamble=preamble, name=name, **kept, **_input_of(options, chdir)),
+        argv=shipped(work.argv, work.script, preamble=preamble, name=name, **kept),
         environment=environment,
         working_directory=chdir,
         ranks=ranks,

@@ -149,7 +149,7 @@ def _name_of(file: str | None, name: str | None) -> str:
     found: object = None
     if name is None and file is not None:
         with suppress(OSError, ValueError, RecursionError):
-            found = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("name")
+            found = tomllib.loads(Path(file).read_text(encoding="utf-8-sig")).get("name")
     return check_name(name or (found if isinstance(found, str) else "") or DEFAULT_NAME)
 
 
