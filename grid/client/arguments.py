@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -159,3 +160,15 @@ def _sent(value: Any) -> Any:
     if plain is value:
         raise TypeError(f"{value!r:.100} cannot be sent: the grid takes no {type(value).__name__} there")
     return plain
+
+
+def in_path(name: Any, argument: str = "site") -> str:
+    """Return a name as a part of the path of a URL."""
+    name = text(argument, name)
+    encoded(name)  # a text that no URL can hold is refused
+    return quote(name, safe="")
+
+
+def job_path(job: AnyJob, part: str = "") -> str:
+    """Return the path of what the gateway has of a job."""
+    return f"/v1/jobs/{job_number('job_id', job)}{part}"

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
-from urllib.parse import quote
 
 import msgspec
 
@@ -29,9 +21,10 @@ from gridweave.grid.client.arguments import (
     Afters,
     AnyJob,
     AnyJobs,
-    encoded,
+    in_path,
     job_number,
     job_numbers,
+    job_path,
     many,
     real,
     signal_name,
@@ -585,7 +578,7 @@ class Client:
 
     async def record(self, job_id: AnyJob) -> JobRecord:
         """Return what is known of a job now."""
-        return await self.transport.call("GET", _of_job(job_id), JobRecord)
+        return await self.transport.call("GET", job_path(job_id), JobRecord)
 
     async def ended(self, job_id: AnyJob) -> JobRecord:
         """Return the record of a job once it has ended; one stream of events serves all who wait."""
@@ -635,15 +628,15 @@ class Client:
 
     async def explain(self, job_id: AnyJob) -> api.Forecast:
         """Return when a job starts, where, and why not sooner."""
-        return await self.transport.call("GET", _of_job(job_id, "/forecast"), api.Forecast)
+        return await self.transport.call("GET", job_path(job_id, "/forecast"), api.Forecast)
 
     async def story(self, job_id: AnyJob) -> api.Story:
         """Return all that has happened to a job."""
-        return await self.transport.call("GET", _of_job(job_id, "/story"), api.Story)
+        return await self.transport.call("GET", job_path(job_id, "/story"), api.Story)
 
     async def usage(self, job_id: AnyJob) -> api.UsageOverTime:
         """Return what a job uses over time, machine by machine, as long as its output is kept there."""
-        return await self.transport.call("GET", _of_job(job_id, "/usage"), api.UsageOverTime)
+        return await self.transport.call("GET", job_path(job_id, "/usage"), api.UsageOverTime)
 
     async def events(
         self,
@@ -741,18 +734,18 @@ class Client:
 
     async def drain(self, site: str) -> None:
         """Have a site take nothing new of the grid."""
-        await self.transport.call("POST", f"/v1/sites/{_in_path(site)}/drain", api.Done)
+        await self.transport.call("POST", f"/v1/sites/{in_path(site)}/drain", api.Done)
 
     async def resume(self, site: str) -> None:
         """Have a drained site take jobs of the grid again."""
-        await self.transport.call("POST", f"/v1/sites/{_in_path(site)}/resume", api.Done)
+        await self.transport.call("POST", f"/v1/sites/{in_path(site)}/resume", api.Done)
 
     async def give_up(self, site: str, machine: str) -> None:
         """Have what a machine ran that never comes back run again; if it was alive after all, that runs twice.
 
         RefusedError if the site has no such machine, or the machine is not known to be away.
         """
-        path = f"/v1/sites/{_in_path(site)}/machines/{_in_path(machine)}/give-up"
+        path = f"/v1/sites/{in_path(site)}/machines/{in_path(machine)}/give-up"
         await self.transport.call("POST", path, api.Done)
 
     async def experience(self, site: str, changes: Sequence[api.KnownTimes] = ()) -> api.SiteExperience:
@@ -763,7 +756,7 @@ class Client:
         changes : sequence of KnownTimes
             In place of what it knows of the same class or user and the same resource; those of 0 runs are forgotten.
         """
-        path = f"/v1/sites/{_in_path(site)}/experience"
+        path = f"/v1/sites/{in_path(site)}/experience"
         if not changes:
             return await self.transport.call("GET", path, api.SiteExperience)
         body = api.ExperienceChanges(times=list(changes))
@@ -813,14 +806,3 @@ class Client:
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:
         return streams.events(self.transport, after=None, kinds=OVER, connected=connected)
-
-
-def _in_path(name: str) -> str:
-    name = text("site", name)
-    encoded(name)  # a text that no URL can hold is refused
-    return quote(name, safe="")
-
-
-def _of_job(job: AnyJob, part: str = "") -> str:
-    """Return the path of what the gateway has of a job."""
-    return f"/v1/jobs/{job_number('job_id', job)}{part}"

@@ -271,7 +271,7 @@ class LiveRun:
             *(self.submitted_ms.tolist(), other.start_ms.tolist(), other.end_ms.tolist()),
             *(self.live.sites_of_jobs(), other.n_fragments.tolist(), list(self.outcomes), self.attempts.tolist()),
         ]
-        header = HEADER
+        header: tuple[str, ...] = HEADER
         if self.replay is not None:
             header += REPLAY_HEADER
             columns += self._replay_columns(self.replay)
