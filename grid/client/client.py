@@ -16,21 +16,8 @@ import msgspec
 
 from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid import api
-from gridweave.grid.client import streams
-from gridweave.grid.client.arguments import (
-    Afters,
-    AnyJob,
-    AnyJobs,
-    in_path,
-    job_number,
-    job_numbers,
-    job_path,
-    many,
-    real,
-    signal_name,
-    text,
-    whole,
-)
+from gridweave.grid.client import arguments, streams
+from gridweave.grid.client.arguments import Afters, AnyJob, AnyJobs
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
 from gridweave.grid.client.mapping import TAIL_BYTES, Results, called, outcomes_of
 from gridweave.grid.client.network import graph_of
@@ -70,7 +57,7 @@ class JobHandle:
     """
 
     def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
-        self.id, self.key = job_number("job_id", job_id), key
+        self.id, self.key = arguments.job_number("job_id", job_id), key
         self.state: State | None = None
         self._client = client
 
@@ -98,7 +85,7 @@ class JobHandle:
         """
         import asyncio  # a command that asks one thing does without (`BriefTransport`), here and below
 
-        async with asyncio.timeout(None if timeout_s is None else real("timeout_s", timeout_s)):
+        async with asyncio.timeout(None if timeout_s is None else arguments.real("timeout_s", timeout_s)):
             record = await self._client.ended(self.id)
         self.state = record.state
         return record
@@ -301,7 +288,9 @@ class Client:
         transport: type[Transport] = Transport,
     ) -> None:
         given = {"url": url, "token": token, "ca": ca, "site": site, "profile": profile, "grid": grid}
-        named: dict[str, Any] = {name: text(name, value) for name, value in given.items() if value is not None}
+        named: dict[str, Any] = {
+            name: arguments.text(name, value) for name, value in given.items() if value is not None
+        }
         self.connection = connection or configured(**named, plain_http=plain_http)
         self._made_with: dict[str, Any] = {"patience": patience, "rng": rng, "sleep": sleep, "transport": transport}
         self._at_sites: dict[str, Client] = {}
@@ -442,10 +431,12 @@ class Client:
             If one was not taken in: the first such, with its place. All others have been handed in; the same keys find
             them again.
         """
-        site = text("site", site) if site else self.connection.site
+        site = arguments.text("site", site) if site else self.connection.site
         if site is not None and (own := await self._at_site(site)) is not None:
             return await own.submit_many(requests, site=site, keys=keys)
-        asked = [checked(request) for request in many("requests", requests, JobRequest, "a JobRequest or several")]
+        asked = [
+            checked(request) for request in arguments.many("requests", requests, JobRequest, "a JobRequest or several")
+        ]
         if keys is None:
             stem = uuid.uuid4().hex
             keys = [f"{stem}-{number}" for number in range(len(asked))]
@@ -526,14 +517,14 @@ class Client:
             working_directory=self._folder(working_directory),
         )
         request = checked(plain)
-        counts = {"at_once": whole("at_once", at_once), "pack": whole("pack", pack)}
+        counts = {"at_once": arguments.whole("at_once", at_once), "pack": arguments.whole("pack", pack)}
         return Results(self, items, request, **counts, return_exceptions=return_exceptions)
 
     # -- jobs
 
     def job(self, job_id: AnyJob) -> JobHandle:
         """Return a handle of a job by its number; nothing is asked yet."""
-        return JobHandle(self, job_number("job_id", job_id))
+        return JobHandle(self, arguments.job_number("job_id", job_id))
 
     async def jobs(
         self,
@@ -559,14 +550,14 @@ class Client:
         limit : int, optional
             How many at most; all, if left out.
         """
-        left = None if limit is None else whole("limit", limit)
+        left = None if limit is None else arguments.whole("limit", limit)
         while left is None or left > 0:
             page_limit = api.MOST_LISTED if left is None else min(left, api.MOST_LISTED)
             single = {"own": own, "user": user, "name": name, "array": array, "site": site, "below": below}
             single |= {"since_ms": since_ms, "until_ms": until_ms}
             query = [(key, str(value)) for key, value in single.items() if value not in (None, "")]
-            query += [("state", one) for one in many("state", state, str, "a state or several")]
-            query += [("outcome", one) for one in many("outcome", outcome, str, "an outcome or several")]
+            query += [("state", one) for one in arguments.many("state", state, str, "a state or several")]
+            query += [("outcome", one) for one in arguments.many("outcome", outcome, str, "an outcome or several")]
             query.append(("limit", str(page_limit)))
             page = await self.transport.call("GET", "/v1/jobs", api.JobPage, query=query)
             for record in page.jobs:
@@ -578,11 +569,11 @@ class Client:
 
     async def record(self, job_id: AnyJob) -> JobRecord:
         """Return what is known of a job now."""
-        return await self.transport.call("GET", job_path(job_id), JobRecord)
+        return await self.transport.call("GET", arguments.job_path(job_id), JobRecord)
 
     async def ended(self, job_id: AnyJob) -> JobRecord:
         """Return the record of a job once it has ended; one stream of events serves all who wait."""
-        return await self._ends.ended(job_number("job_id", job_id))
+        return await self._ends.ended(arguments.job_number("job_id", job_id))
 
     async def wish(self, kind: WishKind, job_ids: AnyJobs) -> list[int]:
         """Say what is wanted of jobs; return those that it was done to.
@@ -604,10 +595,10 @@ class Client:
 
         A machine that does not answer at that moment passes none on.
         """
-        return await self._wish("signal", job_ids, api.SignalJobs, signal=signal_name("name", name))
+        return await self._wish("signal", job_ids, api.SignalJobs, signal=arguments.signal_name("name", name))
 
     async def _wish(self, kind: WishKind, job_ids: AnyJobs, body: type[msgspec.Struct], **more: Any) -> list[int]:
-        wanted = job_numbers("job_ids", job_ids)
+        wanted = arguments.job_numbers("job_ids", job_ids)
         done: list[int] = []
         for start in range(0, len(wanted), api.MOST_LISTED):
             part = body(job_ids=wanted[start : start + api.MOST_LISTED], **more)
@@ -628,15 +619,15 @@ class Client:
 
     async def explain(self, job_id: AnyJob) -> api.Forecast:
         """Return when a job starts, where, and why not sooner."""
-        return await self.transport.call("GET", job_path(job_id, "/forecast"), api.Forecast)
+        return await self.transport.call("GET", arguments.job_path(job_id, "/forecast"), api.Forecast)
 
     async def story(self, job_id: AnyJob) -> api.Story:
         """Return all that has happened to a job."""
-        return await self.transport.call("GET", job_path(job_id, "/story"), api.Story)
+        return await self.transport.call("GET", arguments.job_path(job_id, "/story"), api.Story)
 
     async def usage(self, job_id: AnyJob) -> api.UsageOverTime:
         """Return what a job uses over time, machine by machine, as long as its output is kept there."""
-        return await self.transport.call("GET", job_path(job_id, "/usage"), api.UsageOverTime)
+        return await self.transport.call("GET", arguments.job_path(job_id, "/usage"), api.UsageOverTime)
 
     async def events(
         self,
@@ -657,11 +648,11 @@ class Client:
         user : str, optional
             Only events of this user's jobs.
         """
-        named = many("kinds", kinds, str, "a kind of event or several")
+        named = arguments.many("kinds", kinds, str, "a kind of event or several")
         found = streams.events(
             self.transport,
             after=after,
-            jobs=tuple(job_numbers("jobs", jobs)),
+            jobs=tuple(arguments.job_numbers("jobs", jobs)),
             kinds=named,
             user=user,
         )
@@ -683,7 +674,7 @@ class Client:
         explain : bool
             Whether it is told when they start, and why not sooner, of as many as can be worked out in a second.
         """
-        query = {"limit": str(whole("limit", limit))} | ({"explain": "true"} if explain else {})
+        query = {"limit": str(arguments.whole("limit", limit))} | ({"explain": "true"} if explain else {})
         return await self.transport.call("GET", "/v1/queue", api.Queue, query=query)
 
     async def scheduling(self) -> api.Scheduling:
@@ -734,18 +725,18 @@ class Client:
 
     async def drain(self, site: str) -> None:
         """Have a site take nothing new of the grid."""
-        await self.transport.call("POST", f"/v1/sites/{in_path(site)}/drain", api.Done)
+        await self.transport.call("POST", f"/v1/sites/{arguments.in_path(site)}/drain", api.Done)
 
     async def resume(self, site: str) -> None:
         """Have a drained site take jobs of the grid again."""
-        await self.transport.call("POST", f"/v1/sites/{in_path(site)}/resume", api.Done)
+        await self.transport.call("POST", f"/v1/sites/{arguments.in_path(site)}/resume", api.Done)
 
     async def give_up(self, site: str, machine: str) -> None:
         """Have what a machine ran that never comes back run again; if it was alive after all, that runs twice.
 
         RefusedError if the site has no such machine, or the machine is not known to be away.
         """
-        path = f"/v1/sites/{in_path(site)}/machines/{in_path(machine)}/give-up"
+        path = f"/v1/sites/{arguments.in_path(site)}/machines/{arguments.in_path(machine)}/give-up"
         await self.transport.call("POST", path, api.Done)
 
     async def experience(self, site: str, changes: Sequence[api.KnownTimes] = ()) -> api.SiteExperience:
@@ -756,7 +747,7 @@ class Client:
         changes : sequence of KnownTimes
             In place of what it knows of the same class or user and the same resource; those of 0 runs are forgotten.
         """
-        path = f"/v1/sites/{in_path(site)}/experience"
+        path = f"/v1/sites/{arguments.in_path(site)}/experience"
         if not changes:
             return await self.transport.call("GET", path, api.SiteExperience)
         body = api.ExperienceChanges(times=list(changes))
@@ -788,8 +779,8 @@ class Client:
 
         OptionError if there is no such scope, or it is not to last so long.
         """
-        asked = many("scopes", scopes, str, "a scope or several")
-        hours = real("hours", hours)
+        asked = arguments.many("scopes", scopes, str, "a scope or several")
+        hours = arguments.real("hours", hours)
         for scope in asked:
             if scope not in api.USUAL_SCOPES:
                 raise OptionError(

@@ -93,7 +93,6 @@ def plot_schedule(run: SimulationResult) -> Figure:
     handles = [Patch(color=colour, label=label) for label, colour in shown.items()]
     upper.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize="small", ncols=2)
     draw_queue(lower, steps, time, begin_ms, until_ms)
-    time.show(lower, begin_ms, until_ms)
     figure.suptitle(_title(run))
     return figure
 

@@ -52,7 +52,6 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
     figure = new_figure(WIDTH_IN, HEIGHT_IN)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(6, 1))
     time = TimeAxis.of(result.workload, begin_ms, until_ms)
-    time.show(lower, begin_ms, until_ms)
     placed = list(place_jobs(result, steps, begin_ms, until_ms))
     _draw_jobs(upper, result, placed, time, begin_ms, until_ms)
     draw_queue(lower, steps, time, begin_ms, until_ms)
@@ -219,7 +218,8 @@ def _touch(some: tuple[Interval, ...], others: tuple[Interval, ...]) -> bool:
 
 
 def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
-    """Draw how many jobs wait."""
+    """Draw how many jobs wait, with the axis of time."""
+    time.show(axes, begin_ms, until_ms)
     inside = (steps.time_ms > begin_ms) & (steps.time_ms < until_ms)
     edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))
     waiting = over_bins(steps.time_ms, steps.waiting, edges_ms)[2]

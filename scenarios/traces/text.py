@@ -86,9 +86,7 @@ def trace_stem(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a plain, gzip or xz file for reading its uncompressed bytes, after a byte order mark.
-
-    What it is, its first bytes tell.
+    """Open a file for reading its uncompressed bytes, after a byte order mark; its first bytes tell gzip and xz.
 
     A TraceError says that it cannot be opened, read or decompressed, here or while it is read inside the ``with``.
     """

@@ -402,11 +402,11 @@ class Supervisor:
             return None
         return limit_at_s - ahead.ahead_ms / 1000
 
-    def _warn(self) -> None:
-        """Send the signal ahead of the limit."""
-        ahead = self.launch.limit_signal
-        assert ahead is not None, "it is time for it"
-        assert self.starter is not None, "something runs"
+    def _warn(self, now_s: float) -> None:
+        """Send the signal ahead of the limit, if it is time."""
+        warn_at_s, ahead = self._warn_at_s(), self.launch.limit_signal
+        if warn_at_s is None or now_s < warn_at_s or ahead is None or self.starter is None:
+            return
         self.is_warned = True
         ranks = [process.pid for process in self.processes]
         only, but = ranks if ahead.to == "rank" else (), ranks if ahead.to == "below" else ()
@@ -484,9 +484,8 @@ class Supervisor:
         if self._is_to_change() and self.pace is not None and time.time() * 1000 >= self.pace.at_unix_ms:
             self._change_pace(self.pace)
         now_s = time.monotonic()
-        warn_at_s, limit_at_s = self._warn_at_s(), self._limit_at_s()
-        if warn_at_s is not None and now_s >= warn_at_s:
-            self._warn()
+        self._warn(now_s)
+        limit_at_s = self._limit_at_s()
         if limit_at_s is not None and now_s >= limit_at_s:
             self._end("limit", f"ended at its limit of {self.launch.limit_ms} ms")
         if self.announce_at_s is not None and now_s >= self.announce_at_s:
