@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--instants", type=int, default=4)
     parser.add_argument("--jobs", type=int, default=20, help="how many wait, within a tenth")
     asked = parser.parse_args()
-    workload, _ = load_workload(asked.trace, nodes=asked.nodes)
+    workload, _ = load_workload(asked.trace, nodes=asked.nodes, columns=())
     result = simulate(shrink(workload, SHRINK), asked.nodes, DynPPolicy())
     instants_ms = instants_by_size(result, [asked.jobs], asked.instants)[asked.jobs]
     times_s = [until_s for until_s in SHOWN_S if until_s < asked.limit] + [asked.limit]

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("trace", nargs="?", default="CTC-SP2-1996-3.1-cln")
     parser.add_argument("nodes", nargs="?", type=int, default=430)
     asked = parser.parse_args()
-    workload, _ = load_workload(asked.trace, nodes=asked.nodes)
+    workload, _ = load_workload(asked.trace, nodes=asked.nodes, columns=())
     plain = {one: jobs_per_s(workload, asked.nodes, SitePolicy(discipline="planning", order=one)) for one in THREE}
     for order, speed in plain.items():
         print(f"planning {order:<20} {speed:>10,.0f} jobs/s")

@@ -153,6 +153,8 @@ def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
     """Give links without a speed the one that was said, or in a file the most common one, the lower of several."""
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
+        if rows.bandwidth_bps is not None and rows.links:
+            rows.remarks.append("net.bandwidth has no effect: every link has a bandwidth of its own")
         return
     common = Counter(row.bandwidth_bps for row in rows.links if row.bandwidth_bps is not None)
     value = rows.bandwidth_bps

@@ -23,7 +23,6 @@ from gridweave.site.job import (
     RecordEnded,
     RecordUsage,
     State,
-    job_of,
     request_problem,
 )
 from gridweave.site.launch import Used
@@ -34,6 +33,23 @@ from gridweave.site.times import when_text
 
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
+
+
+def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
+    """Return what a core knows of a job; a new user gets the next number."""
+    return Job(
+        job_id=job_id,
+        width=request.nodes,
+        estimate_ms=request.limit_ms,
+        user=users.setdefault(request.user, len(users)),
+        priority=request.priority,
+        weight=request.weight,
+        resources=request.resources,
+        user_name=request.user,
+        class_name=request.job_class,
+        forms=request.forms,
+        if_evicted=request.program.if_evicted,
+    )
 
 
 class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -40,6 +40,7 @@ from gridweave.site.disciplines.protocol import (
 )
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,
@@ -88,8 +89,8 @@ class SiteCore:
     ----------
     nodes : int
         Nodes of the site, >= 1.
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00; counts for limits with windows.
+    week : WeekClock
+        The local time of the week; counts for limits with windows.
 
     Notes
     -----
@@ -111,13 +112,13 @@ class SiteCore:
     [StartJob(job_id=2, nodes=((0, 4),))]
     """
 
-    def __init__(self, nodes: int, policy: Policy, *, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: Policy, *, week: WeekClock = FROM_MONDAY) -> None:
         self._pool = NodePool(nodes)
         decides, entry = deciding(policy)
         may_pause = entry.may_pause(decides)
         self.slices_time, self.shares_nodes = entry.slices_time or may_pause, entry.shares_nodes or may_pause
         self.gives_fractions, self.has_forms = entry.gives_fractions, entry.has_forms
-        self._use(entry_of(policy).make(nodes, policy, week_offset_ms))
+        self._use(entry_of(policy).make(nodes, policy, week))
         # Whether nodes are here to be held; a batch system gives them to each job when it likes.
         self.starts_jobs = self._asks is None or self._places is not None
         self.takes_parts = self.starts_jobs and entry.takes_parts

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gridweave.ranges import ranges_text
 from gridweave.site.job import After, JobRecord, JobRequest
 from gridweave.site.lines import Ask, Bound, Lane, Lines, LinesState, lane_of
 from gridweave.site.maxima import Maxima
@@ -51,6 +52,45 @@ def has_come(after: After, past: Past) -> bool | None:
     if not past.outcome:
         return None
     return after.has == "ended" or (past.outcome == "finished") == (after.has == "finished")
+
+
+def after_texts(after: Iterable[After]) -> list[str]:
+    """Return each condition in words; those of a group are one.
+
+    Examples
+    --------
+    >>> after_texts([After(job_id=1), After(job_id=2, has="failed", group=1), After(job_id=3, has="failed", group=1)])
+    ['job 1 has finished', 'all of jobs 2-3 have ended and one of them has failed']
+    """
+    groups: dict[object, list[After]] = {}
+    for one in after:
+        groups.setdefault(("group", one.group) if one.group else one, []).append(one)
+    return [_after_text(group) for group in groups.values()]
+
+
+def _after_text(group: list[After]) -> str:
+    first, numbers = group[0], ranges_text((one.job_id for one in group), ", ")
+    if len(group) > 1:
+        return f"all of jobs {numbers} have ended and one of them has failed"
+    return f"job {numbers} has {first.has}"
+
+
+def _left_after_end(waits: list[After], past: Past) -> tuple[list[After], After | None]:
+    """Return what a job still waits for once another has ended, and the first condition that can come true no more.
+
+    Once a job of a group has failed, the others have to end; until then each that ends leaves it to the others to fail.
+    """
+    left = [after for after in waits if after.job_id != past.job_id]
+    hopeless = None
+    for after in waits:
+        if after.job_id != past.job_id:
+            continue
+        others = [other for other in left if after.group and other.group == after.group]
+        if not has_come(after, past):
+            hopeless = hopeless if others else hopeless or after
+        elif others and after.has == "failed":
+            left = [msgspec.structs.replace(one, has="ended") if one in others else one for one in left]
+    return left, hopeless
 
 
 class _Kept(msgspec.Struct):
@@ -151,19 +191,24 @@ class Eligibility:
         if not (request.hold or request.after or self.lines.has_to_stand(lane, ask)):
             self.lines.enter(lane, ask)
             return True
-        waits: list[After] = []
-        for after in request.after:
-            come = has_come(after, past[after.job_id])
-            if come is None:
-                waits.append(after)
-                self._followers.setdefault(after.job_id, []).append(job_id)
-            elif not come:
-                self._hopeless.setdefault(job_id, _why_hopeless(after, past[after.job_id]))
+        waits = [after for after in request.after if not (after.has == "started" and past[after.job_id].has_started)]
+        for one in dict.fromkeys(after.job_id for after in waits):
+            if past[one].outcome:
+                waits = self._after_end(job_id, waits, past[one])
+        for after in waits:
+            self._followers.setdefault(after.job_id, []).append(job_id)
         self._kept[job_id] = _Kept(waits, lane, ask)
         self._doubtful.add(job_id)
         if request.hold:
             self._wishes.add(job_id)
         return False
+
+    def _after_end(self, job_id: int, waits: list[After], past: Past) -> list[After]:
+        """Return what a job still waits for after the end of another; it may be without hope now."""
+        left, hopeless = _left_after_end(waits, past)
+        if hopeless is not None:
+            self._hopeless.setdefault(job_id, _why_hopeless(hopeless, past))
+        return left
 
     def hold(self, job_id: int) -> None:
         """Keep a job from the queue; one that is there is to be taken out (`taken_out`), unless it starts before."""
@@ -215,12 +260,8 @@ class Eligibility:
             kept = self._kept.get(follower)
             if kept is None:
                 continue
-            mine = [after for after in kept.after if after.job_id == job_id]
-            kept.after = [after for after in kept.after if after.job_id != job_id]
+            kept.after = self._after_end(follower, kept.after, past)
             self._doubtful.add(follower)
-            for after in mine:
-                if not has_come(after, past):
-                    self._hopeless.setdefault(follower, _why_hopeless(after, past))
 
     def settle(self) -> Settled:
         """Return what follows from what was told since the last call."""
@@ -251,9 +292,9 @@ class Eligibility:
             return ""
         reasons = ["is held by its user"] if job_id in self._wishes else []
         if kept.after:
-            named = ", ".join(f"job {after.job_id} has {after.has}" for after in kept.after[:_MOST_NAMED])
-            more = len(kept.after) - _MOST_NAMED
-            reasons.append(f"waits until {named}" + (f" and {more} more" if more > 0 else ""))
+            named = after_texts(kept.after)
+            more = len(named) - _MOST_NAMED
+            reasons.append(f"waits until {', '.join(named[:_MOST_NAMED])}" + (f" and {more} more" if more > 0 else ""))
         if not reasons and (bounds := self.bounds(job_id)):
             reasons = [bound.words for bound in bounds]
         elif not reasons and (ahead := self.lines.ahead(job_id)):
@@ -298,5 +339,7 @@ def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
 
 
 def _why_hopeless(after: After, past: Past) -> str:
+    if after.group:
+        return "it waited until one of several jobs has failed, and all of them have finished"
     how = "was refused" if past.outcome == "refused" else f"has ended: {past.outcome}"
     return f"it waited until job {after.job_id} has {after.has}, and that {how}"

@@ -23,6 +23,7 @@ from gridweave.site.launch import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     Call,
     Launch,
+    LimitSignal,
     NodePart,
     Ran,
     Rank,
@@ -336,6 +337,7 @@ WishKind = Literal["cancel", "kill", "signal", "requeue", "hold", "release"]
 """What a user wants of a job: that it ends or does not start, that it ends at once, that its processes get a signal,
 that it saves what it has done, ends, and runs again, that it does not start for now, or that it may again."""
 
+
 SignalName = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"]
 """The signals that the processes of a job may be sent: those of signal(7) that end a program or tell it something."""
 
@@ -360,6 +362,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         does not say that it can.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
+    limit_signal : LimitSignal, optional
+        What its processes are sent ahead of its limit.
     """
 
     argv: tuple[str, ...] = ()
@@ -372,6 +376,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     end_on_failure: bool = True
     grace_ms: int = DEFAULT_GRACE_MS
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    limit_signal: LimitSignal | None = None
 
     @property
     def can_be_moved(self) -> bool:
@@ -418,10 +423,13 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
     has : str
         ``started``: has its nodes; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen
         no more, the job is cancelled.
+    group : int
+        Above 0: the conditions ``failed`` of this number are one, true when all jobs have ended and one has failed.
     """
 
     job_id: int
     has: Literal["started", "ended", "finished", "failed"] = "finished"
+    group: int = 0
 
 
 class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -628,23 +636,6 @@ class RecordEnded(msgspec.Struct, frozen=True, tag="RecordEnded"):
     record: JobRecord
 
 
-def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
-    """Return what a core knows of a job; a new user gets the next number."""
-    return Job(
-        job_id=job_id,
-        width=request.nodes,
-        estimate_ms=request.limit_ms,
-        user=users.setdefault(request.user, len(users)),
-        priority=request.priority,
-        weight=request.weight,
-        resources=request.resources,
-        user_name=request.user,
-        class_name=request.job_class,
-        forms=request.forms,
-        if_evicted=request.program.if_evicted,
-    )
-
-
 def request_problem(request: JobRequest) -> str | None:
     """Return what is wrong with a request that no site could run, in one line, or None.
 
@@ -712,6 +703,10 @@ def _bound_problem(request: JobRequest) -> str | None:
         return f"output_limit_bytes is {program.output_limit_bytes}; at most {MOST_OUTPUT_BYTES} for each rank"
     if not abs(request.priority) <= MOST_PRIORITY:  # nor is what is no number
         return f"priority is {request.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+    ahead = program.limit_signal
+    if ahead is not None and (ahead.name not in get_args(SignalName) or ahead.ahead_ms < 0):
+        known = ", ".join(get_args(SignalName))
+        return f"limit_signal is {ahead.name!r}, {ahead.ahead_ms} ms ahead; one of {known}, from 0 ms up"
     texts = {f"environment: {name[:100]}": f"{name}={value}" for name, value in program.environment.items()}
     texts |= {f"argument {number} of the command": text for number, text in enumerate(program.argv)}
     for place, form in enumerate(request.forms, start=1):
@@ -786,6 +781,8 @@ def _order_problem(request: JobRequest) -> str | None:
     for after in request.after:
         if not 1 <= after.job_id < 2**63:
             return f"after: {after.job_id} is not a job number; a whole number from 1 up"
+        if after.group and (after.has != "failed" or not 0 < after.group <= MOST_AFTER):
+            return f"after: group is {after.group} with {after.has!r}; 0, or with 'failed' 1 to {MOST_AFTER}"
     array = request.array
     if array is None:
         return None

@@ -5,7 +5,8 @@ What a run on several sites costs stands here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -57,6 +58,25 @@ class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
     value: Any = None
     error: str = ""
     trace: str = ""
+
+
+class LimitSignal(msgspec.Struct, frozen=True):
+    """A signal ahead of the limit of a job, as ``--signal`` of Slurm.
+
+    Attributes
+    ----------
+    name : str
+        One of `gridweave.site.job.SignalName`.
+    ahead_ms : int
+        How long before the limit; at the start if the limit is shorter.
+    to : str
+        Which processes get it: ``all``, ``rank``: the ranks alone (a script, but not what it runs), or ``below``: all
+        but the ranks.
+    """
+
+    name: str
+    ahead_ms: int = 60_000
+    to: Literal["all", "rank", "below"] = "all"
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -177,6 +197,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     limits: Limits | None = None
     groups: dict[str, str] = {}
+    limit_signal: LimitSignal | None = None
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -515,6 +536,48 @@ def total_usage(parts: tuple[Used, ...]) -> Used:
         written_bytes=sum(part.written_bytes for part in parts),
         wall_s=max((part.wall_s for part in parts), default=0.0),
     )
+
+
+def python_scalar(value: Any) -> Any:
+    """Return a number, truth value or text of numpy as Python's own; any other value as it is."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
+def json_problem(value: object, *, most_depth: int = 32) -> str | None:
+    """Return what in a value does not come back from JSON equal, or is too deep; a tuple may come back as a list.
+
+    Examples
+    --------
+    >>> json_problem([1, "a", {"b": (None, 2.5)}]), json_problem([{1: 2}]), json_problem({3})
+    (None, 'an object with a name that is not text', 'a set that JSON cannot say')
+    """
+    for one, depth in nested_values(value):
+        if depth > most_depth:
+            return f"lists or objects more than {most_depth} deep"
+        if isinstance(one, bool) or one is None or isinstance(one, (str, list, tuple)):
+            continue
+        if isinstance(one, dict):
+            if not all(isinstance(key, str) for key in one):
+                return "an object with a name that is not text"
+        elif isinstance(one, int):
+            if not -(2**63) <= one < 2**64:
+                return "a number that is too large; at most 64 bits"
+        elif not isinstance(one, float) or not math.isfinite(one):
+            return f"a {type(one).__name__} that JSON cannot say"
+    return None
+
+
+def nested_values(values: Any) -> Iterator[tuple[Any, int]]:
+    """Yield all values within a value, with how deep they are; nothing here is recursive."""
+    waiting = [(values, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        value = python_scalar(value)
+        yield value, depth
+        if isinstance(value, (list, tuple)):
+            waiting += [(inner, depth + 1) for inner in value]
+        elif isinstance(value, dict):
+            waiting += [(inner, depth + 1) for inner in value.values()]
 
 
 def launch_problem(launch: Launch) -> str | None:

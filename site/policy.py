@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError, check_known
 from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules, SiteRules
-from gridweave.site.kernels.limits import WEEK_MS, LimitArrays, next_open
+from gridweave.site.kernels.limits import FROM_MONDAY, WEEK_MS, LimitArrays, WeekClock, next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.queueing import QueueCodes
 from gridweave.site.kernels.state import NEVER_MS, Plan
@@ -244,7 +244,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         caps = [limit.max_nodes or limit.max_jobs or 0 for limit in self.limits if limit.window is None]
         return np.array([nodes, *caps], np.int64)
 
-    def limit_arrays(self, *, week_offset_ms: int = 0) -> LimitArrays | None:
+    def limit_arrays(self, *, week: WeekClock = FROM_MONDAY) -> LimitArrays | None:
         """Return the limits as compiled code reads them; None for a queue, which keeps none."""
         if self.discipline != "planning":
             return None
@@ -263,7 +263,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
             window_to_ms=window_to_ms,
             cap_bit=np.array([bit for bit, _ in caps], np.int64),
             cap_counts_jobs=np.array([counts_jobs for _, counts_jobs in caps], np.bool_),
-            week_offset_ms=week_offset_ms,
+            week=week,
         )
 
     def limit_masks(

@@ -331,6 +331,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         grace_ms=program.grace_ms,
         checkpoint_signal=program.checkpoint_signal or "TERM",
         output_limit_bytes=program.output_limit_bytes,
+        limit_signal=program.limit_signal,
         # Of a packed array one rank has elements of its own, whatever became of another.
         end_on_failure=program.end_on_failure and elements is None,
         elements=elements,

@@ -82,16 +82,20 @@ def span_text(span_ms: int) -> str:
 
 
 def rough_span_text(span_ms: int) -> str:
-    """Return a time span in its largest unit and the next one, rounded to that.
+    """Return a time span in its largest unit and the next one, rounded to that; seconds have at most one decimal.
 
     Examples
     --------
     >>> rough_span_text(750_000), rough_span_text(3_599_999), rough_span_text(129_600_000 + 59_000)
     ('12m30s', '1h', '1d12h')
+    >>> rough_span_text(57_954), rough_span_text(59_999), rough_span_text(1_549), rough_span_text(40)
+    ('58s', '1m', '1.5s', '40ms')
     """
-    units = ("d", "h", "m", "s", "ms")
-    largest = next((place for place, unit in enumerate(units) if span_ms >= _UNITS_MS[unit]), len(units) - 1)
-    step_ms = _UNITS_MS[units[min(largest + 1, len(units) - 1)]]
+    if 1_000 <= span_ms < 9_950:
+        return f"{(span_ms + 50) // 100 / 10:g}s"
+    units = ("d", "h", "m", "s")
+    largest = next((place for place, unit in enumerate(units) if span_ms >= _UNITS_MS[unit]), len(units))
+    step_ms = 1 if largest == len(units) else _UNITS_MS[units[min(largest + 1, len(units) - 1)]]
     return span_text((span_ms + step_ms // 2) // step_ms * step_ms)
 
 

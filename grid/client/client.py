@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
+from pathlib import Path
+from signal import Signals
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
 from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid import api
-from gridweave.grid.client import streams
+from gridweave.grid.client import arguments, streams
+from gridweave.grid.client.arguments import Afters, AnyJob, AnyJobs
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
 from gridweave.grid.client.mapping import TAIL_BYTES, Results, called, outcomes_of
 from gridweave.grid.client.network import graph_of
 from gridweave.grid.client.requests import (
-    Afters,
     EncodedJobs,
+    IfLost,
     Limit,
     Runnable,
     callable_name,
     checked,
     chunks,
-    encoded,
     job_request,
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
@@ -62,7 +57,7 @@ class JobHandle:
     """
 
     def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
-        self.id, self.key = job_id, key
+        self.id, self.key = arguments.job_number("job_id", job_id), key
         self.state: State | None = None
         self._client = client
 
@@ -90,7 +85,7 @@ class JobHandle:
         """
         import asyncio  # a command that asks one thing does without (`BriefTransport`), here and below
 
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(None if timeout_s is None else arguments.real("timeout_s", timeout_s)):
             record = await self._client.ended(self.id)
         self.state = record.state
         return record
@@ -165,7 +160,7 @@ class JobHandle:
         """End it, `at_once` without the time that it may take otherwise; return whether it had not ended already."""
         return self.id in await self._client.cancel([self.id], at_once=at_once)
 
-    async def signal(self, name: SignalName) -> bool:
+    async def signal(self, name: SignalName | Signals) -> bool:
         """Send its processes a signal, such as ``USR1``; return whether it ran."""
         return self.id in await self._client.signal([self.id], name)
 
@@ -242,7 +237,7 @@ class Client:
     url, token : str, optional
         Of the gateway. Left out: what the environment (``GRIDWEAVE_URL``, ``GRIDWEAVE_TOKEN``) or the configuration
         says, or the grid that `gridweave up` has started here (docs/client.md).
-    ca : str, optional
+    ca : str or pathlib.Path, optional
         A file of certificates to trust in place of those of the system.
     site : str, optional
         Where jobs are handed in, as those of this site's own user, if nothing else is said.
@@ -281,7 +276,7 @@ class Client:
         url: str | None = None,
         token: str | None = None,
         *,
-        ca: str | None = None,
+        ca: str | Path | None = None,
         site: str | None = None,
         plain_http: bool | None = None,
         profile: str | None = None,
@@ -292,9 +287,11 @@ class Client:
         connection: Connection | None = None,
         transport: type[Transport] = Transport,
     ) -> None:
-        self.connection = connection or configured(
-            url, token, ca=ca, site=site, plain_http=plain_http, profile=profile, grid=grid
-        )
+        given = {"url": url, "token": token, "ca": ca, "site": site, "profile": profile, "grid": grid}
+        named: dict[str, Any] = {
+            name: arguments.text(name, value) for name, value in given.items() if value is not None
+        }
+        self.connection = connection or configured(**named, plain_http=plain_http)
         self._made_with: dict[str, Any] = {"patience": patience, "rng": rng, "sleep": sleep, "transport": transport}
         self._at_sites: dict[str, Client] = {}
         self._pauses = Pauses(patience or Patience(), rng, sleep)
@@ -332,6 +329,10 @@ class Client:
             self._at_sites[site] = await Client(connection=found, **self._made_with).__aenter__()
         return self._at_sites[site]
 
+    def _folder(self, given: str | Path | None) -> str | Path | None:
+        """Return where a job works: as with the command, in the folder here if the grid's machines are this one."""
+        return os.getcwd() if given is None and self.connection.shares_folders else given
+
     # -- handing in
 
     async def submit(
@@ -342,10 +343,10 @@ class Client:
         limit: Limit = HOUR,
         name: str = "",
         site: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        working_directory: str | None = None,
+        environment: Mapping[str, object] | None = None,
+        working_directory: str | Path | None = None,
         ranks: Where = "each-node",
-        if_lost: Literal["requeue", "fail"] = "requeue",
+        if_lost: IfLost = "requeue",
         hold: bool = False,
         after: Afters = (),
         array: ArrayPlace | None = None,
@@ -353,7 +354,7 @@ class Client:
         job_class: str = "",
         user: str = "",
         account: str = "",
-        forms: Sequence[JobForm] = (),
+        forms: JobForm | Iterable[JobForm] = (),
         communication: str = "",
         input_data: str = "",
         output_data: str = "",
@@ -370,14 +371,17 @@ class Client:
             How long it may run, such as ``"10m"``; it is planned by this.
         site : str, optional
             Hand it in to this site, as a job of its own user.
-        working_directory : str, optional
-            An absolute path on the machines.
+        environment : mapping, optional
+            Added to the environment of the machines' service; numbers and paths become text.
+        working_directory : str or pathlib.Path, optional
+            An absolute path on the machines. Left out: the folder here on a grid of this machine (`gridweave up`), else
+            a folder of the job's own.
         ranks, if_lost : str
             As for `Program`.
         hold : bool
             Whether it is kept from the queue until it is released.
-        after : sequence of int or After
-            Jobs that must have finished first.
+        after : int, JobHandle or After, or several of them
+            Jobs that must have finished first, or conditions in full.
         user : str
             For whom; an operator may say another name.
         account : str
@@ -400,14 +404,14 @@ class Client:
         """
         request = job_request(
             what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority,
-            environment=environment, working_directory=working_directory, ranks=ranks, if_lost=if_lost, hold=hold,
-            after=after, array=array, account=account, forms=forms, communication=communication,
+            environment=environment, working_directory=self._folder(working_directory), ranks=ranks, if_lost=if_lost,
+            hold=hold, after=after, array=array, account=account, forms=forms, communication=communication,
             input_data=input_data, output_data=output_data,
         )  # fmt: skip
         return (await self.submit_many([request], site=site, keys=None if key is None else [key]))[0]
 
     async def submit_many(
-        self, requests: Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None
+        self, requests: JobRequest | Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None
     ) -> list[JobHandle]:
         """Hand in jobs, 500 in each request; when this returns, all are durable.
 
@@ -427,10 +431,11 @@ class Client:
             If one was not taken in: the first such, with its place. All others have been handed in; the same keys find
             them again.
         """
-        site = site or self.connection.site
+        site = arguments.text("site", site) if site else self.connection.site
         if site is not None and (own := await self._at_site(site)) is not None:
             return await own.submit_many(requests, site=site, keys=keys)
-        asked = [self._checked(request) for request in requests]
+        wanted = arguments.many("requests", requests, JobRequest, "a JobRequest or several")
+        asked = [self._checked(request) for request in wanted]
         if keys is None:
             stem = uuid.uuid4().hex
             keys = [f"{stem}-{number}" for number in range(len(asked))]
@@ -469,8 +474,8 @@ class Client:
         pack: int = 1,
         return_exceptions: bool = False,
         name: str = "",
-        environment: Mapping[str, str] | None = None,
-        working_directory: str | None = None,
+        environment: Mapping[str, object] | None = None,
+        working_directory: str | Path | None = None,
     ) -> Results:
         """Call a function with each of many items: a job for each, or for so many of them.
 
@@ -511,16 +516,17 @@ class Client:
             limit=limit,
             name=name or called.rpartition(":")[2],
             environment=environment,
-            working_directory=working_directory,
+            working_directory=self._folder(working_directory),
         )
         request = self._checked(plain)
-        return Results(self, items, request, at_once=at_once, pack=pack, return_exceptions=return_exceptions)
+        counts = {"at_once": arguments.whole("at_once", at_once), "pack": arguments.whole("pack", pack)}
+        return Results(self, items, request, **counts, return_exceptions=return_exceptions)
 
     # -- jobs
 
-    def job(self, job_id: int) -> JobHandle:
+    def job(self, job_id: AnyJob) -> JobHandle:
         """Return a handle of a job by its number; nothing is asked yet."""
-        return JobHandle(self, job_id)
+        return JobHandle(self, arguments.job_number("job_id", job_id))
 
     async def jobs(
         self,
@@ -530,8 +536,8 @@ class Client:
         name: str | None = None,
         array: str | None = None,
         site: str | None = None,
-        state: Sequence[State] = (),
-        outcome: Sequence[str] = (),
+        state: State | Sequence[State] = (),
+        outcome: str | Sequence[str] = (),
         since_ms: int | None = None,
         until_ms: int | None = None,
         below: int | None = None,
@@ -546,13 +552,14 @@ class Client:
         limit : int, optional
             How many at most; all, if left out.
         """
-        left = limit
+        left = None if limit is None else arguments.whole("limit", limit)
         while left is None or left > 0:
             page_limit = api.MOST_LISTED if left is None else min(left, api.MOST_LISTED)
             single = {"own": own, "user": user, "name": name, "array": array, "site": site, "below": below}
             single |= {"since_ms": since_ms, "until_ms": until_ms}
             query = [(key, str(value)) for key, value in single.items() if value not in (None, "")]
-            query += [("state", one) for one in state] + [("outcome", one) for one in outcome]
+            query += [("state", one) for one in arguments.many("state", state, str, "a state or several")]
+            query += [("outcome", one) for one in arguments.many("outcome", outcome, str, "an outcome or several")]
             query.append(("limit", str(page_limit)))
             page = await self.transport.call("GET", "/v1/jobs", api.JobPage, query=query)
             for record in page.jobs:
@@ -562,15 +569,15 @@ class Client:
                 return
             left = None if left is None else left - len(page.jobs)
 
-    async def record(self, job_id: int) -> JobRecord:
+    async def record(self, job_id: AnyJob) -> JobRecord:
         """Return what is known of a job now."""
-        return await self.transport.call("GET", f"/v1/jobs/{job_id}", JobRecord)
+        return await self.transport.call("GET", arguments.job_path(job_id), JobRecord)
 
-    async def ended(self, job_id: int) -> JobRecord:
+    async def ended(self, job_id: AnyJob) -> JobRecord:
         """Return the record of a job once it has ended; one stream of events serves all who wait."""
-        return await self._ends.ended(job_id)
+        return await self._ends.ended(arguments.job_number("job_id", job_id))
 
-    async def wish(self, kind: WishKind, job_ids: Iterable[int]) -> list[int]:
+    async def wish(self, kind: WishKind, job_ids: AnyJobs) -> list[int]:
         """Say what is wanted of jobs; return those that it was done to.
 
         Parameters
@@ -581,55 +588,55 @@ class Client:
         """
         return await self._wish(kind, job_ids, api.JobIds)
 
-    async def cancel(self, job_ids: Iterable[int], *, at_once: bool = False) -> list[int]:
+    async def cancel(self, job_ids: AnyJobs, *, at_once: bool = False) -> list[int]:
         """End jobs, `at_once` without the time that they may take otherwise; return those that had not ended."""
         return await self.wish("kill" if at_once else "cancel", job_ids)
 
-    async def signal(self, job_ids: Iterable[int], name: SignalName) -> list[int]:
-        """Send the processes of running jobs a signal, such as ``USR1``; return the jobs that ran.
+    async def signal(self, job_ids: AnyJobs, name: SignalName | Signals) -> list[int]:
+        """Send the processes of running jobs a signal, such as ``USR1`` or `signal.SIGUSR1`; return the jobs that ran.
 
         A machine that does not answer at that moment passes none on.
         """
-        return await self._wish("signal", job_ids, api.SignalJobs, signal=name)
+        return await self._wish("signal", job_ids, api.SignalJobs, signal=arguments.signal_name("name", name))
 
-    async def _wish(self, kind: WishKind, job_ids: Iterable[int], body: type[msgspec.Struct], **more: Any) -> list[int]:
-        wanted = list(job_ids)
+    async def _wish(self, kind: WishKind, job_ids: AnyJobs, body: type[msgspec.Struct], **more: Any) -> list[int]:
+        wanted = arguments.job_numbers("job_ids", job_ids)
         done: list[int] = []
         for start in range(0, len(wanted), api.MOST_LISTED):
             part = body(job_ids=wanted[start : start + api.MOST_LISTED], **more)
             done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=part)).job_ids
         return done
 
-    async def requeue(self, job_ids: Iterable[int]) -> list[int]:
+    async def requeue(self, job_ids: AnyJobs) -> list[int]:
         """Have running jobs save what they have done, end, and run again, here or elsewhere; return those that will."""
         return await self.wish("requeue", job_ids)
 
-    async def hold(self, job_ids: Iterable[int]) -> list[int]:
+    async def hold(self, job_ids: AnyJobs) -> list[int]:
         """Keep jobs from starting; return those that waited, and now do not start."""
         return await self.wish("hold", job_ids)
 
-    async def release(self, job_ids: Iterable[int]) -> list[int]:
+    async def release(self, job_ids: AnyJobs) -> list[int]:
         """Let held jobs go into the queue again; return those that were held."""
         return await self.wish("release", job_ids)
 
-    async def explain(self, job_id: int) -> api.Forecast:
+    async def explain(self, job_id: AnyJob) -> api.Forecast:
         """Return when a job starts, where, and why not sooner."""
-        return await self.transport.call("GET", f"/v1/jobs/{job_id}/forecast", api.Forecast)
+        return await self.transport.call("GET", arguments.job_path(job_id, "/forecast"), api.Forecast)
 
-    async def story(self, job_id: int) -> api.Story:
+    async def story(self, job_id: AnyJob) -> api.Story:
         """Return all that has happened to a job."""
-        return await self.transport.call("GET", f"/v1/jobs/{job_id}/story", api.Story)
+        return await self.transport.call("GET", arguments.job_path(job_id, "/story"), api.Story)
 
-    async def usage(self, job_id: int) -> api.UsageOverTime:
+    async def usage(self, job_id: AnyJob) -> api.UsageOverTime:
         """Return what a job uses over time, machine by machine, as long as its output is kept there."""
-        return await self.transport.call("GET", f"/v1/jobs/{job_id}/usage", api.UsageOverTime)
+        return await self.transport.call("GET", arguments.job_path(job_id, "/usage"), api.UsageOverTime)
 
     async def events(
         self,
         *,
         after: int | None = None,
-        jobs: Sequence[int] = (),
-        kinds: Sequence[str] = (),
+        jobs: AnyJobs = (),
+        kinds: str | Iterable[str] = (),
         user: str | None = None,
     ) -> AsyncGenerator[api.JobEvent, None]:
         """Yield what happens to jobs, each event once and in order, also when the connection is cut; without end.
@@ -638,12 +645,19 @@ class Client:
         ----------
         after : int, optional
             The number of the last event that is known; left out: only what happens from now on.
-        jobs, kinds : sequence
-            Only events of these jobs, of these kinds (docs/live.md).
+        jobs, kinds
+            Only events of this job or these jobs, of this kind or these kinds (docs/live.md).
         user : str, optional
             Only events of this user's jobs.
         """
-        found = streams.events(self.transport, after=after, jobs=tuple(jobs), kinds=tuple(kinds), user=user)
+        named = arguments.many("kinds", kinds, str, "a kind of event or several")
+        found = streams.events(
+            self.transport,
+            after=after,
+            jobs=tuple(arguments.job_numbers("jobs", jobs)),
+            kinds=named,
+            user=user,
+        )
         async with aclosing(found):
             async for event in found:
                 yield event
@@ -662,7 +676,7 @@ class Client:
         explain : bool
             Whether it is told when they start, and why not sooner, of as many as can be worked out in a second.
         """
-        query = {"limit": str(limit)} | ({"explain": "true"} if explain else {})
+        query = {"limit": str(arguments.whole("limit", limit))} | ({"explain": "true"} if explain else {})
         return await self.transport.call("GET", "/v1/queue", api.Queue, query=query)
 
     async def scheduling(self) -> api.Scheduling:
@@ -713,18 +727,18 @@ class Client:
 
     async def drain(self, site: str) -> None:
         """Have a site take nothing new of the grid."""
-        await self.transport.call("POST", f"/v1/sites/{_in_path(site)}/drain", api.Done)
+        await self.transport.call("POST", f"/v1/sites/{arguments.in_path(site)}/drain", api.Done)
 
     async def resume(self, site: str) -> None:
         """Have a drained site take jobs of the grid again."""
-        await self.transport.call("POST", f"/v1/sites/{_in_path(site)}/resume", api.Done)
+        await self.transport.call("POST", f"/v1/sites/{arguments.in_path(site)}/resume", api.Done)
 
     async def give_up(self, site: str, machine: str) -> None:
         """Have what a machine ran that never comes back run again; if it was alive after all, that runs twice.
 
         RefusedError if the site has no such machine, or the machine is not known to be away.
         """
-        path = f"/v1/sites/{_in_path(site)}/machines/{_in_path(machine)}/give-up"
+        path = f"/v1/sites/{arguments.in_path(site)}/machines/{arguments.in_path(machine)}/give-up"
         await self.transport.call("POST", path, api.Done)
 
     async def experience(self, site: str, changes: Sequence[api.KnownTimes] = ()) -> api.SiteExperience:
@@ -735,7 +749,7 @@ class Client:
         changes : sequence of KnownTimes
             In place of what it knows of the same class or user and the same resource; those of 0 runs are forgotten.
         """
-        path = f"/v1/sites/{_in_path(site)}/experience"
+        path = f"/v1/sites/{arguments.in_path(site)}/experience"
         if not changes:
             return await self.transport.call("GET", path, api.SiteExperience)
         body = api.ExperienceChanges(times=list(changes))
@@ -767,14 +781,16 @@ class Client:
 
         OptionError if there is no such scope, or it is not to last so long.
         """
-        for scope in scopes:
+        asked = arguments.many("scopes", scopes, str, "a scope or several")
+        hours = arguments.real("hours", hours)
+        for scope in asked:
             if scope not in api.USUAL_SCOPES:
                 raise OptionError(
                     "scopes", f"{scope!r:.100} cannot be had; one or several of {', '.join(api.USUAL_SCOPES)}"
                 )
         if not 0 < hours <= api.MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {api.MOST_HOURS:g}")
-        body = api.ShortToken(scopes=tuple(scopes), hours=hours)
+        body = api.ShortToken(scopes=cast("tuple[api.ShortScope, ...]", asked), hours=hours)
         return await self.transport.call("POST", "/v1/tokens/short", api.MadeToken, body=body)
 
     async def health(self) -> api.Health:
@@ -783,8 +799,3 @@ class Client:
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:
         return streams.events(self.transport, after=None, kinds=OVER, connected=connected)
-
-
-def _in_path(name: str) -> str:
-    encoded(name)  # a text that no URL can hold is refused
-    return quote(name, safe="")

@@ -316,7 +316,7 @@ def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_L
 def _read(path: Path, text: str, profile: str | None) -> _Layer:
     """Return the first lines of the file, or one of its profiles."""
     try:
-        tables: dict[str, Any] = tomllib.loads(text)
+        tables: dict[str, Any] = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: {error}") from None
     profiles = tables.pop("profile", {})

@@ -13,7 +13,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, InputError, JobFailedError, OptionError
 from gridweave.site.job import OPEN, ArrayPlace, JobRecord, JobRequest, State
-from gridweave.site.launch import Call, ItemEnd
+from gridweave.site.launch import Call, ItemEnd, json_problem
 
 if TYPE_CHECKING:
     import asyncio
@@ -104,6 +104,8 @@ class Results:
         for option, value in (("at_once", at_once), ("pack", pack)):
             if value < 1:
                 raise OptionError(option, f"is {value}; at least 1")
+        if not isinstance(items, Iterable):
+            raise OptionError("items", f"{items!r:.100} is one item; give a list of items")
         self._grid, self._items, self._plain = grid, iter(items), plain
         self._at_once, self._pack, self._return_exceptions = at_once, pack, return_exceptions
         self._array, self._count = f"{plain.name}-{uuid.uuid4().hex[:8]}", 0
@@ -164,10 +166,8 @@ class Results:
     def _request(self, items: tuple[Any, ...]) -> JobRequest:
         """Return the job for some items: one, or a pack."""
         for number, item in enumerate(items, start=self._count):
-            try:
-                msgspec.json.encode(item)
-            except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-                raise InputError(f"item {number}: cannot be sent, JSON has nothing like it ({error})") from None
+            if held := json_problem(item):
+                raise InputError(f"item {number}: cannot be sent as it is: it holds {held}")
         program = self._plain.program
         assert program.call is not None, "what is mapped is a callable"
         call = Call(program.call.function, items, each=self._pack > 1)

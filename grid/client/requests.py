@@ -6,25 +6,28 @@ import datetime
 import getpass
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.api import NewJob
-from gridweave.site.job import After, ArrayPlace, JobForm, JobRequest, Program, Traffic, Where, request_problem
+from gridweave.grid.client.arguments import Afters, afters, encoded, environment_of, many, typed_request, whole
+from gridweave.grid.client.arguments import text as as_text
+from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Program, Traffic, Where, request_problem
 from gridweave.site.launch import Call
 from gridweave.site.times import parse_time_ms
 from gridweave.values import parse_bytes
 
-Runnable = JobRequest | Program | Call | Sequence[str]
+IfLost = Literal["requeue", "fail"]
+"""What becomes of a job when a machine failed under it."""
+
+Runnable = JobRequest | Program | Call | Sequence[str | Path]
 """What can be handed in: a whole request, a program, a callable of Python, or a command and its arguments."""
 
 Limit = str | datetime.timedelta
 """How long a job may run: as people write it (``10m``), or a span of time."""
-
-Afters = Sequence[int | After]
-"""Jobs that must be over first: their numbers (they must have finished), or what is said in full."""
 
 MOST_AT_ONCE = 500
 """So many jobs are in one request."""
@@ -64,15 +67,15 @@ def job_request(
     user: str = "",
     job_class: str = "",
     priority: float = 0.0,
-    environment: Mapping[str, str] | None = None,
-    working_directory: str | None = None,
+    environment: Mapping[str, object] | None = None,
+    working_directory: str | Path | None = None,
     ranks: Where = "each-node",
-    if_lost: Literal["requeue", "fail"] = "requeue",
+    if_lost: IfLost = "requeue",
     hold: bool = False,
     after: Afters = (),
     array: ArrayPlace | None = None,
     account: str = "",
-    forms: Sequence[JobForm] = (),
+    forms: JobForm | Iterable[JobForm] = (),
     communication: str = "",
     input_data: str = "",
     output_data: str = "",
@@ -80,19 +83,20 @@ def job_request(
     """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is."""
     if isinstance(what, JobRequest):
         return what
+    forms = many("forms", forms, JobForm, "a JobForm or several")
     return JobRequest(
         program=_program(what, environment, working_directory, ranks, if_lost),
-        nodes=max((nodes, *(form.width for form in forms))),
+        nodes=max((whole("nodes", nodes), *(form.width for form in forms))),
         limit_ms=limit_ms(limit),
         name=name,
         user=user,
         job_class=job_class,
         priority=priority,
         hold=hold,
-        after=tuple(one if isinstance(one, After) else After(job_id=one) for one in after),
+        after=afters(after),
         array=array,
         account=account,
-        forms=tuple(forms),
+        forms=forms,
         traffic=traffic_of(communication, input_data, output_data),
     )
 
@@ -114,8 +118,8 @@ def traffic_of(
     data: dict[str, Any] = {}
     for what, text in (("input", input_data), ("output", output_data)):
         if text:
-            site, _, size = text.rpartition(":")
             name = option.format(what)
+            site, _, size = as_text(name, text).rpartition(":")
             if not site:
                 raise OptionError(name, f"{text!r} is not a site and a size; write for example alpha:20GB")
             data |= {f"{what}_site": site, f"{what}_bytes": round(parse_bytes(name, size))}
@@ -123,7 +127,11 @@ def traffic_of(
 
 
 def checked(request: JobRequest, *, has_token: bool) -> JobRequest:
-    """Return a request, with the name of who asks unless a token says that; InputError if no site could run it."""
+    """Return a request, with the name of who asks unless a token says that.
+
+    InputError if no site could run it, or a value has not the right type.
+    """
+    request = typed_request(request)
     if problem := request_problem(request):
         raise InputError(problem)
     return request if request.user or has_token else msgspec.structs.replace(request, user=login_name())
@@ -149,16 +157,6 @@ def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
         parts[-1].append(msgspec.Raw(data))
         room -= len(data)
     return parts
-
-
-def encoded(what: object) -> bytes:
-    """Return something as MessagePack; InputError if it holds a text or a number that cannot be sent."""
-    try:
-        return msgspec.msgpack.encode(what)
-    except UnicodeEncodeError as error:
-        raise InputError(f"{error.object!r:.100} is not UTF-8, and cannot be sent; write it as UTF-8") from None
-    except OverflowError:
-        raise InputError("a number is too large to be sent; at most 64 bits") from None
 
 
 def _found(module: str, path: str) -> Any:
@@ -198,21 +196,33 @@ def callable_name(function: Callable[..., Any] | str) -> str:
 
 
 def _program(
-    what: Program | Call | Sequence[str],
-    environment: Mapping[str, str] | None,
-    working_directory: str | None,
+    what: Program | Call | Sequence[str | Path],
+    environment: Mapping[str, object] | None,
+    working_directory: str | Path | None,
     ranks: Where,
-    if_lost: Literal["requeue", "fail"],
+    if_lost: IfLost,
 ) -> Program:
     if isinstance(what, Program):
         return what
-    if not isinstance(what, Call) and (isinstance(what, str) or not all(isinstance(text, str) for text in what)):
-        raise InputError(f"{what!r:.200} is not a command; give a list of strings: its name, then its arguments")
+    check_known("ranks", ranks, get_args(Where))
+    check_known("if_lost", if_lost, get_args(IfLost))
     return Program(
-        argv=() if isinstance(what, Call) else tuple(what),
+        argv=() if isinstance(what, Call) else _command(what),
         call=what if isinstance(what, Call) else None,
-        environment=dict(environment or {}),
-        working_directory=working_directory,
+        environment=environment_of(environment),
+        working_directory=None if working_directory is None else as_text("working_directory", working_directory),
         ranks=ranks,
         if_lost=if_lost,
     )
+
+
+def _command(what: Any) -> tuple[str, ...]:
+    """Return a command and its arguments, of which each may be a path."""
+    if callable(what):
+        raise InputError(f"{what!r:.200} is not a command; write gridweave.Call('module:function') to run a function")
+    if isinstance(what, Iterable) and not isinstance(what, str | bytes):
+        parts = tuple(what)
+        if all(isinstance(part, str | Path) for part in parts):
+            return tuple(as_text("command", part) for part in parts)
+        what = list(parts)
+    raise InputError(f"{what!r:.200} is not a command; give a list of strings: its name, then its arguments")

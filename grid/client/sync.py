@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from gridweave.errors import InputError
+from gridweave.grid.client.arguments import AnyJob
 from gridweave.grid.client.client import Client, JobHandle
 from gridweave.site.job import State
 
@@ -232,7 +233,7 @@ class SyncClient(_Twin[Client]):
     submit_many = _made(Client.submit_many, _sync_jobs)
     map = _each(Client.map)
 
-    def job(self, job_id: int) -> SyncJobHandle:
+    def job(self, job_id: AnyJob) -> SyncJobHandle:
         """Return a handle of a job by its number; nothing is asked yet."""
         return SyncJobHandle(self._original.job(job_id), self._loop)
 

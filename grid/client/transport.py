@@ -31,8 +31,8 @@ from gridweave.errors import (
     UnavailableError,
 )
 from gridweave.grid.api import Problem
+from gridweave.grid.client.arguments import encoded
 from gridweave.grid.client.configuration import Connection, followed, gateway_here
-from gridweave.grid.client.requests import encoded
 from gridweave.version import __version__
 
 if TYPE_CHECKING:

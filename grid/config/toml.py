@@ -238,7 +238,7 @@ def text_of_file(path: Path) -> str:
     if len(data) > MAX_BYTES:
         raise InputError(f"{path}: is too large, as it has more than {MAX_BYTES} bytes")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ScenarioError([FileProblem(str(path), line, "", "is not text in UTF-8, as TOML is")]) from None

@@ -6,7 +6,6 @@ import asyncio
 import math
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -18,13 +17,13 @@ from gridweave.grid.gateway.limits import check_count, open_at_site
 from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.wire import decode
 from gridweave.site.job import Accepted, Declined, JobRequest
+from gridweave.site.launch import json_problem, nested_values
 
 MOST_WEIGHT = 1e9
 """The largest weight and priority of a job: orders multiply them with nodes and times, and compare the products."""
 
 _MOST_NAME = 200
 _MOST_KEY = 190
-_MOST_DEPTH = 32
 _MOST_PARTS = 1_000_000
 """So many arguments, variables and values the jobs of one request may have in all: each costs far more memory than its
 bytes on the wire."""
@@ -177,7 +176,11 @@ def _read_one(raw: _RawJob, where: str, form: str, most_bytes: int) -> JobReques
 def _count_parts(request: JobRequest) -> int:
     program = request.program
     count = len(program.argv) + len(program.environment) + len(request.after)
-    return count if program.call is None else count + sum(1 for _ in _values([program.call.args, program.call.kwargs]))
+    return (
+        count
+        if program.call is None
+        else count + sum(1 for _ in nested_values([program.call.args, program.call.kwargs]))
+    )
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ def keeping_problem(request: JobRequest) -> str | None:
             return f"{name} is {text[:50]!r}; at most {_MOST_NAME} characters, all of which can be printed"
     call = request.program.call
     if call is not None:
-        problem = _values_problem([call.args, call.kwargs])
+        problem = json_problem([call.args, call.kwargs])
         if problem is not None:
             return f"the arguments of the callable hold {problem}"
     if _can_be_kept(request):
@@ -261,33 +264,3 @@ def _bad_fields(part: msgspec.Struct, within: str = "") -> Iterator[tuple[str, s
                 yield within + name, "a number that is too large; at most 64 bits"
             elif isinstance(one, float) and not math.isfinite(one):
                 yield within + name, f"{one}; a number that is finite"
-
-
-def _values_problem(values: object) -> str | None:
-    """Return what in the arguments of a callable is not what JSON can say, or is too deep."""
-    for value, depth in _values(values):
-        if depth > _MOST_DEPTH:
-            return f"lists or objects more than {_MOST_DEPTH} deep"
-        if isinstance(value, bool) or value is None or isinstance(value, (str, list, tuple)):
-            continue
-        if isinstance(value, dict):
-            if not all(isinstance(key, str) for key in value):
-                return "an object with a name that is not text"
-        elif isinstance(value, int):
-            if not -(2**63) <= value < 2**64:
-                return "a number that is too large; at most 64 bits"
-        elif not isinstance(value, float) or not math.isfinite(value):
-            return f"a {type(value).__name__} that JSON cannot say"
-    return None
-
-
-def _values(values: Any) -> Iterator[tuple[Any, int]]:
-    """Yield all values within a value, with how deep they are; nothing here is recursive."""
-    waiting = [(values, 0)]
-    while waiting:
-        value, depth = waiting.pop()
-        yield value, depth
-        if isinstance(value, (list, tuple)):
-            waiting += [(inner, depth + 1) for inner in value]
-        elif isinstance(value, dict):
-            waiting += [(inner, depth + 1) for inner in value.values()]

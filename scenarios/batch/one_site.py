@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, I
 from gridweave.site.disciplines.compiled import CompiledSite
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import new_run, no_work
 from gridweave.site.policy import SitePolicy
@@ -39,6 +41,11 @@ _PIECE: int | None = None
 
 # Half of what int64 can hold: what lies beyond is left for reservations and closed windows.
 _LAST_MS = 2**62
+
+_DAY_S = 86_400
+_LAST_S = 253_370_764_800  # the beginning of the year 9999, behind which no calendar goes
+_YEARS_AHEAD = 5
+"""So long after the last submission clocks are moved for summer time; then they stay as they are."""
 
 
 def play_site(
@@ -76,8 +83,8 @@ def play_site(
         for name in inputs:
             raise OptionError(name, "is for the compiled loop; leave it out, or driver and reservations")
         cancellations(workload, np.arange(len(workload)))
-        offset_ms, options = _offset_for(workload, policy), None
-        told = run_core(workload, nodes, policy, offset_ms, reservations, report=progress, check=check)
+        week, options = _week_for(workload, policy), None
+        told = run_core(workload, nodes, policy, week, reservations, report=progress, check=check)
     return _result_of(workload, nodes, policy, told, options or {"nodes": nodes, **_options_of(policy)})
 
 
@@ -108,6 +115,7 @@ def _result_of(
         shared=may_share_nodes(policy),
         shares_time=entry.shares_time,
         columns=told.columns,
+        labels={} if entry.labels is None else entry.labels(policy),
         own_metrics=_own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
         own=told.own,
     )
@@ -145,14 +153,14 @@ def _pieces(jobs: int, piece: int, progress: Progress | None) -> Iterator[int]:
             progress(until, jobs)
 
 
-def _offset_for(workload: Workload, policy: Policy) -> int:
-    """Return the local time of instant zero in the week, where a window of a limit asks for it.
+def _week_for(workload: Workload, policy: Policy) -> WeekClock:
+    """Return the local time of the week, where a window of a limit asks for it.
 
     Without one, a zone that nobody knows does no harm.
     """
     if isinstance(policy, SitePolicy) and all(limit.window is None for limit in policy.limits):
-        return 0
-    return week_offset_ms(workload)
+        return FROM_MONDAY
+    return week_clock(workload)
 
 
 def _options_of(policy: Policy) -> dict[str, Any]:
@@ -278,7 +286,7 @@ class SiteRun:
     ) -> None:
         compiled = entry_of(policy).compiled
         assert compiled is not None, f"{policy.discipline} has no kernels"
-        self.site = compiled.site(nodes, policy, workload, lambda: week_offset_ms(workload), **inputs)
+        self.site = compiled.site(nodes, policy, workload, lambda: week_clock(workload), **inputs)
         self._workload, self._nodes, self._policy, self.rows = workload, nodes, policy, self.site.rows
         self._cancels = cancellations(workload, self.rows)
         self._outages = _outages(node_events, workload, self.site, nodes)
@@ -340,28 +348,53 @@ class SiteRun:
         return spread
 
 
-def week_offset_ms(workload: Workload) -> int:
-    """Return the local time of a workload's instant zero, as ms since Monday 00:00; 0 if its date is not known.
+def week_clock(workload: Workload) -> WeekClock:
+    """Return the local time of the week where the workload's machine stands; `FROM_MONDAY` if its date is not known.
+
+    Clocks that are moved for summer time are followed from the first instant to `_YEARS_AHEAD` years after the last
+    submission.
 
     Raises
     ------
     InputError
         If the workload's time zone is not known, or its date is beyond the calendar.
-
-    Notes
-    -----
-    Daylight saving time that begins or ends later in the workload is not followed: a week has 168 hours.
     """
     if workload.start_unix_s is None:
-        return 0
+        return FROM_MONDAY
+    start_s = workload.start_unix_s
+    last_s = start_s + int(workload.submit_ms.max(initial=0)) // MS_PER_S + _YEARS_AHEAD * 365 * _DAY_S
     try:
-        start = datetime.fromtimestamp(workload.start_unix_s, load_zone(workload.timezone))
+        zone = load_zone(workload.timezone)
+        start = datetime.fromtimestamp(start_s, zone)
+        spans = [(0, _ahead_s(start_s, zone)), *_moves(start_s, min(last_s, _LAST_S), zone)]
     except InputError as error:
         raise InputError(f"{workload.name}: {error}") from None
     except (OverflowError, ValueError, OSError):
-        problem = f"{workload.start_unix_s} s since 1970 is beyond the calendar (years 1 to 9999)"
+        problem = f"{start_s} s since 1970 is beyond the calendar (years 1 to 9999)"
         raise InputError(f"{workload.name}: {problem}") from None
-    return (((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second) * MS_PER_S
+    of_week_s = ((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second
+    table = np.array([(at_s, of_week_s + ahead_s - spans[0][1]) for at_s, ahead_s in spans], np.int64) * MS_PER_S
+    return WeekClock(table[:, 0].copy(), table[:, 1].copy())
+
+
+def _ahead_s(unix_s: int, zone: ZoneInfo) -> int:
+    """Return how far local time is ahead of UTC."""
+    offset = datetime.fromtimestamp(unix_s, zone).utcoffset()
+    return int(offset.total_seconds()) if offset is not None else 0
+
+
+def _moves(start_s: int, last_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
+    """Yield when clocks are moved, in seconds after the start, and how far local time is ahead of UTC from then on."""
+    before_s, ahead_s = start_s, _ahead_s(start_s, zone)
+    for look_s in range(start_s + _DAY_S, last_s, _DAY_S):
+        if _ahead_s(look_s, zone) != ahead_s:
+            low_s, high_s = before_s, look_s
+            while high_s - low_s > 1:
+                middle_s = (low_s + high_s) // 2
+                low_s, high_s = (middle_s, high_s) if _ahead_s(middle_s, zone) == ahead_s else (low_s, middle_s)
+            ahead_s = _ahead_s(high_s, zone)
+            yield high_s - start_s, ahead_s
+        before_s = look_s
 
 
 def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:

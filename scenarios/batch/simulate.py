@@ -13,7 +13,7 @@ from gridweave.errors import OptionError
 from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
 from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.results.schedule import SimulationResult
-from gridweave.scenarios.traces.load import columns_of, load_workload
+from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.site_events import NodeEvent, Request
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dictionary import entry_of, policy_named
@@ -173,7 +173,7 @@ def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
     if isinstance(workload, Workload):
         return workload
     machine = nodes if isinstance(nodes, int) else None
-    return load_workload(workload, nodes=machine, columns=columns_of(workload))[0]
+    return load_workload(workload, nodes=machine)[0]
 
 
 def _for_discipline(policy: Policy, given: Mapping[str, object]) -> dict[str, Any]:

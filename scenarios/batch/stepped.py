@@ -26,6 +26,7 @@ from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.work import RATE_ONE, Ends, begin_work, change_rate, no_ends, no_work, stop_work
 from gridweave.site.messages import (
     AcceptReservation,
@@ -147,7 +148,7 @@ def run_core(
     workload: Workload,
     nodes: int,
     policy: Policy,
-    offset_ms: int = 0,
+    week: WeekClock = FROM_MONDAY,
     reservations: Sequence[Request] = (),
     *,
     report: Callable[[int, int], None] | None = None,
@@ -159,8 +160,8 @@ def run_core(
     ----------
     nodes : int
         Nodes of the site.
-    offset_ms : int
-        Local time of instant zero, from Monday 00:00.
+    week : WeekClock
+        The local time of the week.
     report : callable, optional
         Called now and then, and at the end, with the number of jobs submitted so far, and of all that are not refused.
     check : bool
@@ -171,7 +172,7 @@ def run_core(
     InputError
         If the discipline leaves jobs waiting for ever.
     """
-    site = _SteppedSite(SiteCore(nodes, policy, week_offset_ms=offset_ms), workload, policy, reservations)
+    site = _SteppedSite(SiteCore(nodes, policy, week=week), workload, policy, reservations)
     reported = 0
     while (now_ms := site.next_instant_ms()) is not None:
         site.step(now_ms)

@@ -216,6 +216,12 @@ def _of_nodes(matched: Matched, nodes: int) -> Iterator[Fault]:
     yield _fault(
         "machine over-used", begins, lambda i: f"{used[i]} nodes are in use from {_s(at_ms[i])}, and there are {nodes}"
     )
+    beyond = [max(told or (0,)) for told in schedule.nodes or ()]
+    yield _fault(
+        "node that there is not",
+        np.array(beyond, np.int64) >= nodes,
+        lambda i: f"job {schedule.job_id[i]} runs on node {beyond[i]}, and the machine has the nodes 0 to {nodes - 1}",
+    )
     doubled = list(_doubly_used(schedule))
     yield Fault("node of another job", len(doubled), doubled[0] if doubled else "")
 

@@ -130,7 +130,7 @@ def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Sch
         except IndexError:
             problem = f"ends after {len(values)} values; a job of {form.name} has more"
             raise TraceError(path, problem, line=number) from None
-        except (ValueError, OverflowError, csv.Error) as error:
+        except ValueError as error:
             raise TraceError(path, f"is not a job as {form.name} writes it: {short(str(error))}", line=number) from None
     if not jobs:
         raise TraceError(path, "has no jobs")
@@ -153,24 +153,41 @@ def _checked(ran: RanJob) -> RanJob:
 
 def _ms(text: str) -> int:
     """Return seconds as written, a decimal comma allowed, in milliseconds."""
-    return round(float(text.replace(",", ".")) * MS_PER_S)
+    try:
+        return round(float(text.replace(",", ".")) * MS_PER_S)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a time in seconds") from None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
 
 
 def _by_commas(line: str) -> list[str]:
-    return next(csv.reader([line]))
+    return _separated(line, ",")
 
 
 def _by_tabs(line: str) -> list[str]:
-    return next(csv.reader([line], delimiter="\t"))
+    return _separated(line, "\t")
+
+
+def _separated(line: str, by: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=by))
+    except csv.Error:
+        raise ValueError("it cannot be divided into columns; is a quote or a NUL in it?") from None
 
 
 _OWN = ("job_id", "submit_ms", "width", "start_ms", "end_ms", "fragments")
 
 
 def _own(job_id: str, submit_ms: str, width: str, start_ms: str, end_ms: str, fragments: str) -> RanJob:
-    if int(fragments) > 1:
+    if _whole(fragments) > 1:
         raise ValueError("in several fragments")
-    return RanJob(int(job_id), int(submit_ms), int(width), int(start_ms), int(end_ms))
+    return RanJob(_whole(job_id), _whole(submit_ms), _whole(width), _whole(start_ms), _whole(end_ms))
 
 
 _BATSIM = (
@@ -180,7 +197,7 @@ _BATSIM = (
 
 
 def _batsim(job_id: str, submit: str, width: str, start: str, end: str, nodes: str) -> RanJob:
-    job = int(job_id.rpartition("!")[2]), _ms(submit), int(width)
+    job = _whole(job_id.rpartition("!")[2]), _ms(submit), _whole(width)
     if not start:  # rejected
         return RanJob(*job)
     return RanJob(*job, _ms(start), _ms(end), _interval_set(nodes) if nodes.strip() else None)
@@ -197,7 +214,7 @@ def _interval_set(text: str) -> frozenset[int]:
     numbers: set[int] = set()
     for part in re.split(r"[\s,]+", text.strip()):
         first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
+        low, high = _whole(first), _whole(last or first)
         if high - low > MAX_WIDTH:
             raise ValueError(f"nodes {part}")
         numbers.update(range(low, high + 1))
@@ -210,7 +227,7 @@ _ALEA = ("giID", "arrival", "wait", "runtime", "CPUs")
 def _alea(job_id: str, submit: str, wait: str, run: str, width: str) -> RanJob:
     submit_ms = _ms(submit)
     start_ms = submit_ms + _ms(wait)
-    return RanJob(int(job_id), submit_ms, int(width), start_ms, start_ms + _ms(run))
+    return RanJob(_whole(job_id), submit_ms, _whole(width), start_ms, start_ms + _ms(run))
 
 
 _ACCASIM = re.compile(
@@ -224,13 +241,16 @@ def _accasim_values(line: str) -> list[str]:
 
 
 def _accasim(job_id: str, submit: str, start: str, end: str, nodes: str, cores: str) -> RanJob:
-    width = int(nodes if cores == "NA" else cores)
-    return RanJob(int(job_id), _clock_ms(submit), width, _clock_ms(start), _clock_ms(end))
+    width = _whole(nodes if cores == "NA" else cores)
+    return RanJob(_whole(job_id), _clock_ms(submit), width, _clock_ms(start), _clock_ms(end))
 
 
 def _clock_ms(text: str) -> int:
     """Return a date and time as written, in milliseconds since 1970 on the clock that wrote it."""
-    return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()) * MS_PER_S
+    try:
+        return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()) * MS_PER_S
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a date and time") from None
 
 
 _SWF_FIELDS = 18
@@ -242,10 +262,10 @@ def _swf_values(line: str) -> list[str]:
 
 def _swf(job_id: str, submit: str, wait: str, run: str, width: str, _cpu: str, _memory: str, requested: str) -> RanJob:
     submit_ms, wait_ms, run_ms = _ms(submit), _ms(wait), _ms(run)
-    nodes = int(width) if int(width) > 0 else int(requested)
+    nodes = _whole(width) if _whole(width) > 0 else _whole(requested)
     if wait_ms < 0 or run_ms < 0:
-        return RanJob(int(job_id), submit_ms, nodes)
-    return RanJob(int(job_id), submit_ms, nodes, submit_ms + wait_ms, submit_ms + wait_ms + run_ms)
+        return RanJob(_whole(job_id), submit_ms, nodes)
+    return RanJob(_whole(job_id), submit_ms, nodes, submit_ms + wait_ms, submit_ms + wait_ms + run_ms)
 
 
 _FORMS = (

@@ -6,13 +6,14 @@ import csv
 import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gridweave.scenarios.batch.grid import grid_result, placement_of
+from gridweave.scenarios.live.replay import LiveReplay, replayed
 from gridweave.scenarios.results.files import write_all, write_json
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import Built
@@ -35,6 +36,9 @@ HEADER = (
     *("live_submit_ms", "live_start_ms", "live_end_ms", "live_site", "live_fragments", "outcome", "attempts"),
 )
 """Of jobs.csv."""
+
+REPLAY_HEADER = ("replayed_start_ms", "replayed_end_ms", "replayed_site", "replayed_fragments")
+"""Of the further columns if the run was simulated again."""
 
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
@@ -63,6 +67,8 @@ class LiveRun:
         On what it was played, for people.
     tolerance : float
         The live schedule is as simulated if its makespan differs by no more than such a part.
+    replay : LiveReplay, optional
+        What is decided if the run is simulated again with the live submit times and hold times.
     """
 
     simulated: SimulationResult
@@ -75,6 +81,7 @@ class LiveRun:
     remarks: tuple[str, ...]
     where: str = "Ray"
     tolerance: float = MAKESPAN_TOLERANCE
+    replay: LiveReplay | None = None
 
     @property
     def ran(self) -> BoolArray:
@@ -99,6 +106,15 @@ class LiveRun:
         rows = range(len(one.workload))
         differ = [sorted(one.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
         return np.array(differ, np.bool_) & self.ran
+
+    @property
+    def same_decisions(self) -> tuple[int, int] | None:
+        """How many jobs were placed live as in the replay, of how many that ran in both; None without a replay."""
+        if self.replay is None:
+            return None
+        both = np.flatnonzero((self.live.start_ms != NEVER) & (self.replay.start_ms != NEVER)).tolist()
+        same = sum(tuple(sorted(self.live.fragments_of(row))) == self.replay.fragments[row] for row in both)
+        return same, len(both)
 
     @property
     def late_ms(self) -> IntArray:
@@ -201,6 +217,9 @@ class LiveRun:
         yield "on several sites, simulated", f"{int(self.simulated.multi_site.sum()):,}"
         yield "on several sites, live", f"{int(self.live.multi_site.sum()):,}"
         yield "placed elsewhere than simulated", f"{int(self.elsewhere.sum()):,}"
+        if self.same_decisions is not None:
+            same, both = self.same_decisions
+            yield "placed as simulated again with the live times", f"{same:,} of {both:,}"
         yield "took more than one attempt", f"{int((self.attempts > 1).sum()):,}"
 
     def summary(self) -> dict[str, Any]:
@@ -220,6 +239,8 @@ class LiveRun:
             "behind": self.behind,
             "outcomes": dict(sorted(Counter(self.outcomes).items())),
             "placed_elsewhere": int(self.elsewhere.sum()),
+            "placed_as_replayed": None if self.same_decisions is None else self.same_decisions[0],
+            "replayed": None if self.same_decisions is None else self.same_decisions[1],
             "several_attempts": int((self.attempts > 1).sum()),
             "differences": differences,
             "simulated": self.simulated.summary(),
@@ -250,10 +271,18 @@ class LiveRun:
             *(self.submitted_ms.tolist(), other.start_ms.tolist(), other.end_ms.tolist()),
             *(self.live.sites_of_jobs(), other.n_fragments.tolist(), list(self.outcomes), self.attempts.tolist()),
         ]
+        header: tuple[str, ...] = HEADER
+        if self.replay is not None:
+            header += REPLAY_HEADER
+            columns += self._replay_columns(self.replay)
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(HEADER)
+            writer.writerow(header)
             writer.writerows(zip(*columns, strict=True))
+
+    def _replay_columns(self, replay: LiveReplay) -> list[list[Any]]:
+        sites = ["+".join(self.live.site_names[site] for site, _ in parts) for parts in replay.fragments]
+        return [replay.start_ms.tolist(), replay.end_ms.tolist(), sites, [len(parts) for parts in replay.fragments]]
 
 
 _LABELS = {
@@ -288,15 +317,23 @@ def live_run_of(
     remarks: Sequence[str] = (),
     where: str = "Ray",
     tolerance: float = MAKESPAN_TOLERANCE,
+    replay: bool = False,
 ) -> LiveRun:
-    """Return what became of the jobs of a scenario, in the order of the workload, beside its simulation."""
+    """Return what became of the jobs of a scenario, in the order of the workload, beside its simulation.
+
+    With `replay` it is simulated again, with the times of the live run.
+    """
+    schedule = _schedule_of(built, records)
+    submitted_ms = np.array([record.submit_ms for record in records], np.int64)
+    placed_ms = np.array([NEVER if record.placed_ms is None else record.placed_ms for record in records], np.int64)
     return LiveRun(
         simulated=simulated,
         # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
-        live=with_names(_schedule_of(built, records), built, shared=True),
+        live=with_names(schedule, built, shared=True),
+        replay=replayed(built, schedule, submitted_ms, placed_ms) if replay else None,
         speed=speed,
-        submitted_ms=np.array([record.submit_ms for record in records], np.int64),
-        placed_ms=np.array([NEVER if record.placed_ms is None else record.placed_ms for record in records], np.int64),
+        submitted_ms=submitted_ms,
+        placed_ms=placed_ms,
         outcomes=tuple(record.outcome or record.state for record in records),
         attempts=np.array([record.attempt for record in records], np.int64),
         remarks=tuple(remarks),
@@ -316,4 +353,6 @@ def _schedule_of(built: Built, records: Sequence[JobRecord]) -> SimulationResult
             parts[row] = [(numbers[site], nodes) for site, nodes in record.places]
     ids = built.workload.job_id.tolist()
     refused = {ids[row]: r.reason for row, r in enumerate(records) if r.state == "refused"}
-    return grid_result(built.workload, built.nodes, built.policy, start_ms, end_ms, placement_of(parts), refused)
+    result = grid_result(built.workload, built.nodes, built.policy, start_ms, end_ms, placement_of(parts), refused)
+    killed = np.array([record.outcome == "limit" for record in records], np.bool_)
+    return replace(result, killed=killed & (start_ms != NEVER))

@@ -212,8 +212,9 @@ class _Task:
         built = as_live(self.built, player.live, self.speed)
         remarks = (*self.remarks, *player.remarks, *live_remarks(self.built, player.live))
         return live_run_of(
-            built, run_built(built), player.records, speed=self.speed, remarks=remarks, where=where, tolerance=tolerance
-        )
+            built, run_built(built), player.records,
+            speed=self.speed, remarks=remarks, where=where, tolerance=tolerance, replay=True,
+        )  # fmt: skip
 
 
 def live_times(scheduling: Scheduling) -> LiveTimes:
@@ -223,8 +224,14 @@ def live_times(scheduling: Scheduling) -> LiveTimes:
 
 
 def as_live(built: Built, live: LiveTimes, speed: float) -> Built:
-    """Return a scenario as it is on a grid with these times; what the scenario itself says of them counts more."""
-    return replace(built, live=live.at_speed(speed)) if built.live == LiveTimes() else built
+    """Return a scenario as it is on a grid with these times; what the scenario itself says of them counts more.
+
+    A job that works up to its limit is ended there, because it holds its nodes for longer than it works.
+    """
+    times = live.at_speed(speed) if built.live == LiveTimes() else built.live
+    workload = built.workload
+    at_limit = workload.overran | (workload.run_ms + times.around_ms > workload.estimate_ms)
+    return replace(built, live=times, workload=workload.replace(overran=at_limit))
 
 
 def live_remarks(built: Built, live: LiveTimes) -> list[str]:

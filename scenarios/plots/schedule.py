@@ -21,6 +21,9 @@ from gridweave.site.allocation import Interval, NodePool
 STARTS_AT_MOST = 100
 """More jobs than this that start in one view cannot be told apart."""
 
+STARTS_AT_LEAST = 60
+"""So many jobs start in one view if more time than it shows would still be readable."""
+
 # Paul Tol's light scheme: told apart also with colour vision deficiencies, and black text is legible on all of them.
 FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
 WIDTH_IN, HEIGHT_IN = 11.0, 7.5
@@ -49,7 +52,6 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
     figure = new_figure(WIDTH_IN, HEIGHT_IN)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(6, 1))
     time = TimeAxis.of(result.workload, begin_ms, until_ms)
-    time.show(lower, begin_ms, until_ms)
     placed = list(place_jobs(result, steps, begin_ms, until_ms))
     _draw_jobs(upper, result, placed, time, begin_ms, until_ms)
     draw_queue(lower, steps, time, begin_ms, until_ms)
@@ -64,7 +66,8 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
     Notes
     -----
     The time is narrowed from one usual length to the next (years down to a second), each time to the stretch of the
-    last one in which running and waiting jobs ask for the most node time, until at most `STARTS_AT_MOST` jobs start.
+    last one in which running and waiting jobs ask for the most node time, until at most `STARTS_AT_MOST` jobs start. If
+    fewer than `STARTS_AT_LEAST` start then, it is widened again within the last one until that many do.
     """
     begin_ms, until_ms = span(result)
     asked = np.zeros(len(steps.time_ms))  # the node time up to each row; in place, as a long schedule has many rows
@@ -78,14 +81,31 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
         return asked[row] + steps.demand[row] * (instants_ms - steps.time_ms[row]).astype(np.float64)
 
     starts = np.sort(result.start_ms[result.ran])
+    around_ms = begin_ms, until_ms
     for length_ms in sorted(NICE_MS, reverse=True):
         if np.diff(np.searchsorted(starts, (begin_ms, until_ms)))[0] <= STARTS_AT_MOST:
             break
         if length_ms < until_ms - begin_ms:
+            around_ms = begin_ms, until_ms
             froms = np.append(np.arange(begin_ms, until_ms - length_ms, length_ms // 4), until_ms - length_ms)
             begin_ms = int(froms[np.argmax(asked_until(froms + length_ms) - asked_until(froms))])
             until_ms = begin_ms + length_ms
-    return begin_ms, until_ms
+    return _widened(starts, (begin_ms, until_ms), around_ms)
+
+
+def _widened(starts: IntArray, window_ms: tuple[int, int], around_ms: tuple[int, int]) -> tuple[int, int]:
+    """Return a window in which `STARTS_AT_LEAST` jobs start, if that many do around it: it grows to later times first.
+
+    More than `STARTS_AT_MOST` may start at one instant; such an instant is left outside.
+    """
+    first, last = np.searchsorted(starts, window_ms).tolist()
+    low, high = np.searchsorted(starts, around_ms).tolist()
+    until = min(high, max(last, first + STARTS_AT_LEAST))
+    begin = max(low, min(first, until - STARTS_AT_LEAST))
+    begin_ms = min(window_ms[0], int(starts[begin])) if begin < first else window_ms[0]
+    until_ms = window_ms[1] if until <= last else int(starts[until]) if until < high else around_ms[1]
+    wider = max(begin_ms, around_ms[0]), min(max(until_ms, window_ms[1]), around_ms[1])
+    return wider if np.diff(np.searchsorted(starts, wider))[0] <= STARTS_AT_MOST else window_ms
 
 
 class Boxes:
@@ -198,7 +218,8 @@ def _touch(some: tuple[Interval, ...], others: tuple[Interval, ...]) -> bool:
 
 
 def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
-    """Draw how many jobs wait."""
+    """Draw how many jobs wait, with the axis of time."""
+    time.show(axes, begin_ms, until_ms)
     inside = (steps.time_ms > begin_ms) & (steps.time_ms < until_ms)
     edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))
     waiting = over_bins(steps.time_ms, steps.waiting, edges_ms)[2]

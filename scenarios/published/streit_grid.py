@@ -56,7 +56,7 @@ class GridRuns:
     """The schedules of chapter 7 on the CTC trace, each made once; homes are dealt out round robin."""
 
     def __init__(self, path: Path) -> None:
-        self._trace, _ = load_workload(path, nodes=THESIS_TRACES["CTC"].nodes)
+        self._trace, _ = load_workload(path, nodes=THESIS_TRACES["CTC"].nodes, columns=())
         self._extracts = Study(self._cut)
         self._results = Study(self._simulate)
 

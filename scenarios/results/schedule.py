@@ -111,6 +111,8 @@ class SimulationResult(MadeAnew):
         With a network between sites: by which ``factor`` each job grew on idle links, its ``slowdown``, by which it
         took longer than that because of what else was on the links, on average (both 1 on one site, and for jobs that
         never started), and ``transfer_ms``, how long its data moved while it held its nodes.
+    labels : mapping from str to sequence of str, optional
+        Of columns whose numbers stand for names: the name of 0, 1, ..., by which ``jobs.csv`` writes them.
     own_metrics : mapping from str to float, optional
         The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
     world : WorldUse, optional
@@ -152,6 +154,7 @@ class SimulationResult(MadeAnew):
     placement: Placement | None = None
     policy: GridPolicy | None = None
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     own_metrics: Mapping[str, float] = field(default_factory=dict)
     world: WorldUse | None = None
     own: Any = None
@@ -176,7 +179,7 @@ class SimulationResult(MadeAnew):
             object.__setattr__(self, name, array)
         object.__setattr__(self, "refused", tuple((int(job_id), str(reason)) for job_id, reason in self.refused))
         object.__setattr__(self, "reservations", tuple(self.reservations))
-        for name in ("options", "columns", "own_metrics"):
+        for name in ("options", "columns", "labels", "own_metrics"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         # A schedule with places may be of a live grid, whose clock need not be that of the workload.
         if self.placement is None:
@@ -448,7 +451,16 @@ class SimulationResult(MadeAnew):
             *(end_ms - start_ms, self.sites_of_jobs(rows) if self.site_names else self.name),
             *(self.n_fragments[rows], self.killed[rows]),
         )
-        return dict(zip(JOBS_HEADER, values, strict=True)) | {name: own[rows] for name, own in self.columns.items()}
+        own = {name: self._column(name, start_ms != NEVER, values[rows]) for name, values in self.columns.items()}
+        return dict(zip(JOBS_HEADER, values, strict=True)) | own
+
+    def _column(self, name: str, ran: BoolArray, values: npt.NDArray[Any]) -> npt.NDArray[Any] | list[str]:
+        """Return some values of a column of a discipline: as names, empty for jobs that never ran, if it has any."""
+        labels = self.labels.get(name)
+        if labels is None:
+            return values
+        numbers = zip(values.astype(np.int64).tolist(), ran.tolist(), strict=True)
+        return [labels[number] if started else "" for number, started in numbers]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the jobs as a table, one row per job of the workload, in its order.

@@ -21,7 +21,7 @@ from gridweave.netmodel.topology import Topology, named
 from gridweave.scenarios.batch.grid_network import GridNet, policy_label
 from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.scenario.read import Draft, Overrides, contention_of, network_of, read_draft, sites_of, told
-from gridweave.scenarios.scenario.tables import Scenario, Transformation
+from gridweave.scenarios.scenario.tables import FaultsTable, Scenario, Transformation, WorkloadTable
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
 from gridweave.scenarios.traces.resources import with_mix, with_needs_said
 from gridweave.scenarios.workload import transform
@@ -221,6 +221,24 @@ def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
     return np.random.default_rng([scenario.header.seed, stream])
 
 
+def draws_at_random(scenario: Scenario) -> bool:
+    """Return whether the seed may have a part in the result; False only if nothing is drawn.
+
+    It is told by the keys alone: a key that draws for some values counts for all but its default.
+    """
+    table, network, default = scenario.workload, scenario.network, WorkloadTable()
+    drawn = ("generator", "run_times", "estimates", "priorities", "communication", "data", "resources", "needs")
+    return (
+        any(getattr(table, name) != getattr(default, name) for name in drawn)
+        or isinstance(table.home, dict)
+        or 0 < table.to_grid < 1
+        or bool(network.jitter_ms or network.loss or network.duplicate)
+        or scenario.faults != FaultsTable()
+        or (scenario.net is not None and scenario.net.failures is not None)
+        or scenario.grid.selection == "random"
+    )
+
+
 def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Workload, BoolArray] | None:
     """Return the jobs and which of them are handed to the grid; None, and problems, if they cannot be had or judged."""
     scenario, report = draft.scenario, draft.report
@@ -241,7 +259,7 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     if not whole or not report.is_clean(("workload", "transform")):
         return None
     nodes = np.array([site.nodes for site in sites_of(scenario)], np.int64)
-    if not all(0 <= site.grid_share <= 1 for site in sites_of(scenario)):
+    if not all(0 <= site.grid_share <= 1 and site.discipline in DISCIPLINES for site in sites_of(scenario)):
         return None
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):

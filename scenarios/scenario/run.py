@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,17 +126,20 @@ def _run_local(built: Built) -> SimulationResult:
     columns: dict[str, npt.NDArray[np.float64]] = {}
     own_metrics: dict[str, float] = {}
     refused: dict[int, str] = {}
+    labels: list[Mapping[str, Sequence[str]]] = []
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
             done = _run_alone(held.take(rows), int(built.nodes[site]), policy)
             start_ms[rows], end_ms[rows], cancelled[rows] = done.start_ms, done.end_ms, done.cancelled
             refused |= dict(done.refused)
+            labels.append(done.labels)
             for name, values in done.columns.items():
                 columns.setdefault(name, np.zeros(len(workload)))[rows] = values
             own_metrics |= {f"{built.site_names[site]}.{name}": value for name, value in done.own_metrics.items()}
     placement = at_home(workload, built.home, start_ms != NEVER)
     more: dict[str, Any] = {"cancelled": cancelled, "columns": columns, "own_metrics": own_metrics}
+    more["labels"] = labels[0] if labels and all(each == labels[0] for each in labels) else {}
     in_order = dict(sorted(refused.items()))
     return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, in_order, **more)
 

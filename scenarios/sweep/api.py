@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridweave.errors import OptionError, not_installed
+from gridweave.errors import InputError, OptionError, not_installed
 from gridweave.scenarios.results.files import save_figure, write_all, write_json
 from gridweave.scenarios.scenario.read import Overrides
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario
-from gridweave.scenarios.sweep.identity import workload_key
+from gridweave.scenarios.sweep.identity import run_key, workload_key
 from gridweave.scenarios.sweep.plan import PlannedRun, Seeds, SweepPlan, Vary, check_workloads, make_plan
 from gridweave.scenarios.sweep.runner import carry_out
-from gridweave.scenarios.sweep.tables import run_columns, same_for_all_seeds, samples_of, summary_columns, to_frame
+from gridweave.scenarios.sweep.tables import (
+    run_columns,
+    same_for_all_seeds,
+    samples_of,
+    summary_columns,
+    to_frame,
+    without_effect,
+)
 from gridweave.scenarios.sweep.work import METRICS, FinishedRuns, Values
 from gridweave.version import __version__
 
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_AT_MOST = 4
+
+SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +95,23 @@ class SweepResult:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What people should know when they read the intervals."""
-        same = len(self.same_for_all_seeds)
-        if not same:
-            return ()
-        several = len(self.plan.combinations)
-        where = "" if same == several else f" in {same} of {several} combinations"
-        told = f"the {len(self.plan.seeds)} seeds gave the same result{where}: nothing is drawn there that bears on it"
-        return (f"{told}, so the intervals have no width, and one seed would do",)
+        return (*self._about_seeds(), *self._about_keys())
+
+    def _about_seeds(self) -> Iterator[str]:
+        several, seeds = len(self.plan.combinations), len(self.plan.seeds)
+
+        def where(count: int) -> str:
+            return "" if count == several else f" in {count} of {several} combinations"
+
+        if without := len(self.plan.without_chance):
+            yield f"nothing is drawn at random{where(without)}: only the first of the {seeds} seeds is run"
+        if same := len(self.same_for_all_seeds):
+            told = f"the {seeds} seeds gave the same result{where(same)}: nothing is drawn there that bears on it"
+            yield f"{told}, so the intervals have no width, and one seed would do"
+
+    def _about_keys(self) -> Iterator[str]:
+        for name in without_effect(self.plan, self.values):
+            yield f"{name} has no effect here: all of its values gave the same results"
 
     def metrics(self, chosen: tuple[str, ...] | list[str] = ()) -> tuple[str, ...]:
         """Return the metrics to show: the chosen ones, or the first few that the scenario shows.
@@ -140,6 +160,7 @@ class SweepResult:
             "gridweave": __version__,
             "vary": {axis.name: list(axis.values) for axis in plan.axes},
             "seeds": list(plan.seeds),
+            "keys": [run_key(run.scenario, run.files, "") for run in plan.runs],
             "remarks": list(self.remarks),
             "failed": [{"settings": one.settings, "seed": one.seed, "problem": one.problem} for one in self.failures],
             "runs": _rows(run_columns(plan, self.values)),
@@ -181,7 +202,7 @@ class SweepResult:
         for name, frame in (("runs", self.runs), ("summary", self.summary)):
             files[f"{name}.csv"] = functools.partial(_write_csv, frame)
             files[f"{name}.parquet"] = functools.partial(_write_parquet, frame)
-        files["sweep.json"] = lambda path: write_json(path, self.to_dict())
+        files[SWEEP_FILE] = lambda path: write_json(path, self.to_dict())
         if plots and len(self.summary):
             for metric in self.metrics(metrics):
                 figure = self.plot(metric, over=over)
@@ -234,7 +255,7 @@ def sweep(
     ScenarioError
         With all that is wrong with any combination, before anything is run.
     InputError
-        If there is no such scenario, or the folder cannot be written to.
+        If there is no such scenario, or the folder cannot be written to or holds another sweep.
     UnavailableError
         If Ray, pandas or the cluster is not to be had.
 
@@ -261,6 +282,8 @@ def run_plan(
 ) -> SweepResult:
     """Run what a plan holds and a folder does not; only the finished runs are written."""
     store = None if out is None else FinishedRuns(Path(out))
+    if out is not None:
+        _check_same_sweep(Path(out), plan)
     values = [None if store is None else store.find(run) for run in plan.runs]
     todo = _by_workload([run for run in plan.runs if values[run.number] is None])
     found = len(plan.runs) - len(todo)
@@ -290,6 +313,22 @@ def run_plan(
     finally:
         outcomes.close()
     return SweepResult(plan, tuple(values), tuple(failures[number] for number in sorted(failures)), found)
+
+
+def _check_same_sweep(folder: Path, plan: SweepPlan) -> None:
+    """Refuse a folder with the tables of another sweep, which this one would replace; one that it widens may go on."""
+    path = folder / SWEEP_FILE
+    try:
+        held = json.loads(path.read_bytes())
+        keys, vary = set(held["keys"]), dict(held["vary"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if not keys <= {run_key(run.scenario, run.files, "") for run in plan.runs}:
+        over = f" over {', '.join(vary)}" if vary else ""
+        raise InputError(
+            f"{folder}: has the tables of another sweep ({held.get('scenario')}{over}, {len(keys):,} runs), which this "
+            "one would replace; give another folder with --out, or remove this one"
+        )
 
 
 def check_metric(name: str) -> None:

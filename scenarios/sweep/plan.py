@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 
 from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.toml import FileProblem
-from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.build import build_scenario, draws_at_random
 from gridweave.scenarios.scenario.read import Overrides, read_draft
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.scenario.tables import Scenario
@@ -254,6 +255,7 @@ class PlannedRun:
 class SweepPlan:
     """All runs of a sweep: combination by combination (the last axis varies fastest), and in each seed by seed.
 
+    A combination in which nothing is drawn at random is run with the first seed alone.
     A combination has the place of its value on each axis. ``shown`` are the metrics that the scenario shows.
     """
 
@@ -268,6 +270,12 @@ class SweepPlan:
         """Return the values of a combination, by the names of the axes."""
         places = self.combinations[combination]
         return {axis.name: axis.values[place] for axis, place in zip(self.axes, places, strict=True)}
+
+    @property
+    def without_chance(self) -> tuple[int, ...]:
+        """The combinations that are run with the first of several seeds, because nothing is drawn there."""
+        counts = Counter(run.combination for run in self.runs)
+        return tuple(number for number, count in counts.items() if count < len(self.seeds))
 
     def label(self, combination: int) -> str:
         """Return a combination for people, such as ``p=0.3, config=m128``."""
@@ -425,7 +433,7 @@ def _runs(scenarios: Sequence[tuple[Scenario, tuple[InputFile, ...]]], seeds: tu
     stamp = code_stamp()
     number = 0
     for combination, (scenario, files) in enumerate(scenarios):
-        for seed in seeds:
+        for seed in seeds if draws_at_random(scenario) else seeds[:1]:
             header = msgspec.structs.replace(scenario.header, seed=seed)
             seeded = msgspec.structs.replace(scenario, header=header)
             yield PlannedRun(number, combination, seed, seeded, files, run_key(seeded, files, stamp))

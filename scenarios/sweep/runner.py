@@ -13,7 +13,7 @@ from gridweave.errors import OptionError, UnavailableError, not_installed
 from gridweave.grid.service.ray import join, knock, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
-from gridweave.scenarios.sweep.work import Outcome, perform
+from gridweave.scenarios.sweep.work import Outcome, perform, problem_of
 
 Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
 TaskT = TypeVar("TaskT")
@@ -84,7 +84,7 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
     try:
         outcome: Outcome = ray.get(reference)
     except ray.exceptions.RayError as error:
-        return Outcome(None, " ".join(f"{type(error).__name__}: {error}".split()))
+        return Outcome(None, problem_of(error))
     return outcome
 
 

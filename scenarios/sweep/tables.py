@@ -89,6 +89,21 @@ def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tupl
     )
 
 
+def without_effect(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[str, ...]:
+    """Return the varied keys, by their names, of which every value gave the same results, all else being equal."""
+    found = []
+    for number, axis in enumerate(plan.axes):
+        groups: dict[tuple[object, ...], list[Values]] = {}
+        for run, metrics in zip(plan.runs, values, strict=True):
+            places = plan.combinations[run.combination]
+            if metrics is not None:
+                groups.setdefault((*places[:number], *places[number + 1 :], run.seed), []).append(metrics)
+        alike = all(one == group[0] for group in groups.values() for one in group)
+        if alike and any(len(group) > 1 for group in groups.values()):
+            found.append(axis.name)
+    return tuple(found)
+
+
 def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
     """Return a table of pandas."""
     return data_frame({name: _typed(name, column) for name, column in columns.items()}, extra="sweep")

@@ -6,6 +6,7 @@ The runs that are finished, one small file each: a sweep that was interrupted go
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,8 @@ METRICS = (*MULTI_SITE, *Metrics.__struct_fields__)
 """What is recorded of every run."""
 
 _FEW_JOBS = 8
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""A colour of a terminal."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -63,11 +66,25 @@ def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
         built = _built(scenario, workload_key(scenario, run.files))
         _compile(built)
         return Outcome(values_of(run_built(built)), seconds=time.perf_counter() - began)
-    except GridweaveError as error:
-        problem = "; ".join(str(error).splitlines())
     except Exception as error:
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-    return Outcome(None, problem, time.perf_counter() - began)
+        return Outcome(None, problem_of(error), time.perf_counter() - began)
+
+
+def problem_of(error: Exception) -> str:
+    r"""Return why a run failed, in one line without colours; of an error of Ray, what was raised in its worker.
+
+    Examples
+    --------
+    >>> problem_of(InputError("nodes is 0\nname is missing")), problem_of(OSError("\x1b[31mred\x1b[0m"))
+    ('nodes is 0; name is missing', 'OSError: red')
+    """
+    raised = getattr(error, "cause", None)  # Ray has what was raised there, if it can be sent
+    error = raised if isinstance(raised, Exception) else error
+    lines = [line.strip() for line in _ESCAPE.sub("", str(error)).splitlines() if line.strip()]
+    if isinstance(error, GridweaveError):
+        return "; ".join(lines)
+    shown = lines[-1:] if "Traceback" in str(error) or "ray::" in str(error) else lines
+    return " ".join(" ".join((f"{type(error).__name__}:", *shown)).split())
 
 
 def values_of(run: SimulationResult) -> Values:

@@ -8,6 +8,7 @@ import zoneinfo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,6 @@ DROP_REASONS: Mapping[str, str] = {
     "negative_submit_time": "negative submit time",
     "negative_estimate": "negative estimate",
     "duplicate_job_id": "job id that another job has",
-    "out_of_submit_order": "out of submit order",
 }
 
 
@@ -82,6 +82,10 @@ class ConversionReport:
         Kept jobs without allocated processors, which were given the requested ones.
     cancelled : int
         Kept jobs that never started, since they were cancelled.
+    reordered : int
+        Kept jobs that the file lists after a job submitted later; all kept jobs were then sorted by submit time.
+    left_out : mapping of str to int
+        Lines of the file that are no records of jobs that have ended, by what they are.
     """
 
     name: str
@@ -93,13 +97,17 @@ class ConversionReport:
     estimates_filled: int
     widths_filled: int
     cancelled: int = 0
+    reordered: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return the report as lines for people: what was kept, then one line for each thing that happened."""
         machine = f"on {self.nodes:,} nodes" if self.nodes != 1 else "on 1 node"
         lines = [f"{self.name}: {self.kept:,} of {self.records:,} records kept, {machine}"]
+        lines += [f"  left out {count:,}: {what}" for what, count in self.left_out.items()]
         lines += [f"  dropped {count:,}: {DROP_REASONS[reason]}" for reason, count in self.dropped.items() if count]
         notes = (
+            (self.reordered, "listed after a job submitted later; the trace was sorted by submit time"),
             (self.cut, "run time cut at the estimate"),
             (self.estimates_filled, "estimate missing, run time taken"),
             (self.widths_filled, "allocated processors missing, requested ones taken"),
@@ -133,8 +141,10 @@ def convert(
     - An estimate that is -1 or 0 is missing: the run time stands in. Any other negative one drops the record.
     - The run time is cut at the estimate, and the job is marked in `Workload.overran`.
     - Times are rounded to whole milliseconds (a half to the even one) before anything is compared.
-    - A record is out of order if it was submitted before the last record that was taken; a job id that was taken before
-      drops the record. SWF files that list the parts of an interrupted job put the summary of the whole job first.
+    - A job id that was taken before drops the record. SWF files that list the parts of an interrupted job put the
+      summary of the whole job first.
+    - The jobs that are kept are sorted by submit time, those of one instant by their id. The report counts the jobs
+      that the file lists after one submitted later.
     - A job that never started, since it was cancelled after its submission, has its estimate for its run time, and that
       instant in the column ``cancel_ms``.
     - The machine has the nodes that the caller says, or else the first usable number that the file has ``stated``.
@@ -148,8 +158,9 @@ def convert(
     width, no_width = _widths(records)
     keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
     cut = run > estimate
-    counts = (int((mask & keep).sum()) for mask in (cut, no_estimate, no_width, waited))
-    report = ConversionReport(trace_stem(path), nodes, len(submit), int(keep.sum()), dropped, *counts)
+    late = _listed_late(submit, keep)
+    masks = {"estimates_filled": no_estimate, "widths_filled": no_width, "cancelled": waited, "reordered": late}
+    report = _report(path, nodes, keep, dropped, masks | {"cut": cut})
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
     rows = _in_order(records.job_id, submit, keep)
@@ -168,6 +179,14 @@ def convert(
         timezone=timezone,
     )
     return workload, report
+
+
+def _report(
+    path: str | Path, nodes: int, keep: BoolArray, dropped: dict[str, int], changed: Mapping[str, BoolArray]
+) -> ConversionReport:
+    """Return the report, with how many of the kept jobs were changed in which way."""
+    counts: dict[str, Any] = {name: int((mask & keep).sum()) for name, mask in changed.items()}
+    return ConversionReport(trace_stem(path), nodes, len(keep), int(keep.sum()), dropped, **counts)
 
 
 def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: BoolArray) -> BoolArray:
@@ -235,29 +254,26 @@ def _select(
     drop("negative_run_time", run < 0)
     drop("negative_submit_time", submit < 0)
     drop("negative_estimate", estimate < 0)
-    duplicate, late = _out_of_sequence(job_id, submit, keep)
-    drop("duplicate_job_id", duplicate)
-    drop("out_of_submit_order", late)
+    drop("duplicate_job_id", _repeats(job_id, keep))
     return keep, dropped
 
 
-def _out_of_sequence(job_id: IntArray, submit: IntArray, keep: BoolArray) -> tuple[BoolArray, BoolArray]:
-    """Return which of the records still kept repeat a job id, and which were submitted before the last one taken."""
-    duplicate, late = np.zeros_like(keep), np.zeros_like(keep)
+def _repeats(job_id: IntArray, keep: BoolArray) -> BoolArray:
+    """Return which of the records still kept have the job id of an earlier one of them."""
+    repeats = np.zeros_like(keep)
     rows = np.flatnonzero(keep)
-    if (np.diff(submit[rows]) >= 0).all() and repeated_id(job_id[rows]) is None:
-        return duplicate, late  # as nearly every trace
-    taken: set[int] = set()
-    last_ms = 0
-    for row, job, at_ms in zip(rows.tolist(), job_id[rows].tolist(), submit[rows].tolist(), strict=True):
-        if job in taken:
-            duplicate[row] = True
-        elif at_ms < last_ms:
-            late[row] = True
-        else:
-            taken.add(job)
-            last_ms = at_ms
-    return duplicate, late
+    if repeated_id(job_id[rows]) is not None:
+        repeats[rows] = True
+        repeats[rows[np.unique(job_id[rows], return_index=True)[1]]] = False
+    return repeats
+
+
+def _listed_late(submit: IntArray, keep: BoolArray) -> BoolArray:
+    """Return which of the kept records stand after a kept record that was submitted later."""
+    late = np.zeros_like(keep)
+    rows = np.flatnonzero(keep)
+    late[rows] = submit[rows] < np.maximum.accumulate(submit[rows])
+    return late
 
 
 def _in_order(job_id: IntArray, submit: IntArray, keep: BoolArray) -> IntArray | slice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gridweave.errors import InputError, OptionError, TraceError
@@ -22,7 +22,7 @@ _SNIFF_BYTES = 1 << 16
 
 
 def load_workload(
-    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = (), cancelled: bool = False
+    path: str | Path, *, nodes: int | None = None, columns: Sequence[str] | None = None, cancelled: bool = False
 ) -> tuple[Workload, ConversionReport]:
     """Load a workload from an SWF or MuPSiE file, or a trace by its name.
 
@@ -38,7 +38,8 @@ def load_workload(
     nodes : int, optional
         Nodes of the machine; the file tells them if left out.
     columns : sequence of str, optional
-        Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`.
+        Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`; each takes 8 bytes a job. All that
+        the format holds if left out, so that policies that go by users or classes find them.
     cancelled : bool, optional
         Whether to keep jobs that were cancelled before they started (column ``cancel_ms``), of which SWF tells.
 
@@ -50,6 +51,7 @@ def load_workload(
         If `nodes` or `columns` cannot be used.
     """
     file = find_trace(path)
+    columns = columns_of(file) if columns is None else columns
     if _is_mupsie(file):
         return read_mupsie(file, nodes=nodes, columns=columns)
     return read_swf(file, nodes=nodes, columns=columns, cancelled=cancelled)
@@ -97,14 +99,36 @@ def _files(folder: Path) -> list[Path]:
     return [file for file in found if trace_stem(file) != file.name and file.name[0] != "." and file.is_file()]
 
 
+# What else people have, as first lines tell, and what to do with it.
+_OTHERS: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
+    ("JSON, as workloads of Batsim are; convert its jobs to SWF", lambda first, _: first[:1] in ("{", "[")),
+    ("XML; convert its jobs to SWF", lambda first, _: first.startswith("<")),
+    ("what sacct prints; use trace convert --from sacct", lambda first, _: "JobID" in first and "|" in first),
+    ("GWF, the Grid Workload Format with 29 fields; convert it to SWF", lambda _, record: len(record.split()) == 29),
+    ("Alea's form of SWF with 20 fields; leave out its last two", lambda _, record: len(record.split()) == 20),
+    ("CSV; convert its jobs to SWF", lambda _, record: record.count(",") > len(record.split())),
+)
+
+
 def _is_mupsie(path: Path) -> bool:
-    """Return whether a file looks like a MuPSiE job file."""
+    """Return whether a file looks like a MuPSiE job file; TraceError if it is in another format that people have."""
+    first, record = _first_lines(path)
+    for what, is_of in _OTHERS:
+        if is_of(first, record):
+            raise TraceError(path, f"is {what}; traces are read in SWF (18 fields) and MuPSiE (5 fields)")
+    return first.startswith("#") or (not first.startswith(";") and len(first.split()) == len(MUPSIE_FIELDS))
+
+
+def _first_lines(path: Path) -> tuple[str, str]:
+    """Return the first line that is not blank, and the first of these that is no comment; empty if there is none."""
+    first = ""
     with open_trace(path) as stream:
         while line := stream.readline(_SNIFF_BYTES):
-            text = line.strip()
-            if text:
-                return text.startswith(b"#") or (not text.startswith(b";") and len(text.split()) == len(MUPSIE_FIELDS))
-    return False
+            text = line.decode("latin-1").strip()
+            first = first or text
+            if text and text[0] not in ";#":
+                return first, text
+    return first, ""
 
 
 def format_of(path: str | Path) -> str | None:

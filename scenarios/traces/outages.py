@@ -139,13 +139,14 @@ def _instants(
     path: str | Path, line: int, row: Mapping[str, str], start: str, end: str, read: Callable[[str], dt.datetime]
 ) -> tuple[float, float]:
     """Return from when to when; without an end, for ever."""
-    try:
-        first, last = (
-            math.inf if row[name] in _NO_DATE else read(row[name]).replace(tzinfo=dt.UTC).timestamp()
-            for name in (start, end)
-        )
-    except ValueError as error:
-        raise TraceError(path, f"is not an outage: {short(str(error))}", line=line) from None
+
+    def instant(name: str) -> float:
+        try:
+            return math.inf if row[name] in _NO_DATE else read(row[name]).replace(tzinfo=dt.UTC).timestamp()
+        except (ValueError, OverflowError):
+            raise TraceError(path, f"{short(row[name])!r} is not a date and time", line=line, field=name) from None
+
+    first, last = instant(start), instant(end)
     if not first <= last or first == math.inf:
         raise TraceError(path, f"is not an outage: it ends at {row[end]} and starts at {row[start]}", line=line)
     return first, last

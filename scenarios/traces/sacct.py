@@ -7,8 +7,10 @@ Slurm stands in one place, `_one_job`: see there.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import datetime as dt
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -38,7 +40,16 @@ _UNKNOWN = ("", "None", "Unknown", "INVALID")
 _LENGTH = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", re.ASCII)
 _TASKS = re.compile(r"\d+_\[([\d,:-]+)(?:%\d+)?\]", re.ASCII)
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", re.ASCII)  # first, last, and the step from one to the next
-_NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING")
+_NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
+_RAN_ONCE = ("REQUEUED", "RESIZING")
+"""States of a run that has ended though its job has not: each line with a start and an end used its nodes."""
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)", re.ASCII)
+_FREE_TEXT = ("JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "SubmitLine", "Extra")
+"""Columns that users write: a bar may stand in them."""
+
+STEPS, NOT_ENDED = "steps of jobs", "jobs that have not ended"
+"""What of an export is no job of the trace."""
 
 
 class SlurmJob(NamedTuple):
@@ -67,12 +78,13 @@ def read_sacct(
     """Read what ``sacct --parsable2 --format=...`` has printed, with its headings, as a workload; plain, gzip or xz.
 
     Time zero is the first submission; the file does not tell the `nodes` of the machine. Jobs that were cancelled
-    before they started have a ``cancel_ms``; the list has all that have ended, those that are dropped included.
+    before they started have a ``cancel_ms``; each run of a requeued job is a job. The list has all that have ended,
+    those that are dropped included, and the report counts the lines that are left out.
     The width of a job is its number of nodes, or, `by_cores`, of cores; `nodes` are then the cores of the machine.
     TraceError if the file cannot be read, a column is missing, or a line makes no sense; with the line. Also if jobs
     shared nodes, unless by cores: as jobs on whole nodes they would be another workload, on which everybody waits.
     """
-    jobs = _jobs(path)
+    jobs, left_out = _jobs(path)
     if not jobs:
         raise TraceError(path, "has no job that has ended")
     if by_cores and not any(job.cores for job in jobs):
@@ -94,11 +106,11 @@ def read_sacct(
         cancel_s=np.where(cancelled, [job.end_s - first_s for job in in_order], -1.0),
     )
     workload, report = convert(path, records, nodes=nodes, start_unix_s=int(first_s))
-    return workload, report, jobs
+    return workload, dataclasses.replace(report, left_out=left_out), jobs
 
 
-def _jobs(path: str | Path) -> list[SlurmJob]:
-    """Return the jobs of an export that have ended; steps of jobs are left out."""
+def _jobs(path: str | Path) -> tuple[list[SlurmJob], dict[str, int]]:
+    """Return the jobs of an export that have ended, and how many lines are none, by what they are."""
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8", "replace").splitlines()
     rows = [(number, line.split("|")) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -109,19 +121,37 @@ def _jobs(path: str | Path) -> list[SlurmJob]:
     if missing:
         asked = f"sacct --parsable2 --format=JobID,{','.join((*NEEDED, *FURTHER))}"
         raise TraceError(path, f"has no column {missing[0]}; make it with: {asked}", line=rows[0][0])
-    jobs = []
+    jobs, left_out = [], Counter[str]()
     for number, values in rows[1:]:
-        # A name of a job may hold a bar; where one does, the columns cannot be told apart.
-        if len(values) != len(headings):
-            raise TraceError(path, f"has {len(values)} values; the headings are {len(headings)}", line=number)
-        row = dict(zip(headings, values, strict=True))
         try:
+            row = _row(headings, values)
             job, tasks = _one_job(row), _tasks(row.get("JobID", ""))
-        except (ValueError, OverflowError) as error:
-            raise TraceError(path, f"is not a job as sacct prints it: {short(str(error))}", line=number) from None
-        if job is not None:
+        except ValueError as error:
+            raise TraceError(path, str(error), line=number) from None
+        if isinstance(job, SlurmJob):
             jobs += [job] * tasks
-    return _numbered(jobs)
+        else:
+            left_out[job] += tasks
+    return _numbered(jobs), dict(sorted(left_out.items()))
+
+
+def _row(headings: list[str], values: list[str]) -> dict[str, str]:
+    """Return the values of a line by their headings; bars within the one column that users write belong to it.
+
+    Examples
+    --------
+    >>> _row(["JobIDRaw", "JobName", "State"], ["7", "a", "b", "FAILED"])["JobName"]
+    'a|b'
+    """
+    more = len(values) - len(headings)
+    written = [place for place, name in enumerate(headings) if name in _FREE_TEXT]
+    if more > 0 and len(written) == 1:
+        place = written[0]
+        values = [*values[:place], "|".join(values[place : place + more + 1]), *values[place + more + 1 :]]
+    elif more:
+        right = "leave out columns that users write, such as JobName and Comment" if more > 0 else "was it cut off?"
+        raise ValueError(f"has {len(values)} values; the headings are {len(headings)}; {right}")
+    return dict(zip(headings, values, strict=True))
 
 
 def _tasks(job_id: str) -> int:
@@ -138,7 +168,7 @@ def _tasks(job_id: str) -> int:
     spans = _SPAN.findall(found[1])
     tasks = sum((int(last or first) - int(first)) // int(step or 1) + 1 for first, last, step in spans)
     if not 1 <= tasks <= MOST_TASKS:
-        raise ValueError(f"{job_id} is no array of tasks")
+        raise ValueError(f"JobID: {short(job_id)!r} is no array of 1 to {MOST_TASKS:,} tasks")
     return tasks
 
 
@@ -154,48 +184,60 @@ def _numbered(jobs: list[SlurmJob]) -> list[SlurmJob]:
     return numbered
 
 
-def _one_job(row: Mapping[str, str]) -> SlurmJob | None:
-    """Return a line as a job; None for a step of a job, and for a job that has not ended.
+def _one_job(row: Mapping[str, str]) -> SlurmJob | str:
+    """Return a line as a job, or what else it is: `STEPS` or `NOT_ENDED`.
 
     Versions of Slurm differ: the start of a job that never started is ``Unknown``, or ``None`` since 21.08, or in old
     versions the instant of its end; its nodes are 0, or those that it asked for. A cancelled job's state is followed by
     who cancelled it; a cut word ends with a plus; a limit may be ``UNLIMITED`` or ``Partition_Limit``.
     """
     if not row["JobIDRaw"].isdecimal():
-        return None
+        return STEPS
     state = row["State"].split()[0].rstrip("+") if row["State"].strip() else ""
-    if state in _NOT_ENDED or row["End"] in _UNKNOWN:
-        return None
-    start_s, end_s = _instant_s(row["Start"]), _instant_s(row["End"])
+    if state in _NOT_ENDED or row["End"] in _UNKNOWN or (state in _RAN_ONCE and row["Start"] in _UNKNOWN):
+        return NOT_ENDED
+    start_s, end_s = _instant_s("Start", row["Start"]), _instant_s("End", row["End"])
     if state == "CANCELLED" and start_s == end_s:
         start_s = -1.0
     return SlurmJob(
-        job_id=_whole(row["JobIDRaw"]),
-        submit_s=_instant_s(row["Submit"], known=True),
+        job_id=_whole("JobIDRaw", row["JobIDRaw"]),
+        submit_s=_instant_s("Submit", row["Submit"], known=True),
         start_s=start_s,
         end_s=end_s,
         estimate_s=_length_s(row["Timelimit"]),
-        nodes=_whole(row["NNodes"]) or _whole(row.get("ReqNodes", "")),
+        nodes=_whole("NNodes", row["NNodes"]) or _whole("ReqNodes", row.get("ReqNodes", "")),
         state=state,
         reason="" if row.get("Reason", "") in _UNKNOWN else row["Reason"],
         node_list="" if row.get("NodeList", "").startswith("None") else row.get("NodeList", ""),
-        cores=_whole(row.get("AllocCPUS", "")) or _whole(row.get("ReqCPUS", "")),
+        cores=_whole("AllocCPUS", row.get("AllocCPUS", "")) or _whole("ReqCPUS", row.get("ReqCPUS", "")),
     )
 
 
-def _whole(text: str) -> int:
-    """Return a whole number; 0 if there is none."""
-    number = int(text or 0)
-    if abs(number) > MAX_WHOLE:
-        raise ValueError(f"{text} is too large a number")
-    return number
+def _whole(name: str, text: str) -> int:
+    """Return a whole number; 0 if there is none. Without ``--noconvert`` sacct writes 2048 as ``2K``.
+
+    Examples
+    --------
+    >>> _whole("NNodes", "12"), _whole("NNodes", "2K"), _whole("NNodes", "1.50K"), _whole("NNodes", "")
+    (12, 2048, 1536, 0)
+    """
+    if not text.strip():
+        return 0
+    found = _COUNT.fullmatch(text.strip())
+    number = float(found[1]) * 1024 ** " KMGT".index(found[2] or " ") if found else math.nan
+    if not number <= MAX_WHOLE or number != math.floor(number):
+        raise ValueError(f"{name}: {short(text)!r} is not a whole number up to {MAX_WHOLE}, such as 12 or 2K")
+    return int(number)
 
 
-def _instant_s(text: str, *, known: bool = False) -> float:
+def _instant_s(name: str, text: str, *, known: bool = False) -> float:
     """Return a date and time on the clock of the export; -1 for one that is not known."""
     if text in _UNKNOWN and not known:
         return -1.0
-    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()
+    try:
+        return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name}: {short(text)!r} is not a date and time, such as 2026-01-05T08:00:00") from None
 
 
 def _length_s(text: str) -> float:
@@ -210,11 +252,11 @@ def _length_s(text: str) -> float:
     if found is None:
         if text in (*_UNKNOWN, "UNLIMITED", "Partition_Limit", "PartitionLimit"):
             return -1.0
-        raise ValueError(f"{text!r} is not a time limit")
+        raise ValueError(f"Timelimit: {short(text)!r} is not a time limit, such as 1-02:00:00")
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     length_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if length_s > MAX_TIME_S:
-        raise ValueError(f"{text!r} is longer than {MAX_TIME_S} s")
+        raise ValueError(f"Timelimit: {short(text)!r} is longer than {MAX_TIME_S} s")
     return float(length_s)
 
 

@@ -6,9 +6,11 @@ that it is read back exactly.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
+import io
 import lzma
 import math
 import os
@@ -84,7 +86,7 @@ def trace_stem(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a plain, gzip or xz file for reading its uncompressed bytes; what it is, its first bytes tell.
+    """Open a file for reading its uncompressed bytes, after a byte order mark; its first bytes tell gzip and xz.
 
     A TraceError says that it cannot be opened, read or decompressed, here or while it is read inside the ``with``.
     """
@@ -93,12 +95,12 @@ def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
             magic = raw.peek(6)[:6]
             if magic.startswith(b"\x1f\x8b"):
                 with gzip.open(raw, "rb") as stream:
-                    yield cast("IO[bytes]", stream)
+                    yield _after_mark(stream)
             elif magic == b"\xfd7zXZ\x00":
                 with lzma.open(raw, "rb") as stream:
-                    yield stream
+                    yield _after_mark(stream)
             else:
-                yield raw
+                yield _after_mark(raw)
     except FileNotFoundError:
         raise TraceError(path, "there is no such file") from None
     except IsADirectoryError:
@@ -107,6 +109,13 @@ def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
         raise TraceError(path, f"cannot be decompressed, it is cut off or damaged: {one_line(error)}") from None
     except (OSError, ValueError) as error:
         raise TraceError(path, f"cannot be read: {one_line(error)}") from None
+
+
+def _after_mark(stream: gzip.GzipFile | lzma.LZMAFile | io.BufferedReader) -> IO[bytes]:
+    """Skip the byte order mark that editors and spreadsheets put before UTF-8."""
+    if stream.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
+        stream.read(len(codecs.BOM_UTF8))
+    return cast("IO[bytes]", stream)
 
 
 def read_text(path: str | Path) -> str:

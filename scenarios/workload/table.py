@@ -120,12 +120,12 @@ class Workload(MadeAnew):
 
     def __post_init__(self) -> None:
         for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms"):
-            object.__setattr__(self, name, _frozen(np.asarray(getattr(self, name), np.int64)))
+            object.__setattr__(self, name, _frozen(self._whole(name, getattr(self, name))))
         n = len(self.job_id)
         overran = self.overran if len(self.overran) or not n else np.zeros(n, np.bool_)
         object.__setattr__(self, "overran", _frozen(np.asarray(overran, np.bool_)))
         columns = {
-            name: _frozen(np.asarray(values, np.float64 if name in FLOAT_COLUMNS else np.int64))
+            name: _frozen(self._real(name, values) if name in FLOAT_COLUMNS else self._whole(name, values))
             for name, values in sorted(self.columns.items())
         }
         object.__setattr__(self, "columns", MappingProxyType(columns))
@@ -133,6 +133,33 @@ class Workload(MadeAnew):
 
     def __len__(self) -> int:
         return len(self.job_id)
+
+    def _whole(self, name: str, values: npt.ArrayLike) -> IntArray:
+        """Return whole numbers as int64; InputError for a fraction, which would be cut off, and for text."""
+        numbers: npt.NDArray[Any] = self._numbers(name, values)
+        if numbers.dtype.kind == "f":
+            self._refuse_at(name, numbers, ~(np.abs(numbers) < 2**63) | (numbers != np.floor(numbers)))
+        elif numbers.dtype.kind == "u":
+            self._refuse_at(name, numbers, numbers > np.iinfo(np.int64).max)
+        return numbers.astype(np.int64, copy=False)
+
+    def _real(self, name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        return self._numbers(name, values).astype(np.float64, copy=False)
+
+    def _numbers(self, name: str, values: npt.ArrayLike) -> npt.NDArray[np.generic]:
+        try:
+            numbers = np.asarray(values)
+        except ValueError:  # lists of different lengths
+            numbers = np.asarray(None)
+        if numbers.dtype.kind not in "biuf":
+            first = numbers.ravel()[:1].tolist()[0]
+            raise InputError(f"{self.name}: {name} holds {first!r:.50}; numbers of at most 64 bits only")
+        return numbers
+
+    def _refuse_at(self, name: str, values: npt.NDArray[np.generic], wrong: BoolArray) -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InputError(f"{self.name}: {name}[{row}] is {values[row]}; whole numbers only, times in milliseconds")
 
     def _check(self, n: int) -> None:
         unknown = sorted(set(self.columns) - set(OPTIONAL_COLUMNS))
@@ -150,6 +177,9 @@ class Workload(MadeAnew):
             if name in self.columns:
                 fraction = np.asarray(self.columns[name], np.float64)
                 self.refuse(name, ~((fraction >= 0) & (fraction <= 1)), "is not within 0 to 1")
+        if "weight" in self.columns:
+            weight = np.asarray(self.columns["weight"], np.float64)
+            self.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not a weight; a number above 0")
         self.refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
         self._check_order(n)
         if self.nodes is not None and self.nodes < 1:

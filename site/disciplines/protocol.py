@@ -15,6 +15,7 @@ from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running
+from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import HasState
 
@@ -451,6 +452,8 @@ class Entry:
     columns : tuple of str
         What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
         discipline is one that `KeepsFigures`.
+    labels : callable, optional
+        Takes a policy and returns, for each column whose numbers stand for names, the names of 0, 1, ...
     remarks : callable, optional
         Takes a policy and the width of the widest job; returns what a user should know of the two, a line each.
     metrics : callable, optional
@@ -464,7 +467,7 @@ class Entry:
 
     name: str
     about: str
-    make: Callable[[int, Any, int], Discipline]
+    make: Callable[[int, Any, WeekClock], Discipline]
     read: Callable[[int, Options, Options], Policy]
     backfills: tuple[str, ...] = ("easy", "none")
     table: type[msgspec.Struct] | None = None
@@ -484,6 +487,7 @@ class Entry:
     slices_time: bool = False
     may_pause: Callable[[Any], bool] = lambda _policy: False
     columns: tuple[str, ...] = ()
+    labels: Callable[[Any], Mapping[str, Sequence[str]]] | None = None
     remarks: Callable[[Any, int], Sequence[str]] | None = None
     metrics: Callable[[Played], Mapping[str, float]] | None = None
     compiled: Compiled | None = None

@@ -30,8 +30,8 @@ from gridweave.site.kernels.dispatch import (
     start_behind_queue,
     startable_behind_queue,
 )
-from gridweave.site.kernels.limits import next_open
-from gridweave.site.kernels.order import ORDERS
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, next_open
+from gridweave.site.kernels.order import ORDERS, check_keys
 from gridweave.site.kernels.planning import earliest_start, occupy_plan, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
 from gridweave.site.kernels.state import (
@@ -64,10 +64,10 @@ class ArrayDiscipline:
 
     state_type: Any = ArrayDisciplineState
 
-    def __init__(self, nodes: int, policy: SitePolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: SitePolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._nodes = self._in_service = nodes
         self._policy = policy
-        self._limits = policy.limit_arrays(week_offset_ms=week_offset_ms)
+        self._limits = policy.limit_arrays(week=week)
         self._state = empty_state(nodes, slots=FIRST_SLOTS)
         self._plan = self._empty_plan()
         self._rules = self._made_rules()
@@ -121,6 +121,8 @@ class ArrayDiscipline:
             key = math.inf
         else:
             key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
+            if math.isnan(key):
+                check_keys(self._policy.order, np.array([key]))
         arrive, mask = self._arrive, self._mask(job)
         arrive(self._state, self._rules, slot, key, now_ms, job_id, width, estimate_ms, mask)
 
@@ -432,7 +434,7 @@ def compiled_site(
     nodes: int,
     policy: SitePolicy,
     jobs: Jobs,
-    week_offset_ms: Callable[[], int],
+    week: Callable[[], WeekClock],
     refused_besides: Mapping[int, str] | None = None,
 ) -> CompiledSite:
     """Return an idle site for the compiled loop, with its table of jobs filled in."""
@@ -443,7 +445,7 @@ def compiled_site(
     state.jobs["limits"] = limit_masks(jobs, policy)[rows]
     # Without a window nobody asks for the week, and a zone that nobody knows does no harm.
     has_window = any(limit.window is not None for limit in policy.limits)
-    limits = policy.limit_arrays(week_offset_ms=week_offset_ms() if has_window else 0)
+    limits = policy.limit_arrays(week=week() if has_window else FROM_MONDAY)
     plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
     return CompiledSite(
         rows=rows,

@@ -14,7 +14,27 @@ import numpy.typing as npt
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS
 
-WEEK_MS = 7 * 24 * 3600 * 1000
+DAY_MS = 24 * 3600 * 1000
+WEEK_MS = 7 * DAY_MS
+
+
+class WeekClock(NamedTuple):
+    """The local time of the week, in a zone whose clocks may be moved for summer time.
+
+    Attributes
+    ----------
+    from_ms : numpy.ndarray of int64, shape (spans,)
+        The instants from which the offsets count, ascending; the first counts before it, too.
+    offset_ms : numpy.ndarray of int64, shape (spans,)
+        What is added to an instant for the time since a Monday 00:00, up to whole weeks.
+    """
+
+    from_ms: npt.NDArray[np.int64]
+    offset_ms: npt.NDArray[np.int64]
+
+
+FROM_MONDAY = WeekClock(np.zeros(1, np.int64), np.zeros(1, np.int64))
+"""Of weeks that begin at instant zero, where clocks are never moved."""
 
 
 class LimitArrays(NamedTuple):
@@ -30,8 +50,8 @@ class LimitArrays(NamedTuple):
         The limit, as a mask, that a profile belongs to; profile 0, the nodes, belongs to none.
     cap_counts_jobs : numpy.ndarray of bool, shape (profiles,)
         Whether a job takes 1 from the profile, rather than its width.
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
+    week : WeekClock
+        In which windows are read.
     """
 
     window_bit: npt.NDArray[np.int64]
@@ -39,7 +59,26 @@ class LimitArrays(NamedTuple):
     window_to_ms: npt.NDArray[np.int64]
     cap_bit: npt.NDArray[np.int64]
     cap_counts_jobs: npt.NDArray[np.bool_]
-    week_offset_ms: int
+    week: WeekClock
+
+
+@kernel_part
+def span_of_week(week: WeekClock, when_ms: Int) -> Int:
+    """Return the place of the span between two moves of the clock that an instant lies in."""
+    low, high = 0, len(week.from_ms)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if week.from_ms[middle] <= when_ms:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel_part
+def of_week_at(week: WeekClock, when_ms: Int) -> Int:
+    """Return the local time of an instant since Monday 00:00."""
+    return (when_ms + week.offset_ms[span_of_week(week, when_ms)]) % WEEK_MS
 
 
 @kernel
@@ -55,11 +94,15 @@ def next_open(limits: LimitArrays, mask: Int, from_ms: Int) -> Int:
         for k in range(len(limits.window_bit)):
             if limits.window_bit[k] & mask == 0:
                 continue
-            of_week_ms = (when_ms + limits.week_offset_ms) % WEEK_MS
+            of_week_ms = of_week_at(limits.week, when_ms)
             if limits.window_from_ms[k] <= of_week_ms < limits.window_to_ms[k]:
-                when_ms += limits.window_to_ms[k] - of_week_ms
+                until_ms = when_ms + limits.window_to_ms[k] - of_week_ms
+                after = span_of_week(limits.week, when_ms) + 1
+                if after < len(limits.week.from_ms):  # once the clock is moved, the window ends at another instant
+                    until_ms = min(until_ms, limits.week.from_ms[after])
+                when_ms = until_ms
                 moved = True
-        if when_ms - from_ms > WEEK_MS:
+        if when_ms - from_ms > WEEK_MS + DAY_MS:  # a week of which clocks are moved may be longer
             return NEVER_MS
     return when_ms
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.errors import InputError
+
 Floats = npt.NDArray[np.float64]
 
 # Columns come as they are, whole numbers or not: a million jobs would need 40 MB to have all as doubles. An area can
@@ -53,6 +55,11 @@ def order_keys(
     -------
     numpy.ndarray of float64, shape (n,)
 
+    Raises
+    ------
+    InputError
+        If a key is NaN.
+
     Notes
     -----
     Every order here has keys that stay as they are while a job waits. Priority with aging has, because all jobs age at
@@ -65,4 +72,12 @@ def order_keys(
     """
     columns = [np.asarray(column) for column in (submit_ms, width, estimate_ms, weight, priority)]
     keys = ORDERS[order](*columns, aging_ms)
-    return np.array(np.broadcast_to(keys, np.broadcast_shapes(*(column.shape for column in columns))), np.float64)
+    found = np.array(np.broadcast_to(keys, np.broadcast_shapes(*(column.shape for column in columns))), np.float64)
+    return check_keys(order, found)
+
+
+def check_keys(order: str, keys: Floats) -> Floats:
+    """Return the keys of an order; InputError if one is NaN, by which no job can be sorted."""
+    if np.isnan(keys).any():
+        raise InputError(f"order {order!r}: the key of a job is NaN (not a number); return a number for every job")
+    return keys

@@ -20,11 +20,14 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.launch import Call, ItemEnd
+from gridweave.site.launch import Call, ItemEnd, json_problem, python_scalar
 from gridweave.site.machine.folders import error_path, result_path, write_whole
 
 UNUSABLE = 126
 """Exit code of a callable that cannot be found, as a shell has it for a command."""
+
+_MOST_DEPTH = 200
+"""So deep lists and objects may be within one another that a callable returns."""
 
 _MOST_ERROR = 500
 _MOST_TRACE = 4_000
@@ -120,9 +123,12 @@ def _called(
         line = " ".join("".join(traceback.format_exception_only(error)).split())
         return ItemEnd(error=line[:_MOST_ERROR], trace=traceback.format_exc())
     try:
-        data = msgspec.json.encode(result)
+        held = json_problem(result, most_depth=_MOST_DEPTH)
+        data = b"" if held else msgspec.json.encode(result, enc_hook=python_scalar)
     except Exception as error:
-        problem = f"returned what JSON cannot say ({error})"
+        held = str(error)
+    if held:
+        problem = f"returned what JSON cannot say ({held})"
     else:
         if len(data) <= limit_bytes:
             return ItemEnd(msgspec.Raw(data))

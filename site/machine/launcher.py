@@ -153,7 +153,8 @@ class Keeper:
                 case "give":
                     self.give(handles[0])
                 case "signal":
-                    signal_descendants(int(asked["number"]))
+                    some = {name: list(map(int, asked.get(name, ()))) for name in ("only", "but")}
+                    signal_descendants(int(asked["number"]), **some)
                 case "pause":
                     stop_descendants()
                 case "resume":

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -198,10 +198,13 @@ def descendants(pid: int) -> list[ProcessStat]:
     return found
 
 
-def signal_descendants(number: int, *, spare: Iterable[int] = ()) -> int:
+def signal_descendants(
+    number: int, *, spare: Iterable[int] = (), only: Collection[int] = (), but: Collection[int] = ()
+) -> int:
     """Send a signal to all that stems from this process, and return how many it went to.
 
-    Stopped processes are woken to see it. Children to spare are left alone, with all below them.
+    Stopped processes are woken to see it. Children to spare are left alone, with all below them. If there are processes
+    in `only`, it goes to them alone; those in `but` do not get it.
     """
     me = os.getpid()
     spared = set(spare)
@@ -210,6 +213,8 @@ def signal_descendants(number: int, *, spare: Iterable[int] = ()) -> int:
         # A parent stands before its children, so that a spared one spares all below it.
         if stat.pid in spared or stat.parent in spared:
             spared.add(stat.pid)
+        elif (only and stat.pid not in only) or stat.pid in but:
+            continue
         elif stat.state not in "ZX" and send_signal(stat, number):
             count += 1
     return count

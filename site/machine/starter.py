@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,8 +53,8 @@ class Starter(Protocol):
     def collect(self) -> list[EndedProcess]:
         """Return what has ended since the last time."""
 
-    def signal(self, number: int) -> None:
-        """Signal all that there is."""
+    def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
+        """Signal all that there is, or `only` some of it, or all `but` some."""
 
     def pause(self) -> None:
         """Have all that there is stand still."""
@@ -122,9 +122,9 @@ class OwnStarter:
         found, self.nothing_left = reap()
         return found
 
-    def signal(self, number: int) -> None:
+    def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
         """See `Starter`."""
-        signal_descendants(number)
+        signal_descendants(number, only=only, but=but)
 
     def pause(self) -> None:
         """See `Starter`."""
@@ -216,9 +216,9 @@ class LauncherStarter:
                 self.nothing_left = bool(said["nothing_left"])
         return found
 
-    def signal(self, number: int) -> None:
+    def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
         """See `Starter`."""
-        self._tell({"do": "signal", "number": int(number)})
+        self._tell({"do": "signal", "number": int(number), "only": [*only], "but": [*but]})
 
     def pause(self) -> None:
         """See `Starter`; it is done once the keeper has read it, a moment later."""

@@ -16,6 +16,7 @@ import msgspec
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.site.elements import elements_problem
 from gridweave.site.launch import (
+    DEFAULT_GRACE_MS,
     Call,
     Launch,
     Outcome,
@@ -170,6 +171,7 @@ class Supervisor:
         self.speed = 1.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
+        self.is_warned = False  # of its limit, by the signal ahead of it
         # Somebody else, such as a batch system, may have limited all that runs here.
         self.around = ControlGroup(around_of("memory"))
         self.killed_before = self.around.oom_kills()
@@ -369,6 +371,7 @@ class Supervisor:
             return 0.0
         now_s = time.monotonic()
         instants = [self.kill_at_s, self.announce_at_s, self.sample_at_s, self.heard_by_s, self._limit_at_s()]
+        instants.append(self._warn_at_s())
         pauses = [instant - now_s for instant in instants if instant is not None]
         if self._waits() and not self._is_closed():
             left_s = (self.launch.start_at_unix_ms or 0) / 1000 - time.time()
@@ -391,6 +394,23 @@ class Supervisor:
         if self.phase != "running" or self.launch.limit_ms is None or self.paused_at_s is not None:
             return None
         return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
+
+    def _warn_at_s(self) -> float | None:
+        """Return when the signal ahead of the limit is sent; None if there is none, or it has been."""
+        limit_at_s, ahead = self._limit_at_s(), self.launch.limit_signal
+        if limit_at_s is None or ahead is None or self.is_warned or self.outcome is not None:
+            return None
+        return limit_at_s - ahead.ahead_ms / 1000
+
+    def _warn(self, now_s: float) -> None:
+        """Send the signal ahead of the limit, if it is time."""
+        warn_at_s, ahead = self._warn_at_s(), self.launch.limit_signal
+        if warn_at_s is None or now_s < warn_at_s or ahead is None or self.starter is None:
+            return
+        self.is_warned = True
+        ranks = [process.pid for process in self.processes]
+        only, but = ranks if ahead.to == "rank" else (), ranks if ahead.to == "below" else ()
+        self.starter.signal(signal.Signals[f"SIG{ahead.name}"], only=only, but=but)
 
     def _is_to_change(self) -> bool:
         """Tell whether the piece runs and is to stand still, or otherwise, or at another speed, now or later."""
@@ -464,6 +484,7 @@ class Supervisor:
         if self._is_to_change() and self.pace is not None and time.time() * 1000 >= self.pace.at_unix_ms:
             self._change_pace(self.pace)
         now_s = time.monotonic()
+        self._warn(now_s)
         limit_at_s = self._limit_at_s()
         if limit_at_s is not None and now_s >= limit_at_s:
             self._end("limit", f"ended at its limit of {self.launch.limit_ms} ms")
@@ -538,7 +559,8 @@ class Supervisor:
         if at_once or self.launch.grace_ms == 0:
             self._kill(now_s)
             return
-        self.kill_at_s = now_s + self.launch.grace_ms / 1000
+        grace_ms = min(self.launch.grace_ms, DEFAULT_GRACE_MS) if self.is_warned else self.launch.grace_ms
+        self.kill_at_s = now_s + grace_ms / 1000
         saves = (self.folder / CANCEL_SAVE).exists()
         self._signal(signal.Signals[f"SIG{self.launch.checkpoint_signal}"] if saves else signal.SIGTERM)
         with contextlib.suppress(OSError):

@@ -7,7 +7,8 @@ the error's exit status; it never shows a traceback for one of these.
     ├── InputError            what was given cannot be used (exit status 2)
     │   ├── TraceError        ... a trace or workload file, with file, line and field
     │   ├── OptionError       ... an argument or option, by its name
-    │   ├── ScenarioError     ... a scenario, with all that is wrong with it at once
+    │   ├── ProblemsError     ... with all that is wrong with it at once: a script, or
+    │   │   └── ScenarioError     ... a scenario
     │   └── RefusedError      ... a request, says the gateway of a grid
     │       └── NotFoundError     ... it names a job, a site or a page that does not exist
     ├── UnavailableError      what was asked for is not to be had now (exit status 3)
@@ -17,6 +18,7 @@ the error's exit status; it never shows a traceback for one of these.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -31,6 +33,13 @@ class GridweaveError(Exception):
     """
 
     exit_status = 1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how `copy` and `pickle` make this error again: without calling the constructor of its class.
+
+        By default they call it with the message alone, which is none of its arguments where there are several.
+        """
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(GridweaveError):
@@ -91,8 +100,8 @@ def check_known(option: str, name: str, known: Collection[str]) -> None:
         raise OptionError(option, not_known(name, known))
 
 
-class ScenarioError(InputError):
-    """A scenario that cannot be used, with all that is wrong with it.
+class ProblemsError(InputError):
+    """Input with several problems, told all at once.
 
     Parameters
     ----------
@@ -103,6 +112,10 @@ class ScenarioError(InputError):
     def __init__(self, problems: Iterable[object]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+class ScenarioError(ProblemsError):
+    """A scenario that cannot be used, with all that is wrong with it."""
 
 
 class UnavailableError(GridweaveError):

@@ -159,7 +159,7 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert found["runs"] == "./solver 'two words'"
     assert found["nodes"] == "2, a rank on each node"
     assert found["exit codes"] == "rank 1: signal 9, rank 0: 3"
-    assert found["after"] == "1 has ended"
+    assert found["after"] == "job 1 has ended"
     assert out.startswith("Job 1: failed")
     assert "class" not in found
     assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]
@@ -213,7 +213,7 @@ def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell)
     command = [sys.executable, "-m", "gridweave.cli", "logs", "1", "--element", "2"]
     assert subprocess.run(command, capture_output=True, check=True).stdout == b"two"
     assert "has no element 3 that has ended" in shell("logs", 1, "--element", 3)[2]
-    assert "--element: goes with neither" in shell("logs", 1, "--element", 2, "--rank", 1)[2]
+    assert "--element: goes with none of" in shell("logs", 1, "--element", 2, "--rank", 1)[2]
 
 
 def test_a_job_that_has_ended_is_explained_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -593,7 +593,7 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
     ("arguments", "says"),
     [
         (["submit", "-t", "10x", "--", "true"], "--time: '10x' is not a time"),
-        (["submit", "-t", "0", "--", "true"], "--time is 0"),
+        (["submit", "-t", "0", "--", "true"], "--time: '0' means no limit"),
         (["submit", "--priority", "nan", "--", "true"], "--priority is nan; a number from"),
         (["submit", "--account", "\udcff", "--", "true"], "is not UTF-8, and cannot be sent"),
         (["submit", "-a", "5-1", "--", "true"], "--array: '5-1' of '5-1' are not indexes"),

@@ -47,7 +47,7 @@ def test_a_file_is_shown(shell: Shell, file: Path) -> None:
     status, out, err = shell("experience", file)
     assert (status, err) == (0, "")
     assert rows(out) == [
-        "- 7 any, at speed 1 3 1m30s 1s500ms",
+        "- 7 any, at speed 1 3 1m30s 1.5s",
         "1 - west x 8 12 1m1s 4s",
         "cfd - any, at speed 1 1 5s 0s",
     ]
@@ -80,7 +80,7 @@ def test_a_site_is_shown_and_edited(shell: Shell, elsewhere: Elsewhere, tmp_path
     place = tmp_path / "north.toml"
     status, out, err = shell(*at, "--set", "user:7=1m", "--forget", "cfd", "--out", place)
     assert (status, err) == (0, "")
-    assert rows(out) == ["- 7 any, at speed 1 3 1m 1s500ms", "1 - west x 8 12 1m1s 4s"]
+    assert rows(out) == ["- 7 any, at speed 1 3 1m 1.5s", "1 - west x 8 12 1m1s 4s"]
     assert set(elsewhere.grid.learned) == {(None, "7", ""), ("1", None, "west x 8")}
     assert shell("experience", place)[1] == out
     status, out, err = shell("experience", "--url", elsewhere.url, "--site", "south")

@@ -20,6 +20,8 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.configuration import Connection
 from gridweave.site.elements import count_of
 from gridweave.site.job import After, ArrayPlace, JobForm, JobRecord, JobRequest, Program, Resources, TaskGroup, Traffic
+from gridweave.site.launch import LimitSignal
+from gridweave.site.machine.folders import error_path
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -145,7 +147,11 @@ def test_arrays(here: Elsewhere, shell: Shell) -> None:
         (3, "mine-9", 9),
     ]
     assert shell("submit", "--after", "sweep-mine:ended", "--", "./gather")[0] == 0
-    assert [one.job_id for one in handed_in(here)[3].after] == [1, 2, 3]
+    assert handed_in(here)[3].after == tuple(After(job_id=number, has="ended") for number in (1, 2, 3))
+    assert shell("submit", "--after", "sweep-mine:failed", "--after", "1-2:failed", "--", "./cleanup")[0] == 0
+    assert [(one.job_id, one.group) for one in handed_in(here)[4].after] == [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
+    shown = shell("show", "5")[1]
+    assert "all of jobs 1-3 have ended and one of them has failed" in " ".join(shown.split())
 
 
 def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:
@@ -230,7 +236,10 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         ([], "COMMAND: is missing; write for example: gridweave submit -n 4"),
         (["-n", "0", "--", "x"], "Invalid value for '--nodes'"),
         (["-t", "soon", "--", "x"], "--time: 'soon' is not a time"),
-        (["-t", "0", "--", "x"], "--time is 0"),
+        (["-t", "0", "--", "x"], "--time: '0' means no limit, and every job needs one; give for example 10m"),
+        (["-t", "UNLIMITED", "--", "x"], "--time: 'UNLIMITED' means no limit"),
+        (["--open-mode", "w", "--", "x"], "--open-mode: 'w' is not known; one of append, truncate"),
+        (["--signal", "USR1@x", "--", "x"], "--signal: 'USR1@x': 'x' is not a number of seconds"),
         (["-a", "5-1", "--", "x"], "--array: '5-1' of '5-1' are not indexes; write 1-10"),
         (["-a", "1-1000000000", "--", "x"], "--array: '1-1000000000' has too many jobs; at most 100,000"),
         (["-a", "9999999999", "--", "x"], "index is 9999999999; a whole number from 0 to 2147483647"),
@@ -744,6 +753,139 @@ def test_what_comes_before() -> None:
     for text in ("", ":ended", "7:done", "7:ended:x"):
         with pytest.raises(OptionError):
             parse_after(text)
+
+
+# -- files that are opened on the machine
+
+
+def _opening(**files: str | None) -> tuple[str, ...]:
+    """Return what a job runs that writes to files."""
+    text = "#!/bin/sh\necho out; echo err >&2\n"
+    return shipped((), text, name="a/b", **({"output": None, "error": None} | files))
+
+
+def test_the_folder_of_an_output_file_is_made(tmp_path: Path) -> None:
+    """As deep as it may be; a slash in the name of a job makes none."""
+    argv = _opening(output="logs_%j/deep/%x.txt", error=str(tmp_path / "err s/e.txt"))
+    done = run_rank(JobRequest(program=Program(argv=argv), limit_ms=1), tmp_path / "rank")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "rank" / "logs_7" / "deep" / "a_b.txt").read_text() == "out\n"
+    assert (tmp_path / "err s" / "e.txt").read_text() == "err\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"output": "/proc/none/out.txt"}, "--output /proc/none/out.txt: cannot be written: "),
+        ({"error": "/proc/none"}, "--error /proc/none: cannot be written: "),
+        ({"output": "taken"}, "--output taken: cannot be written: "),
+        ({"read": "missing.txt"}, "--input missing.txt: cannot be read: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["script", "program"])
+def test_a_file_that_cannot_be_opened_is_the_reason(
+    tmp_path: Path, files: dict[str, str], says: str, command: str
+) -> None:
+    """It is named, with why, where the machine looks for the reason; the program does not run."""
+    text = None if command == "program" else "#!/bin/sh\ntouch ran\n"
+    argv = shipped(("touch", "ran"), text, name="x", **({"output": None, "error": None} | files))
+    rank = tmp_path / "rank"
+    (rank / "taken").mkdir(parents=True)
+    done = run_rank(JobRequest(program=Program(argv=argv), limit_ms=1), rank)
+    told = error_path(rank, 0).read_text()
+    assert done.returncode == 126
+    assert told.startswith(says)
+    assert len(told) > len(says)
+    assert told in done.stderr
+    assert not (rank / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [(None, "old\nout\nout\n"), ("append", "old\nout\nout\n"), ("truncate", "out\n")]
+)
+def test_the_output_of_every_attempt_can_be_read(tmp_path: Path, mode: str | None, kept: str) -> None:
+    """A job that runs again adds to its file, unless it is to be truncated; its first attempt begins it."""
+    rank = tmp_path / "rank"
+    argv = _opening(output="out.txt", open_mode=mode)
+    request = JobRequest(program=Program(argv=argv), limit_ms=1)
+    rank.mkdir()
+    (rank / "out.txt").write_text("old\n")
+    run_rank(request, rank, GRIDWEAVE_ATTEMPT="1")
+    run_rank(request, rank, GRIDWEAVE_ATTEMPT="2")
+    text = (rank / "out.txt").read_text().replace("err\n", "")
+    assert text == (kept if mode else kept.removeprefix("old\n"))
+
+
+def test_a_script_knows_how_often_it_has_started(here: Elsewhere, shell: Shell, tmp_path: Path) -> None:
+    """By the variable of Slurm, which is not set at its first start."""
+    name = script("#!/bin/sh\n#SBATCH -N1\necho restarts ${SLURM_RESTART_COUNT:-none}\n")
+    assert shell("submit", name)[0] == 0
+    (request,) = handed_in(here)
+    said = [run_rank(request, tmp_path / "rank", GRIDWEAVE_ATTEMPT=attempt).stdout for attempt in ("1", "2", "4")]
+    assert said == ["restarts none\n", "restarts 1\n", "restarts 3\n"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "checkpoint", "ahead"),
+    [
+        ("#SBATCH --signal=B:USR1@10", "USR1", LimitSignal("USR1", 10_000, "rank")),
+        ("#SBATCH --signal=USR2", "USR2", LimitSignal("USR2", 60_000, "below")),
+        ("#SBATCH --signal=RB:SIGTERM@5 --no-requeue", None, LimitSignal("TERM", 5_000, "rank")),
+        ("#SBATCH --no-requeue\n#SBATCH --signal B:USR2@30", None, LimitSignal("USR2", 30_000, "rank")),
+        ("#GRIDWEAVE --signal B:USR1@99999", "USR1", LimitSignal("USR1", 99_999_000, "rank")),
+    ],
+)
+def test_a_signal_ahead_of_the_limit(
+    here: Elsewhere, shell: Shell, lines: str, checkpoint: str | None, ahead: LimitSignal
+) -> None:
+    """It goes with the job, also for one that is not to run again; what may run again saves its work at it."""
+    assert shell("submit", script(f"#!/bin/sh\n{lines}\ntrue\n"))[0] == 0
+    program = handed_in(here)[0].program
+    assert (program.checkpoint_signal, program.limit_signal) == (checkpoint, ahead)
+    assert program.if_lost == ("requeue" if checkpoint else "fail")
+
+
+def test_a_command_gets_the_signal_itself(here: Elsewhere, shell: Shell) -> None:
+    """There is no script around it."""
+    assert shell("submit", "--signal", "USR1@10", "--", "./solver")[0] == 0
+    assert handed_in(here)[0].program.limit_signal == LimitSignal("USR1", 10_000, "all")
+
+
+def test_an_account_in_a_script(here: Elsewhere, shell: Shell) -> None:
+    """As the option of the command."""
+    for line in ("#SBATCH --account=physics", "#SBATCH -A physics", "#GRIDWEAVE --account physics"):
+        assert shell("submit", script(f"#!/bin/sh\n{line}\ntrue\n"))[0] == 0
+    assert [request.account for request in handed_in(here)] == ["physics"] * 3
+
+
+def test_exported_functions_go_with_a_script(
+    here: Elsewhere, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As bash exports them, though a plain shell starts the script."""
+    monkeypatch.setenv("BASH_FUNC_greet%%", '() {  echo "hello $1"\n}')
+    for export in ("ALL", "NONE"):
+        assert shell("submit", script(f"#!/bin/bash\n#SBATCH --export={export}\ngreet world\n"))[0] == 0
+    all_of_it, nothing = (run_rank(request, tmp_path / "rank") for request in handed_in(here))
+    assert (all_of_it.returncode, all_of_it.stdout) == (0, "hello world\n")
+    assert nothing.returncode == 127
+    assert shell("submit", "--env", "a.b=c d", "-o", "/dev/stdout", "--", "env")[0] == 0
+    assert "a.b=c d\n" in run_rank(handed_in(here)[2], tmp_path / "rank").stdout
+
+
+def test_everything_wrong_in_a_script_is_told_at_once(here: Elsewhere, shell: Shell) -> None:
+    """Each with its file and line, also what is only wrong once it is read."""
+    lines = (
+        "#SBATCH --partition=debug", "#SBATCH --time=0", "#SBATCH --output=%y.txt", "#SBATCH --array=5-1",
+        "#GRIDWEAVE --time soon", "#SBATCH --exclusive", "#SBATCH --signal=NONE@5", "#SBATCH --open-mode=w",
+    )  # fmt: skip
+    status, out, err = shell("submit", script("#!/bin/sh\n" + "\n".join(lines) + "\ntrue\n"))
+    assert (status, out) == (2, "")
+    told = err.splitlines()
+    assert [line.split(": ")[1] for line in told] == [f"job.sh:{number}" for number in range(2, 10)]
+    assert "--time: '0' means no limit, and every job needs one" in told[1]
+    assert "the pattern '%y' is not known" in told[2]
+    assert "'5-1' of '5-1' are not indexes" in told[3]
+    assert here.gateway.heard("/v1/jobs") == []
 
 
 def test_patterns_that_are_not_known() -> None:

@@ -129,6 +129,15 @@ def test_the_topology_zoo_is_read_as_it_is() -> None:
     assert (topology.bandwidth_bps[::2] == topology.bandwidth_bps[1::2]).all()
 
 
+def test_a_speed_that_no_link_needs_is_told() -> None:
+    """It would be varied in vain."""
+    link = "[[net.links]]\nfrom = 'a'\nto = 'b'\nlatency_ms = 1\nbandwidth = '1 Gbps'\n"
+    nodes = "[[net.nodes]]\nname = 'a'\n[[net.nodes]]\nname = 'b'\n"
+    said = "net.bandwidth has no effect: every link has a bandwidth of its own"
+    assert read(f"[net]\nbandwidth = '10 Gbps'\n{nodes}{link}").remarks == (said,)
+    assert read(f"[net]\n{nodes}{link}").remarks == ()
+
+
 def test_gaps_are_filled_by_rule_and_told() -> None:
     """The most common speed and the median latency stand in for what a file does not say, and a remark says so."""
     topology = read(ZOO, "zoo.gml")

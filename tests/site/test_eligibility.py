@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,45 @@ def test_a_job_that_comes_too_late_is_without_hope_at_once() -> None:
     assert keeping.settle().hopeless == [(2, "it waited until job 1 has finished, and that has ended: limit")]
 
 
+def _after_array(numbers: list[int], has: str = "failed") -> JobRequest:
+    """Return a job that waits for an array."""
+    after = tuple(After(job_id=number, has=has, group=1) for number in numbers)  # type: ignore[arg-type]
+    return msgspec.structs.replace(request(), after=after)
+
+
+@pytest.mark.parametrize("comes_late", [False, True])
+@given(outcomes=st.lists(st.sampled_from(["finished", "failed", "limit", "cancelled"]), min_size=1, max_size=5))
+def test_an_array_has_failed_once_all_have_ended_and_one_did_not_finish(comes_late: bool, outcomes: list[str]) -> None:
+    """As afternotok of an array in Slurm: in whatever order they end, and if the job comes when some have ended."""
+    keeper = Keeper()
+    numbers = [keeper.add(request()) for _ in outcomes]
+    cleanup = 0 if comes_late else keeper.add(_after_array(numbers))
+    for number, outcome in zip(numbers[:-1], outcomes, strict=False):
+        keeper.end(number, outcome)
+        keeper.settle()
+    cleanup = cleanup or keeper.add(_after_array(numbers))
+    assert cleanup in keeper.keeping, "one has not ended"
+    keeper.end(numbers[-1], outcomes[-1])
+    keeper.settle()
+    one_failed = any(outcome != "finished" for outcome in outcomes)
+    assert (cleanup in keeper.inside) == one_failed
+    assert (keeper.ended.get(cleanup) == "cancelled") == (not one_failed)
+    late = keeper.add(_after_array(numbers))
+    assert (late in keeper.inside) == one_failed
+
+
+def test_a_condition_on_an_array_is_said_once() -> None:
+    """The reason names its jobs as a range, and why it can come true no more."""
+    keeping = Eligibility()
+    array = _after_array([1, 2, 3])
+    keeping.add(4, array, {number: past(number) for number in (1, 2, 3)})
+    assert keeping.reason(4) == "waits until all of jobs 1-3 have ended and one of them has failed"
+    for number in (1, 2, 3):
+        keeping.over(past(number, "finished", started=True), request())
+    why = "it waited until one of several jobs has failed, and all of them have finished"
+    assert keeping.settle().hopeless == [(4, why)]
+
+
 def test_a_wish_keeps_a_job_until_it_is_released() -> None:
     """Beside whatever else keeps it; a job that was taken out of the queue keeps the number of its attempt."""
     keeper = Keeper()
@@ -203,6 +243,8 @@ def test_only_known_jobs_of_the_same_user_can_be_waited_for() -> None:
         {"array": ArrayPlace(name="a", index=-1)},
         {"array": ArrayPlace(name="a", index=2**31)},
         {"array": ArrayPlace(name="a", index=0, at_once=-1)},
+        {"after": (After(job_id=1, has="finished", group=1),)},
+        {"after": (After(job_id=1, has="failed", group=-1),)},
     ],
 )
 def test_what_cannot_be_waited_for_is_named(wrong: dict[str, Any]) -> None:

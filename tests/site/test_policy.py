@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridweave.errors import OptionError
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.workload.table import Workload
 from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules
 from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.kernels.state import empty_plan, empty_state
@@ -155,3 +157,13 @@ def test_labels_name_what_is_not_the_default() -> None:
     assert SitePolicy(backfill="slack", slack=2.0, choice="best-fit").label == "fcfs slack=2 best-fit"
     assert SitePolicy(order="priority", aging_ms=7_200_000).label == "priority aging=7200s easy"
     assert SitePolicy(discipline="planning", order="sjf", aging_ms=5).label == "planning sjf"
+
+
+def test_an_order_that_gives_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN sorts nowhere: the schedule would depend on the sort."""
+    monkeypatch.setitem(ORDERS, "broken", lambda submit, width, *_: np.where(np.asarray(width) > 1, np.nan, submit))
+    jobs = Workload([1, 2], [0, 0], [1, 2], [10, 10], [10, 10])
+    for options in ({}, {"driver": "core"}, {"discipline": "planning"}):
+        with pytest.raises(InputError, match="order 'broken': the key of a job is NaN"):
+            simulate(jobs, 4, order="broken", **options)
+        assert simulate(jobs.take([0]), 4, order="broken", **options).start_ms.tolist() == [0]

@@ -13,6 +13,7 @@ from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.disciplines.protocol import NodesAsked
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, Running
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import CoreState
 from gridweave.site.times import growing_pause_ms, rough_span_text, when_text
@@ -82,13 +83,13 @@ class BatchDiscipline:
     nodes : int
         The most nodes that jobs have at one time.
     policy : BatchPolicy
-    week_offset_ms : int
+    week : WeekClock
         Counts for nothing here.
     """
 
     state_type: Any = BatchDisciplineState
 
-    def __init__(self, nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._nodes, self._policy = nodes, policy
         self._jobs: dict[int, AskedJob] = {}
         self._seen: BatchSeen | None = None

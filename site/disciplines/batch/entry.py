@@ -15,6 +15,7 @@ from gridweave.site.disciplines.batch.discipline import BatchDiscipline
 from gridweave.site.disciplines.batch.pilots import PilotDiscipline
 from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy, PilotRules, check_discipline
 from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.launch import MachineRules
 from gridweave.site.policy import BACKFILLS
 
@@ -198,10 +199,12 @@ def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -
     )
 
 
-def make_discipline(nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> BatchDiscipline | PilotDiscipline:
+def make_discipline(
+    nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY
+) -> BatchDiscipline | PilotDiscipline:
     """Return who decides: Slurm, for each job, or the site, in its pilots."""
     made = BatchDiscipline if policy.pilots is None else PilotDiscipline
-    return made(nodes, policy, week_offset_ms)
+    return made(nodes, policy, week)
 
 
 def inside(table: SlurmTable | None) -> str:

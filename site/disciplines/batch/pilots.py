@@ -23,6 +23,7 @@ from gridweave.site.disciplines.protocol import PILOT, Discipline, NodesAsked, S
 from gridweave.site.disciplines.queue import ArrayDiscipline
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import CoreState, with_parts
@@ -190,14 +191,14 @@ class PilotDiscipline:
         The most nodes that pilots have at one time.
     policy : BatchPolicy
         With rules for pilots.
-    week_offset_ms : int
+    week : WeekClock
         As for `ArrayDiscipline`.
     """
 
-    def __init__(self, nodes: int, policy: BatchPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
         assert policy.pilots is not None, "a site without pilots"
         self._nodes, self._rules, self._margin_ms = nodes, policy.pilots, policy.margin_ms
-        self.inside: Discipline = entry_of(policy.pilots.policy).make(nodes, policy.pilots.policy, week_offset_ms)
+        self.inside: Discipline = entry_of(policy.pilots.policy).make(nodes, policy.pilots.policy, week)
         self._places = self._places_for(self.inside)
         # The places whose pilots take jobs, as the bits of a number (allocation.py).
         self._open = 0

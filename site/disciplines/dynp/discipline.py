@@ -20,6 +20,7 @@ from gridweave.site.disciplines.dynp.policy import DynPPolicy, candidate_keys
 from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
 from gridweave.site.disciplines.slots import copy_into
 from gridweave.site.job import Job
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 KEPT_SWITCHES = 64
@@ -41,16 +42,16 @@ class DynP(ArrayDiscipline):
     nodes : int
         Nodes of the site.
     policy : DynPPolicy
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
+    week : WeekClock
+        The local time of the week.
     """
 
     state_type: Any = DynPState
 
-    def __init__(self, nodes: int, policy: DynPPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: DynPPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._tuned_by = policy
         self._memory: Tuning | None = None
-        super().__init__(nodes, policy.planning, week_offset_ms)
+        super().__init__(nodes, policy.planning, week)
 
     def _made_rules(self) -> TuningRules:
         assert self._plan is not None, "a planning site without a plan"

@@ -26,6 +26,7 @@ from gridweave.site.disciplines.dynp.policy import (
 )
 from gridweave.site.disciplines.protocol import Entry, Options, one_of, refuse_unknown, until_its_limit
 from gridweave.site.disciplines.queue import limit_masks, refusals
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import SiteState, empty_plan, empty_state
 
 
@@ -72,7 +73,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:
     return DynPPolicy(**options)
 
 
-def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
+def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
     """Return an idle site with its table of jobs, and those of its candidates, filled in."""
     refused = refusals(jobs, nodes, policy.planning)
     rows = rows_without(jobs, refused)
@@ -80,7 +81,7 @@ def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week_offset_ms: Ca
     fill_jobs(state.jobs, jobs, rows, policy.policies[0], aging_ms=policy.aging_ms)
     state.jobs["limits"] = limit_masks(jobs, policy.planning)[rows]
     asks = policy.calendar or any(limit.window is not None for limit in policy.limits)
-    rules = _rules(state, jobs, rows, nodes, policy, week_offset_ms() if asks else 0)
+    rules = _rules(state, jobs, rows, nodes, policy, week() if asks else FROM_MONDAY)
     memory = rules.tuning.memory
 
     def figures() -> OwnFigures:
@@ -93,10 +94,8 @@ def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week_offset_ms: Ca
     return CompiledSite(rows=rows, refused=refused, state=state, rules=rules, room=len(state.running), figures=figures)
 
 
-def _rules(
-    state: SiteState, jobs: Jobs, rows: Ints, nodes: int, policy: DynPPolicy, week_offset_ms: int
-) -> TuningRules:
-    limits = policy.planning.limit_arrays(week_offset_ms=week_offset_ms)
+def _rules(state: SiteState, jobs: Jobs, rows: Ints, nodes: int, policy: DynPPolicy, week: WeekClock) -> TuningRules:
+    limits = policy.planning.limit_arrays(week=week)
     plan = empty_plan(state, policy.planning.profile_totals(nodes))
     assert limits is not None, "a planning site without limits"
     # At most a switch a step, and a step at every submission, end and cancellation, and for what starts then.
@@ -121,6 +120,7 @@ ENTRY = Entry(
     longest_stay_ms=until_its_limit,
     keeps_reservations=True,
     columns=COLUMNS,
+    labels=lambda policy: dict.fromkeys(COLUMNS, policy.policies),
     metrics=metrics_of,
     compiled=Compiled(site=compiled_site),
 )

@@ -35,6 +35,7 @@ from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into, rates_to_tell
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, TaskGroup, task_groups
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_of
@@ -56,7 +57,7 @@ class Fractional:
     ----------
     nodes : int
     policy : FractionalPolicy
-    week_offset_ms : int
+    week : WeekClock
         Of no concern here.
     """
 
@@ -64,7 +65,7 @@ class Fractional:
     threads_per_node = 1
     """How many tasks there are places for on a node: none is told from another."""
 
-    def __init__(self, nodes: int, policy: FractionalPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: FractionalPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._policy, self._codes = policy, policy.codes()
         self._state = empty_fractional(nodes, slots=FIRST_SLOTS, groups=FIRST_SLOTS, pool=FIRST_SLOTS)
         self._slots = JobSlots()

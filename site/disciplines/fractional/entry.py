@@ -19,6 +19,7 @@ from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, 
 from gridweave.site.disciplines.fractional.policy import BEST, MAX_LONG_MS, MS_PER_S, NAME, FractionalPolicy
 from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
 from gridweave.site.job import MAX_TIME_MS
+from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.kernels.parts import UNIT, needs_in_columns, parts_of_node
 
 MAX_TASKS = 2**28
@@ -75,7 +76,7 @@ def moves_of(played: Played) -> dict[str, float]:
     return found
 
 
-def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
+def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
     """Return an idle site with its table of jobs filled in; they have the needs that the entry names."""
     groups = groups_of_jobs(jobs)
     refused = _refusals(jobs, groups, nodes)

@@ -41,6 +41,7 @@ from gridweave.site.disciplines.protocol import must_end_by
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, NodeIntervals, Running
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
@@ -68,7 +69,7 @@ class GangDiscipline:
     ----------
     nodes : int
         Nodes of the site.
-    week_offset_ms : int
+    week : WeekClock
         Of no concern here.
     """
 
@@ -76,7 +77,7 @@ class GangDiscipline:
     threads_per_node = 1
     """A job has its nodes whole while it works."""
 
-    def __init__(self, nodes: int, policy: GangPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: GangPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._nodes, self._policy, self._codes = nodes, policy, policy.codes()
         self._state = self._empty(FIRST_SLOTS)
         self._slots = JobSlots()

@@ -24,6 +24,7 @@ from gridweave.site.disciplines.gang.policy import (
 )
 from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 from gridweave.site.explain import nodes_text
+from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.kernels.parts import parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 
@@ -104,7 +105,7 @@ def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
     ]
 
 
-def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
+def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
     """Return an idle site with its table of jobs filled in.
 
     InputError if estimates, times the rows of the matrix, leave the range of times.

@@ -42,6 +42,7 @@ from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Eviction, ExpectedRun
 from gridweave.site.explain import SiteReason, ahead_text, evicted_text, with_evictions
 from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.state import CoreState
@@ -95,7 +96,7 @@ class Heterogeneous:
     nodes : int
         Machines of the site.
     policy : HeterogeneousPolicy
-    week_offset_ms : int
+    week : WeekClock
         Of no concern here.
     """
 
@@ -103,7 +104,7 @@ class Heterogeneous:
     threads_per_node = 1
     """A job has its machines whole."""
 
-    def __init__(self, nodes: int, policy: HeterogeneousPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: HeterogeneousPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._policy = policy
         self._site = Inventory(policy.classes, policy.clusters, policy.forms, policy.out_of_service)
         self._waiting: dict[int, WaitingJob] = {}

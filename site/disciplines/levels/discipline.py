@@ -16,6 +16,7 @@ from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineSta
 from gridweave.site.disciplines.slots import copied, copy_into
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import ASKED_ID, Job
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
@@ -34,17 +35,17 @@ class Levels(ArrayDiscipline):
     nodes : int
         Nodes of the site.
     policy : LevelsPolicy
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
+    week : WeekClock
+        The local time of the week.
     """
 
     state_type: Any = LevelsState
 
-    def __init__(self, nodes: int, policy: LevelsPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: LevelsPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._by = policy
         self._table: LevelTable | None = None
         self._evicted: list[Eviction] = []
-        super().__init__(nodes, policy.under, week_offset_ms)
+        super().__init__(nodes, policy.under, week)
 
     def _made_rules(self) -> LevelRules:
         made = self._by.table(len(self._state.jobs), len(self._state.running))

@@ -17,6 +17,7 @@ from gridweave.site.disciplines.levels.kernels.levels import LevelRules
 from gridweave.site.disciplines.levels.policy import NAME, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import COLUMNS, EVICTED, Level, level_of, metrics_of, why_not_allowed
 from gridweave.site.disciplines.protocol import Entry, Options, one_of, until_its_limit
+from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.policy import BACKFILLS
 
 
@@ -48,13 +49,13 @@ def read_policy(nodes: int, given: Options, usual: Options) -> LevelsPolicy:
     return LevelsPolicy(**options)
 
 
-def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week_offset_ms: Callable[[], int]) -> CompiledSite:
+def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
     """Return an idle site with its table of jobs, and the levels of these, filled in."""
     priority = np.broadcast_to(jobs.columns.get("priority", 0.0), len(jobs)).tolist()
     user = jobs.columns["user"].tolist() if "user" in jobs.columns else [None] * len(jobs)
     asked = zip(jobs.job_id.tolist(), priority, user, strict=True)
     refused = {job_id: why for job_id, p, who in asked if (why := why_not_allowed(policy.levels, p, who))}
-    site = queue.compiled_site(nodes, policy.under, jobs, week_offset_ms, refused)
+    site = queue.compiled_site(nodes, policy.under, jobs, week, refused)
     table = policy.table(len(site.rows), site.room)
     table.base[:] = [level_of(policy.levels, priority[row]) for row in site.rows.tolist()]
 

@@ -13,6 +13,7 @@ from gridweave.site.disciplines.optimal.intervals import cp_model_of, solve_inte
 from gridweave.site.disciplines.optimal.policy import OptimalPolicy
 from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
 from gridweave.site.job import Job
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.planning import rebuild
 from gridweave.site.kernels.state import HEAD, REPLAN, empty_plan
 
@@ -34,8 +35,8 @@ class Optimal(ArrayDiscipline):
     nodes : int
         Nodes of the site.
     policy : OptimalPolicy
-    week_offset_ms : int
-        Local time of instant zero, from Monday 00:00.
+    week : WeekClock
+        The local time of the week.
 
     Raises
     ------
@@ -45,11 +46,11 @@ class Optimal(ArrayDiscipline):
 
     state_type: Any = OptimalState
 
-    def __init__(self, nodes: int, policy: OptimalPolicy, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: OptimalPolicy, week: WeekClock = FROM_MONDAY) -> None:
         cp_model_of()
         self._wanted = policy
         self._totals = {"plans": 0.0, "proven": 0.0, "gain": 0.0}
-        super().__init__(nodes, policy.planning, week_offset_ms)
+        super().__init__(nodes, policy.planning, week)
 
     def run_pass(self, now_ms: int) -> list[Job]:
         """Find the plan, start what it has start now, and return these jobs.

@@ -37,6 +37,7 @@ from gridweave.site.disciplines.sharing.slowdown_tables import IntArray, Slowdow
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into, rates_to_tell
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Resources, Running
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_of
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
@@ -56,7 +57,7 @@ class SharedDiscipline:
 
     state_type = SharedDisciplineState
 
-    def __init__(self, nodes: int, policy: SharedNodes, week_offset_ms: int = 0) -> None:
+    def __init__(self, nodes: int, policy: SharedNodes, week: WeekClock = FROM_MONDAY) -> None:
         self._policy = policy.sharing
         self._kinds = policy.kinds_of(nodes)
         self._codes = self._policy.codes(self._kinds)

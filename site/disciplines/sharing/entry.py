@@ -27,6 +27,7 @@ from gridweave.site.disciplines.sharing.policy import (
     kind_array,
 )
 from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, SlowdownModel
+from gridweave.site.kernels.limits import WeekClock
 
 MAX_WORK = 2**62
 """Node milliseconds that a workload may hold: sums of work are 64 bits wide."""
@@ -88,7 +89,7 @@ def compiled_site(
     nodes: int,
     policy: SharedNodes,
     jobs: Jobs,
-    week_offset_ms: Callable[[], int],
+    week: Callable[[], WeekClock],
     *,
     model: SlowdownModel | None = None,
     cores: npt.ArrayLike = 1,

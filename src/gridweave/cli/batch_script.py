@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from gridweave.cli.submit_options import SubmitOptions
-from gridweave.errors import InputError, OptionError
+from gridweave.cli.submit_options import SubmitOptions, check_alone
+from gridweave.errors import InputError, OptionError, ProblemsError
 from gridweave.site.batch.slurm.settings import ALLOWED
 from gridweave.site.times import parse_time_ms, span_text
 
@@ -26,13 +26,14 @@ Parse = Callable[[list[str]], SubmitOptions]
 
 _LONG = {
     "N": "nodes", "n": "ntasks", "t": "time", "J": "job-name", "o": "output", "e": "error", "a": "array",
-    "d": "dependency", "D": "chdir", "H": "hold", "i": "input",
+    "d": "dependency", "D": "chdir", "H": "hold", "i": "input", "A": "account",
     "C": "constraint", "L": "licenses", "q": "qos", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
 _FLAGS = ("hold", "requeue", "no-requeue")
 _SUPPORTED = (
     *(name for name in _LONG.values() if name not in ("hold", *ALLOWED)),
     "export",
+    "open-mode",
     "signal",
     *_FLAGS,
 )
@@ -46,6 +47,11 @@ class _Place(msgspec.Struct, frozen=True):
     file: str
     line: int
 
+    def told(self, error: InputError) -> str:
+        """Return what is wrong, with the place if the error does not have it."""
+        here = f"{self.file}:{self.line}: "
+        return str(error) if str(error).startswith(here) else here + str(error)
+
     def error(self, option: str, problem: str) -> InputError:
         """Return the error of an option there."""
         return InputError(f"{self.file}:{self.line}: {option}: {problem}")
@@ -58,16 +64,21 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
     Slurm knows go with the job, to a site that passes them on; they are ignored, too, if there is that list.
     """
     own, slurm = SubmitOptions(), SubmitOptions()
+    problems: list[str] = []
     for place, kind, words in _directives(text, file):
-        if kind == "GRIDWEAVE":
-            try:
-                own = parse(words).over(own)
-            except InputError as error:
-                raise InputError(f"{place.file}:{place.line}: {error}") from None
-        else:
+        try:
+            if kind == "GRIDWEAVE":
+                said = parse(words)
+                check_alone(said)
+                own = said.over(own)
+                continue
             slurm = msgspec.structs.replace(slurm, slurm=True)
             for option, value in _pairs(place, words, ignored):
                 slurm = _slurm_option(place, option, value).over(slurm)
+        except InputError as error:
+            problems.append(place.told(error))
+    if problems:
+        raise ProblemsError(problems)
     return own.over(slurm)
 
 
@@ -173,12 +184,25 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
 
 def _time(place: _Place, shown: str, value: str) -> str:
     try:
-        return span_text(parse_time_ms("time", value, bare="m"))
+        limit_ms = parse_time_ms("time", value, bare="m") if value.upper() not in ("UNLIMITED", "INFINITE") else 0
+        return span_text(limit_ms) if limit_ms else value
     except OptionError as error:
         raise place.error(shown, error.problem) from None
 
 
 def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
+    """Return what an option of Slurm says; InputError, with the place, if that is wrong by itself."""
+    said = _meaning(place, option, value)
+    try:
+        check_alone(said)
+    except OptionError as error:
+        raise place.error(f"#SBATCH --{option}", error.problem) from None
+    except InputError as error:
+        raise place.error(f"#SBATCH --{option}", str(error)) from None
+    return said
+
+
+def _meaning(place: _Place, option: str, value: str) -> SubmitOptions:
     shown = f"#SBATCH --{option}"
     match option:
         case "nodes" | "ntasks":
@@ -191,16 +215,13 @@ def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
             return SubmitOptions(hold=True) if option == "hold" else SubmitOptions(requeue=option == "requeue")
         case "dependency":
             return SubmitOptions(after=tuple(_dependencies(place, shown, value)))
-        case "signal":
-            # Who gets it (B:) and the jobs that a reservation ends (R) make no difference here.
-            return SubmitOptions(checkpoint_signal=value.removeprefix("R").removeprefix("B").removeprefix(":"))
         case "export":
             return _export(place, shown, value)
         case "job-name":
             return SubmitOptions(name=value)
     if option in ALLOWED:
         return SubmitOptions(batch_option=(f"{option}={value}",))
-    return SubmitOptions.of({option: value})
+    return SubmitOptions.of({option.replace("-", "_"): value})
 
 
 def _dependencies(place: _Place, shown: str, value: str) -> Iterator[str]:

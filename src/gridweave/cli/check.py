@@ -75,7 +75,7 @@ def check(
         check_nodes(nodes)
         files = [schedule] if against is None else [schedule, against]
         read = [read_schedule(file) for file in files]
-        workload, report = load_workload(trace, nodes=nodes)
+        workload, report = load_workload(trace, nodes=nodes, columns=())
         machine = nodes or workload.nodes or 1
         matched = [match(one, workload) for one in read]
         found = [faults(one, machine, tolerance_ms=tolerance_ms) for one in matched]

@@ -15,7 +15,7 @@ from gridweave.cli.grid_client import Reach, at_grid, plain
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
-from gridweave.site.times import parse_time_ms, span_text
+from gridweave.site.times import parse_time_ms, rough_span_text
 from gridweave.values import parse_bytes
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _suggested(one: Learnt) -> tuple[str, ...]:
     advice = one.suggestion
     needs = advice.resources
     return (
-        _NONE if advice.estimate_ms is None else span_text(advice.estimate_ms),
+        _NONE if advice.estimate_ms is None else rough_span_text(advice.estimate_ms),
         *_tested(advice.estimate_tested),
         _NONE if advice.part_of_asked is None else f"{advice.part_of_asked:.1%}",
         *_tested(advice.part_tested),
@@ -299,7 +299,7 @@ def _span(time_ms: float) -> str:
     """Return a run time with about three digits."""
     if time_ms < 10_000:
         return f"{time_ms / 1000:.2f}s"
-    return span_text(round(time_ms / 1000) * 1000)
+    return rough_span_text(round(time_ms))
 
 
 def _bytes(value: float) -> str:
@@ -365,8 +365,8 @@ def _print_times(known: Sequence[KnownTimes]) -> None:
             "-" if one.user is None else str(one.user),
             one.resource or "any, at speed 1",
             f"{one.runs:,}",
-            span_text(round(one.mean_ms)),
-            span_text(round(one.deviation_ms)),
+            rough_span_text(round(one.mean_ms)),
+            rough_span_text(round(one.deviation_ms)),
         )
         for one in known
     ]

@@ -408,6 +408,8 @@ def _elements_text(record: JobRecord) -> str:
 
 def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[str, str]]:
     """Yield what is known of a job, by name; what is not said is left out."""
+    from gridweave.site.eligibility import after_texts
+
     request, program, used = record.request, record.request.program, record.used
     call = program.call
     values: dict[str, Any] = {
@@ -421,7 +423,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "limit": span_text(request.limit_ms) + (" of work, not of time on the clock" if progress else ""),
         "has done": _progress_text(record, progress) if progress else "",
         "directory": program.working_directory,
-        "after": ", ".join(f"{one.job_id} has {one.has}" for one in request.after),
+        "after": ", ".join(after_texts(request.after)),
         "submitted": clock(record.submit_ms),
         "started": clock(record.start_ms) if record.start_ms is not None else "",
         "ended": clock(record.end_ms) if record.end_ms is not None else "",
@@ -638,6 +640,10 @@ def logs(
     stderr: Annotated[bool, typer.Option("--stderr", help="Print standard error instead of standard output.")] = False,
     element: _Element = None,
     raw: _Raw = False,
+    attempt: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Which attempt's output, as in GRIDWEAVE_TRY. \\[default: the last]"),
+    ] = None,
     url: Url = None,
     here: Here = None,
     profile: Profile = None,
@@ -655,7 +661,7 @@ def logs(
 
     async def work(grid: Client) -> None:
         stream: Literal["out", "err"] = "err" if stderr else "out"
-        where: dict[str, Any] = {"rank": rank, "follow": follow}
+        where: dict[str, Any] = {"rank": rank, "follow": follow, "attempt": attempt}
         if element is not None:
             ended = _element(await grid.record(job), element)
             part = ended.err if stderr else ended.out
@@ -667,8 +673,8 @@ def logs(
         if shown is not None:
             sys.stdout.buffer.write(shown.end())
 
-    if element is not None and (follow or rank):
-        raise OptionError("--element", "goes with neither --follow nor --rank")
+    if element is not None and (follow or rank or attempt):
+        raise OptionError("--element", "goes with none of --follow, --rank and --attempt")
     Reach(url, here, profile).ask(work, waits=True)
 
 

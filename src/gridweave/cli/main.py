@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gridweave.cli.arguments import QuickCommand, UsageError
-from gridweave.errors import GridweaveError, InputError
+from gridweave.errors import GridweaveError, InputError, ProblemsError
 from gridweave.version import __version__
 
 INTERRUPTED_STATUS = 130
@@ -132,6 +132,10 @@ def run() -> None:
         sys.stdout.reconfigure(errors="replace")  # a terminal that has not all letters still gets the figures
     try:
         status = make_app(_asked())(standalone_mode=False, prog_name="gridweave")
+    except ProblemsError as error:
+        for problem in error.problems[:-1]:
+            _tell(str(problem))
+        _end(str(error.problems[-1]), error.exit_status)
     except GridweaveError as error:
         _end(str(error), error.exit_status)
     except UsageError as error:
@@ -170,11 +174,15 @@ def _usage_line(error: Any) -> str:
 
 def _end(message: str, status: int) -> NoReturn:
     if message:
-        from gridweave.cli.terminal import visible
-
-        line = " ".join(message.splitlines())  # the name of a file may have many
-        typer.echo(visible(f"gridweave: {line}"), err=True)
+        _tell(message)
     sys.exit(status)
+
+
+def _tell(message: str) -> None:
+    from gridweave.cli.terminal import visible
+
+    line = " ".join(message.splitlines())  # the name of a file may have many
+    typer.echo(visible(f"gridweave: {line}"), err=True)
 
 
 def _end_interrupted() -> NoReturn:

@@ -104,7 +104,7 @@ def optimum(
     options = {"solver": solver, "metric": metric, "limit_s": parse_time_ms("--time-limit", time_limit) / 1000}
     with named_as_typed(), delayed_progress("Reading") as progress:
         (policy,) = policies("dynp", "fcfs", "easy", "first-fit", 0.5, "none", [], option or [], nodes or 1)[:1]
-        workload, _ = load_workload(trace, nodes=nodes)
+        workload, _ = load_workload(trace, nodes=nodes, columns=())
         if shrink != 1.0:
             workload = transform.shrink(workload, shrink)
         asked = (at_ms, every, wanted, per_size, most)

@@ -171,7 +171,7 @@ def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple
     from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.traces.resources import with_mix
 
-    workload, report = load_workload(trace, nodes=nodes)
+    workload, report = load_workload(trace, nodes=nodes, columns=())
     return with_mix(workload, resources, np.random.default_rng(seed)), report.lines()
 
 

@@ -37,7 +37,7 @@ from gridweave.cli.sharing import (
     side_by_side,
 )
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.site.times import parse_time_ms, span_text
+from gridweave.site.times import parse_time_ms, rough_span_text, span_text
 
 if TYPE_CHECKING:
     from gridweave.scenarios.batch.saving import Saving
@@ -496,9 +496,9 @@ def _print(results: list[SimulationResult]) -> None:
 def _reservation_row(answer: ReservationAnswer) -> tuple[str, ...]:
     said = "accepted"
     if not answer.accepted:
-        earliest = "" if answer.earliest_ms is None else f"; at the earliest {span_text(answer.earliest_ms)}"
+        earliest = "" if answer.earliest_ms is None else f"; at the earliest {rough_span_text(answer.earliest_ms)}"
         said = f"refused: {answer.reason}{earliest}"
-    times = (span_text(time_ms) for time_ms in (answer.requested_ms, answer.start_ms, answer.length_ms))
+    times = (rough_span_text(time_ms) for time_ms in (answer.requested_ms, answer.start_ms, answer.length_ms))
     return (str(answer.reservation_id), said, *times, f"{answer.width:,}")
 
 
@@ -660,12 +660,12 @@ def _tasks_of(
     """Read the trace and apply what the options ask for; return it with the number of nodes."""
     import numpy as np
 
-    from gridweave.scenarios.traces.load import columns_of, load_workload
+    from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.traces.resources import with_needs_said
     from gridweave.scenarios.workload.needs import with_load
 
     # Tasks are not processors: which jobs are too wide is known when they have needs.
-    workload = load_workload(trace, nodes=None if needs else nodes, columns=columns_of(trace))[0]
+    workload = load_workload(trace, nodes=None if needs else nodes)[0]
     if jobs is not None:
         if jobs < 1:
             raise OptionError("--jobs", f"is {jobs}; at least 1")

@@ -142,6 +142,22 @@ _CheckpointSignal = Annotated[
         help="Signal that tells the job to save its work and exit, and the seconds it gets. It resumes from there.",
     ),
 ]
+_Signal = Annotated[
+    str | None,
+    typer.Option(
+        "--signal",
+        metavar="[B:]SIGNAL[@SECONDS]",
+        help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to the script alone.",
+    ),
+]
+_OpenMode = Annotated[
+    str | None,
+    typer.Option(
+        "--open-mode",
+        metavar="append|truncate",
+        help="What to do with output files that exist. \\[default: a job that runs again appends]",
+    ),
+]
 _CpuNeed = Annotated[
     float | None,
     typer.Option(
@@ -223,6 +239,8 @@ def submit(
     ranks: _Ranks = None,
     requeue: _Requeue = None,
     checkpoint_signal: _CheckpointSignal = None,
+    signal: _Signal = None,
+    open_mode: _OpenMode = None,
     cpu_need: _CpuNeed = None,
     memory_need: _MemoryNeed = None,
     task_group: _TaskGroup = None,
@@ -316,9 +334,11 @@ async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> t
     from gridweave.site.job import After
 
     after: list[After] = []
-    for text in options.after:
+    for number, text in enumerate(options.after, start=1):
         named, has = parse_after(text)
-        after += [After(job_id=job_id, has=has) for job_id in await named_jobs(grid, [named])]
+        jobs = await named_jobs(grid, [named])
+        group = number if has == "failed" and len(jobs) > 1 else 0
+        after += [After(job_id=job_id, has=has, group=group) for job_id in jobs]
     remarks: list[str] = []
     array_name = f"{options.name or work.name}-{options.key or uuid.uuid4().hex[:8]}" if options.array else ""
     per_job = await _per_job(grid, options) if options.pack and options.array else 0

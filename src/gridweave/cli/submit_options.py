@@ -19,10 +19,12 @@ import msgspec
 
 from gridweave.cli.grid_client import job_numbers
 from gridweave.errors import InputError, OptionError, not_known
-from gridweave.grid.client.requests import encoded, traffic_of
+from gridweave.grid.client.arguments import encoded
+from gridweave.grid.client.requests import traffic_of
 from gridweave.ranges import ranges_of
 from gridweave.site.elements import MOST_ELEMENTS
 from gridweave.site.job import (
+    MOST_GRACE_MS,
     After,
     ArrayPlace,
     JobForm,
@@ -37,7 +39,7 @@ from gridweave.site.job import (
     request_problem,
     why_impossible_needs,
 )
-from gridweave.site.launch import DEFAULT_GRACE_MS
+from gridweave.site.launch import DEFAULT_GRACE_MS, LimitSignal
 from gridweave.site.times import parse_time_ms
 from gridweave.values import Kinds, named_values
 
@@ -82,6 +84,41 @@ def slurm_lines(name: str) -> str:
     return _SLURM_LINES.format(name=shlex.quote(name))
 
 
+_RESTARTS = """\
+if [ "${GRIDWEAVE_ATTEMPT:-1}" -gt 1 ]; then
+  export SLURM_RESTART_COUNT="$((GRIDWEAVE_ATTEMPT - 1))"
+fi
+"""
+
+_REFUSE = """\
+gridweave_refuse() {
+  printf '%s\\n' "$1" >&2
+  printf '%s' "$1" > "$GRIDWEAVE_FOLDER/error-$GRIDWEAVE_RANK.txt"
+  exit 126
+}
+"""
+"""Ends the rank with a reason, which the machine reads from this file."""
+
+_OPEN_OUTPUT = """\
+file={file}
+case $file in */*) mkdir -p -- "${{file%/*}}" 2> /dev/null ;; esac
+gridweave_why=$( (exec {how} "$file") 2>&1 ) \\
+  || gridweave_refuse "{option} $file: cannot be written: ${{gridweave_why##*: }}"
+exec {stream}{how} "$file"
+"""
+
+_OPEN_INPUT = """\
+file={file}
+gridweave_why=$( (exec < "$file") 2>&1 ) || gridweave_refuse "--input $file: cannot be read: ${{gridweave_why##*: }}"
+exec < "$file"
+"""
+
+_FIRST_TIME = """\
+if [ "${{GRIDWEAVE_ATTEMPT:-1}}" -gt 1 ]; then
+{again}else
+{first}fi
+"""
+
 _READ_INPUT = """\
 input=$GRIDWEAVE_FOLDER/input-$GRIDWEAVE_RANK
 printf %s "$1" > "$input" && exec < "$input" || exit 126
@@ -105,25 +142,29 @@ def shipped(
     name: str,
     read: str | None = None,
     text: str | None = None,
+    open_mode: str | None = None,
+    odd: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
     """Return what a job is to run: a command, or a script and its arguments, after a preamble in shell.
 
     Output and error go to files on the machines, whose names have patterns as in Slurm; standard error goes where
-    output does if only that is said. Standard input is a file there (`read`), or a `text` that is sent along.
+    output does if only that is said. Standard input is a file there (`read`), or a `text` that is sent along. The
+    variables `odd` have names that a plain shell does not pass on, as exported functions of bash do.
     """
-    before = preamble + _redirection(output, error, name)
+    before = _redirection(output, error, name, open_mode)
     if read is not None:
-        before += f"exec < {_file(read, name)} || exit 126\n"
+        before += _OPEN_INPUT.format(file=_file(read, name))
+    before = preamble + (_REFUSE + before if before else "")
     brought: tuple[str, ...] = ()
     if text is not None:
         before, brought = before + _READ_INPUT, (text,)
     if script is None:
         if not before:
             return argv
-        return (_SHELL, "-c", before + 'exec "$@"\n', _MARK, *brought, *argv)
+        return (_SHELL, "-c", before + f'exec {_env(odd)}"$@"\n', _MARK, *brought, *argv)
     check_script(script, name)
     # A script without a first line that names its interpreter is one of the shell.
-    run = 'exec "$script" "$@"\n' if script.startswith("#!") else f'exec {_SHELL} "$script" "$@"\n'
+    run = f'exec {_env(odd)}{"" if script.startswith("#!") else _SHELL + " "}"$script" "$@"\n'
     return (_SHELL, "-c", before + _RUN_SCRIPT + run, f"{_MARK}: {name}", *brought, script, *argv)
 
 
@@ -149,12 +190,31 @@ def check_script(text: str, name: str) -> None:
         raise InputError(f"{name}:1: its lines end as in DOS, so the interpreter would not be found; run: dos2unix")
 
 
-def _redirection(output: str | None, error: str | None, name: str) -> str:
+def _env(odd: Mapping[str, str] | None) -> str:
+    """Return the words of shell, ending in a blank, that give a program variables which the shell does not pass on."""
+    if not odd:
+        return ""
+    return " ".join(["env", *(shlex.quote(f"{name}={value}") for name, value in odd.items())]) + " "
+
+
+def _redirection(output: str | None, error: str | None, name: str, open_mode: str | None) -> str:
+    """Return lines that open the files of output and error, with their folders.
+
+    A job that runs again adds to its files, so that the output of each attempt can be read; the mode may say otherwise.
+    """
+    first, again = (_opened(output, error, name, how) for how in (">", ">>"))
+    if not first or open_mode is not None:
+        return again if open_mode == "append" else first
+    return _FIRST_TIME.format(first=first, again=again)
+
+
+def _opened(output: str | None, error: str | None, name: str, how: str) -> str:
     lines = ""
     if output is not None:
-        lines += f"exec > {_file(output, name)}" + (" 2>&1\n" if error is None else "\n")
+        lines += _OPEN_OUTPUT.format(option="--output", file=_file(output, name), stream="", how=how)
+        lines += "exec 2>&1\n" if error is None else ""
     if error is not None:
-        lines += f"exec 2> {_file(error, name)}\n"
+        lines += _OPEN_OUTPUT.format(option="--error", file=_file(error, name), stream="2", how=how)
     return lines
 
 
@@ -166,7 +226,7 @@ def _file(pattern: str, name: str) -> str:
         end = match.end()
         width, letter = match.groups()
         if letter in ("%", "x"):
-            word += _quoted("%" if letter == "%" else name)
+            word += _quoted("%" if letter == "%" else name.replace("/", "_"))
         elif letter in _AT_RUN_TIME and not width:
             word += f'"{_AT_RUN_TIME[letter]}"'
         else:
@@ -193,6 +253,7 @@ def writes_one_file(pattern: str) -> bool:
 DEFAULT_TIME = "1h"
 MOST_IN_ARRAY = 100_000
 
+OPEN_MODES = ("append", "truncate")
 RANKS: tuple[Where, ...] = ("each-node", "first-node")
 HAS = ("started", "ended", "finished", "failed")
 
@@ -226,6 +287,8 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     ranks: str | None = None
     requeue: bool | None = None
     checkpoint_signal: str | None = None  # ``SIGNAL`` or ``SIGNAL@SECONDS``
+    signal: str | None = None  # ahead of the limit: ``[B:]SIGNAL[@SECONDS]``
+    open_mode: str | None = None  # ``append`` or ``truncate``
     # Parts of a node's CPU and memory that each of its tasks needs.
     cpu_need: float | None = None
     memory_need: float | None = None
@@ -297,6 +360,12 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
         raise InputError(problem if field is None or option is None else option + problem[field.end() :])
 
 
+def check_alone(options: SubmitOptions) -> None:
+    """Refuse what is wrong with the options of one line of a script, whatever the others say."""
+    alone = msgspec.structs.replace(options, pack=False, pack_size=None, after=(), input=None)
+    check(alone, NamedProgram(name="job", argv=("true",)))
+
+
 def requests(
     options: SubmitOptions,
     work: NamedProgram,
@@ -323,7 +392,7 @@ def _job(options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], r
     return JobRequest(
         program=_program(options, work, nodes, remarks),
         nodes=nodes,
-        limit_ms=parse_time_ms("--time", options.time or DEFAULT_TIME),
+        limit_ms=_limit_ms(options.time or DEFAULT_TIME),
         name=options.name or work.name,
         user=options.user or "",
         account=options.account or "",
@@ -336,6 +405,17 @@ def _job(options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], r
         resources=_resources(options),
         traffic=traffic_of(options.communication, options.input_data, options.output_data, option="--{}-data"),
     )
+
+
+def _limit_ms(text: str) -> int:
+    """Return the limit of a job: each needs one, so 0 and words that mean none are refused."""
+    none = text.strip().upper() in ("UNLIMITED", "INFINITE")
+    limit_ms = 0 if none else parse_time_ms("--time", text)
+    if not limit_ms:
+        raise OptionError(
+            "--time", f"{text!r} means no limit, and every job needs one; give for example 10m or 1-00:00:00"
+        )
+    return limit_ms
 
 
 def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> list[ArrayPlace]:
@@ -353,23 +433,28 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
     if ranks not in RANKS:
         raise OptionError("--ranks", not_known(ranks, RANKS))
     chdir = _directory(options)
-    kept: dict[Literal["output", "error"], str | None] = {}
+    kept: dict[str, Any] = {}
     for stream in ("output", "error"):
         kept[stream] = pattern = _file_of(getattr(options, stream), f"--{stream}", chdir, remarks)
         if pattern is not None and ranks == "each-node" and nodes > 1 and writes_one_file(pattern):
             raise OptionError(f"--{stream}", f"{pattern!r}: {nodes} ranks would write this one file; put %t into it")
     environment = _environment(options)
+    odd = {key: value for key, value in environment.items() if not key.isidentifier()}
+    if options.open_mode not in (None, *OPEN_MODES):
+        raise OptionError("--open-mode", not_known(str(options.open_mode), OPEN_MODES))
+    kept |= {"open_mode": options.open_mode, "odd": odd, **_input_of(options, chdir)}
     if options.slurm:
         counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": options.tasks or nodes}
         environment = {key: str(value) for key, value in counts.items()} | environment
-    preamble = slurm_lines(name) if options.slurm else ""
+    preamble = slurm_lines(name) + _RESTARTS if options.slurm else ""
     return Program(
-        argv=shipped(work.argv, work.script, preamble=preamble, name=name, **kept, **_input_of(options, chdir)),
+        argv=shipped(work.argv, work.script, preamble=preamble, name=name, **kept),
         environment=environment,
         working_directory=chdir,
         ranks=ranks,
         if_lost="fail" if options.requeue is False else "requeue",
         **_checkpoint(options),
+        limit_signal=_limit_signal(options, work),
     )
 
 
@@ -421,16 +506,42 @@ def _groups(options: SubmitOptions) -> Resources:
 def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
     """Return at which signal a job saves what it has done, and how long it may take to save and end."""
     text = options.checkpoint_signal
-    if text is None:
+    if text is not None:
+        if options.requeue is False:
+            raise OptionError("--checkpoint-signal", "is for jobs that may run again; leave out --no-requeue")
+        name, seconds = _signal_and_seconds("--checkpoint-signal", text)
+        grace_ms = DEFAULT_GRACE_MS if seconds is None else seconds * 1000
+        return {"checkpoint_signal": name, "grace_ms": grace_ms}
+    if options.signal is None or options.requeue is False:
         return {}
-    if options.requeue is False:
-        raise OptionError("--checkpoint-signal", "is for jobs that may run again; leave out --no-requeue")
+    # What asks for a signal ahead of its limit saves what it has done at that signal, also when it has to make room.
+    name, seconds = _signal_and_seconds("--signal", _without_marks(options.signal))
+    grace_ms = DEFAULT_GRACE_MS if seconds is None else min(seconds * 1000, MOST_GRACE_MS)
+    return {"checkpoint_signal": name, "grace_ms": grace_ms}
+
+
+def _without_marks(text: str) -> str:
+    """Return a signal without what Slurm writes before it: R (jobs that a reservation ends), B (the script alone)."""
+    return re.sub(r"^[RB]+:", "", text, flags=re.IGNORECASE)
+
+
+def _limit_signal(options: SubmitOptions, work: NamedProgram) -> LimitSignal | None:
+    """Return what a job is sent ahead of its limit; a script does not get it without ``B:``, as in Slurm."""
+    if options.signal is None:
+        return None
+    marks = options.signal.partition(":")[0].upper() if ":" in options.signal else ""
+    name, seconds = _signal_and_seconds("--signal", _without_marks(options.signal))
+    to: Literal["all", "rank", "below"] = "rank" if "B" in marks else "all" if work.script is None else "below"
+    return LimitSignal(name, 60_000 if seconds is None else seconds * 1000, to)
+
+
+def _signal_and_seconds(option: str, text: str) -> tuple[SignalName, int | None]:
+    """Return a signal, and how many seconds are said with it."""
     name, is_given, seconds = text.partition("@")
     if is_given and not (seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9):
         right = "write SIGNAL@SECONDS, for example USR1@60"
-        raise OptionError("--checkpoint-signal", f"{text!r}: {seconds!r} is not a number of seconds; {right}")
-    grace_ms = int(seconds) * 1000 if is_given else DEFAULT_GRACE_MS
-    return {"checkpoint_signal": signal_named("--checkpoint-signal", name), "grace_ms": grace_ms}
+        raise OptionError(option, f"{text!r}: {seconds!r} is not a number of seconds; {right}")
+    return signal_named(option, name), int(seconds) if is_given else None
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -551,7 +662,7 @@ _OF_THIS_MACHINE = frozenset(
         *("PAGER",),
     }
 )
-_FAMILIES_OF_THIS_MACHINE = ("GRIDWEAVE_", "SLURM_", "SSH_", "XDG_", "LD_", "DBUS_", "GPG_", "BASH_FUNC_")
+_FAMILIES_OF_THIS_MACHINE = ("GRIDWEAVE_", "SLURM_", "SSH_", "XDG_", "LD_", "DBUS_", "GPG_")
 
 
 def _environment(options: SubmitOptions) -> dict[str, str]:

@@ -298,10 +298,10 @@ def _scale(
 
 def _load(file: str, nodes: int | None, *, cancelled: bool = False) -> tuple[Workload, ConversionReport]:
     """Load a workload with every optional column that its format holds, so that none is lost on the way."""
-    from gridweave.scenarios.traces.load import columns_of, load_workload
+    from gridweave.scenarios.traces.load import load_workload
 
     with named_as_typed():
-        return load_workload(file, nodes=nodes, columns=columns_of(file), cancelled=cancelled)
+        return load_workload(file, nodes=nodes, cancelled=cancelled)
 
 
 def _save(
@@ -405,7 +405,7 @@ def learn(
     if not _MODEL_FILE.search(out):
         raise InputError(f"{out}: a model is written as .json, .json.gz or .json.xz; give such a name")
     with named_as_typed():
-        workload, report = load_workload(file, nodes=nodes)
+        workload, report = load_workload(file, nodes=nodes, columns=())
         learnt = entry.learn(workload, nodes=nodes, **options)
     save_model(learnt, out)
     moments: Moments = learnt.moments
@@ -501,7 +501,7 @@ def resources(
     check_seed(seed)
     _check_csv("OUT", out)
     with named_as_typed():
-        workload, report = load_workload(file, nodes=nodes)
+        workload, report = load_workload(file, nodes=nodes, columns=())
         write_resources(assign_resources(workload, mix, np.random.default_rng(seed)), out)
     if as_json:
         print_json({"out": out, "mix": mix, "seed": seed, "jobs": len(workload), "conversion": report.to_dict()})

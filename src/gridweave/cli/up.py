@@ -151,7 +151,7 @@ def _name_of(file: str | None, name: str | None) -> str:
     in_file: object = None
     if name is None and file is not None:
         with suppress(OSError, ValueError, RecursionError):
-            in_file = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("name")
+            in_file = tomllib.loads(Path(file).read_text(encoding="utf-8-sig")).get("name")
     named = named_grid(name)
     if isinstance(in_file, str) and in_file and named not in (None, in_file):
         raise OptionError("--grid", f"is not given: {GRID_VARIABLE} is {named!r}, and {file} says name = {in_file!r}")

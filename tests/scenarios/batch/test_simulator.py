@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.batch import one_site as simulator
 from gridweave.scenarios.batch import stepped as core_run
-from gridweave.scenarios.batch.one_site import DRIVERS, week_offset_ms
+from gridweave.scenarios.batch.one_site import DRIVERS, week_clock
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import JOBS_HEADER, SimulationResult
 from gridweave.scenarios.traces.load import load_workload, save_workload
@@ -286,7 +288,8 @@ def test_progress_rises_and_ends_at_all(driver: str, count: int, monkeypatch: py
 )
 def test_week_offset(start_unix_s: int | None, timezone: str | None, offset_ms: int) -> None:
     """The offset is the local time since Monday 00:00, summer time included; a Thursday is where the epoch begins."""
-    assert week_offset_ms(THREE.replace(start_unix_s=start_unix_s, timezone=timezone)) == offset_ms
+    week = week_clock(THREE.replace(start_unix_s=start_unix_s, timezone=timezone))
+    assert week.offset_ms[0] == offset_ms
 
 
 @pytest.mark.parametrize("timezone", ["Mars/Olympus", "../passwd", "Europe", "\0"])
@@ -294,7 +297,7 @@ def test_an_unknown_zone_is_an_error(timezone: str) -> None:
     """A zone that nobody knows is named where the time of the week counts, and does no harm where it does not."""
     work = THREE.replace(start_unix_s=MONDAY_UNIX_S, timezone=timezone)
     with pytest.raises(InputError, match=r"workload: time zone .* is not known"):
-        week_offset_ms(work)
+        week_clock(work)
     assert simulate(work, nodes=4).start_ms.tolist() == [0, 100, 2]
     with pytest.raises(InputError, match="is not known"):
         simulate(work, nodes=4, discipline="planning", limits=[Limit(wider_than=3, window=Window(days=(0,)))])
@@ -304,7 +307,7 @@ def test_an_unknown_zone_is_an_error(timezone: str) -> None:
 def test_a_date_beyond_the_calendar_is_an_error(start_unix_s: int) -> None:
     """A workload that begins in a year that no calendar has is refused where the time of the week counts."""
     with pytest.raises(InputError, match="beyond the calendar"):
-        week_offset_ms(THREE.replace(start_unix_s=start_unix_s))
+        week_clock(THREE.replace(start_unix_s=start_unix_s))
 
 
 @BOTH
@@ -426,3 +429,44 @@ def most_in_use(result: SimulationResult, asked: Sequence[tuple[int, Reservation
         + [(start, width) for start, width in zip(starts, widths, strict=True)]
     )
     return int(np.max(np.cumsum([width for _, width in changes])))
+
+
+@pytest.mark.parametrize("driver", ["batch", "core"])
+@pytest.mark.parametrize(
+    ("date", "zone"),
+    [
+        ((2021, 3, 26), "Europe/Berlin"),  # forward on Sunday the 28th
+        ((2021, 10, 29), "Europe/Berlin"),  # back on Sunday the 31st
+        ((2021, 3, 12), "America/New_York"),
+        ((2021, 4, 2), "Australia/Lord_Howe"),  # back by half an hour
+        ((2021, 3, 26), "Asia/Kolkata"),  # never
+    ],
+)
+def test_windows_follow_summer_time(driver: str, date: tuple[int, int, int], zone: str) -> None:
+    """What a window from 8:00 to 18:00 holds up starts at 18:00 on the clock there, on each day of three weeks."""
+    start = datetime(*date, tzinfo=ZoneInfo(zone))
+    noons = [datetime(*date, 12, tzinfo=ZoneInfo(zone)) + timedelta(days=day) for day in range(21)]
+    submit = [round((noon.timestamp() - start.timestamp()) * 1000) for noon in noons]
+    ones = np.ones(21, np.int64)
+    jobs = Workload(
+        np.arange(21),
+        submit,
+        ones * 4,
+        ones * 60_000,
+        ones * 60_000,
+        start_unix_s=round(start.timestamp()),
+        timezone=zone,
+    )
+    limit = Limit(wider_than=1, window=Window(days=tuple(range(7)), from_ms=8 * HOUR_MS, to_ms=18 * HOUR_MS))
+    result = simulate(jobs, 4, discipline="planning", limits=[limit], driver=driver)
+    starts = [datetime.fromtimestamp(start.timestamp() + ms / 1000, ZoneInfo(zone)) for ms in result.start_ms.tolist()]
+    assert [(one.day, one.hour, one.minute) for one in starts] == [(noon.day, 18, 0) for noon in noons]
+
+
+def test_a_window_that_the_clock_leaps_out_of_ends_there() -> None:
+    """From 1:30 to 2:30 in the night in which 2:00 becomes 3:00: it is open from 3:00 on, half an hour later."""
+    zone = ZoneInfo("Europe/Berlin")
+    start = datetime(2021, 3, 28, 1, 30, tzinfo=zone)
+    jobs = Workload([1], [0], [4], [60_000], [60_000], start_unix_s=round(start.timestamp()), timezone="Europe/Berlin")
+    limit = Limit(window=Window(days=(6,), from_ms=HOUR_MS * 3 // 2, to_ms=HOUR_MS * 5 // 2))
+    assert simulate(jobs, 4, discipline="planning", limits=[limit]).start_ms.tolist() == [HOUR_MS // 2]

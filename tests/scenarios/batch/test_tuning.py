@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,16 @@ def test_switches_are_told_with_reservations_too(monkeypatch: pytest.MonkeyPatch
     assert switches == len(result.own.switched_ms)
     result.write(tmp_path, plots=False)
     assert len((tmp_path / "switches.csv").read_text().splitlines()) == 1 + switches
+
+
+def test_the_policy_of_a_job_is_written_by_its_name(tmp_path: Path) -> None:
+    """As in the options; a job that never ran has none."""
+    jobs = Workload([1, 2, 3], [0, 0, 0], [4, 4, 9], [10, 20, 10], [10, 20, 10])
+    for driver in ("batch", "core"):
+        result = simulate(jobs, 4, DynPPolicy(policies=("sjf", "fcfs")), driver=driver)
+        result.write(tmp_path, plots=False)
+        with (tmp_path / "jobs.csv").open() as file:
+            rows = [row["policy"] for row in csv.DictReader(file)]
+        places = result.columns["policy"].astype(int).tolist()
+        assert rows == [("sjf", "fcfs")[place] for place in places[:2]] + [""]
+        assert result.to_pandas()["policy"].tolist() == rows

@@ -62,6 +62,10 @@ FAULTS: dict[str, tuple[Callable[[Schedule], Schedule], str]] = {
     "ran too long": (with_value("end_ms", 0, 55_000), "job 7 runs for 55 s, 5 s longer than it should"),
     "ran too short": (with_value("end_ms", 1, 130_000), "job 8 runs for 48 s, 2 s shorter than it should"),
     "machine over-used": (with_value("start_ms", 1, 81_000), "6 nodes are in use from 81 s, and there are 4"),
+    "node that there is not": (
+        lambda schedule: replace(schedule, nodes=[frozenset({0, 4}), *list(schedule.nodes or ())[1:]]),
+        "job 7 runs on node 4, and the machine has the nodes 0 to 3",
+    ),
     "node of another job": (
         with_value("start_ms", 1, 81_000),
         "job 8 starts at 81 s on node 2, which job 9 has until 82 s",

@@ -94,18 +94,20 @@ WRONG = {
     GRIDWEAVE.splitlines()[0]: "has no jobs",
     GRIDWEAVE.replace(",fragments", ",pieces"): "1: has no column fragments, as schedules of gridweave do",
     GRIDWEAVE.replace('",1,0', '",2,0'): "2: is not a job as gridweave writes it: in several fragments",
-    GRIDWEAVE.replace("1,0,0,50000", "1,0,x,50000"): "2: is not a job as gridweave writes it: invalid literal",
+    GRIDWEAVE.replace(
+        "1,0,0,50000", "1,0,x,50000"
+    ): "2: is not a job as gridweave writes it: 'x' is not a whole number",
     GRIDWEAVE.replace("1,0,0,50000", "-1,0,0,50000"): "2: is not a job as gridweave writes it: job id -1",
     GRIDWEAVE.replace("0,0,50000", f"0,0,{10**17}"): "2: is not a job as gridweave writes it: a time is too large",
     GRIDWEAVE + "3,4\n": "4: ends after 2 values; a job of gridweave has more",
     GRIDWEAVE.replace(', b",1,0', ", b,1,0"): "2: ends after 8 values; a job of gridweave has more",
-    BATSIM.replace("0-1", "0-x"): "2: is not a job as Batsim writes it",
+    BATSIM.replace("0-1", "0-x"): "2: is not a job as Batsim writes it: 'x' is not a whole number",
     BATSIM.replace("0-1", f"0-{10**12}"): "2: is not a job as Batsim writes it: nodes 0-",
     BATSIM.replace("50.000000,50.0", "50.000000,nan.0"): "2: is not a job as Batsim writes it",
     BATSIM_1.replace("jobID", "id"): "1: has no column job_id or jobID, as schedules of Batsim do",
-    ALEA.replace("10,3", "inf"): "3: is not a job as Alea writes it: cannot convert float infinity",
+    ALEA.replace("10,3", "inf"): "3: is not a job as Alea writes it: 'inf' is not a time in seconds",
     ACCASIM + "4;u\n": "4: ends after 0 values; a job of AccaSim has more",
-    ACCASIM.replace("14:00:50", "14:61:50"): "1: is not a job as AccaSim writes it: minute must be in 0..59",
+    ACCASIM.replace("14:00:50", "14:61:50"): "1: is not a job as AccaSim writes it: '1996-09-23 14:61:50' is not",
     SWF + "3 1\n": "4: ends after 2 values; a job of SWF has more",
 }
 

@@ -19,6 +19,7 @@ from gridweave.scenarios.plots import schedule as schedule_view
 from gridweave.scenarios.plots.parts import NICE_MS, TimeAxis
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.results.steps import step_functions
+from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.workload.table import Workload
 
 DAY = 86_400_000
@@ -347,3 +348,28 @@ def test_comparison_needs_a_result() -> None:
     """Nothing cannot be compared."""
     with pytest.raises(InputError, match="give at least one"):
         plots.plot_comparison([])
+
+
+def test_the_window_shows_dozens_of_jobs_where_a_usual_length_would_show_few() -> None:
+    """Ten days with 150 starts in ten minutes, of which few fall into any one minute."""
+    rng = np.random.default_rng(5)
+    submit = np.sort(np.concatenate((rng.integers(0, 864_000_000, 200), rng.integers(4e8, 4e8 + 600_000, 150))))
+    ones = np.ones(350, np.int64)
+    workload = Workload(np.arange(350), submit, ones, ones * 30_000, ones * 30_000)
+    result = SimulationResult(workload=workload, nodes=512, start_ms=submit, end_ms=submit + 30_000)
+    begin_ms, until_ms = schedule_view.busiest_window(result, step_functions(*result.schedule()))
+    starts = np.count_nonzero((submit >= begin_ms) & (submit < until_ms))
+    assert schedule_view.STARTS_AT_LEAST <= starts <= schedule_view.STARTS_AT_MOST
+    assert until_ms - begin_ms not in NICE_MS
+
+
+def test_the_schedule_of_a_grid_names_the_unit_of_its_time_axis() -> None:
+    """Also for jobs without a date."""
+    run = run_scenario("two-sites", overrides={"workload.jobs": 300})
+    figure = run.plot("schedule")
+    lower = figure.axes[1]
+    label = lower.get_xlabel()
+    assert label.startswith("Time since the start of the workload [")
+    unit_ms = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}[label.split("[")[1][:-1]]
+    begin_ms, until_ms = schedule_view.busiest_window(run, step_functions(*run.schedule()))
+    assert lower.get_xlim() == pytest.approx((begin_ms / unit_ms, until_ms / unit_ms))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, ScenarioError
+from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import locate_keys
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import machine_configurations, read_scenario, scenario_names, scenario_text
@@ -388,3 +389,14 @@ def test_an_unknown_discipline_is_told_though_there_are_jobs() -> None:
     changes = {"workload.jobs": 20, "workload.transform": [], "sites.north.discipline": "gangs"}
     with pytest.raises(ScenarioError, match=r"sites\.north\.discipline: 'gangs' is not known; one of queue, planning"):
         build_scenario("two-sites", changes)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    """As some editors put it before a text; the lines of problems are those of the file."""
+    text = '[[sites]]\nname = "north"\nnodes = 8\n[workload]\ngenerator = "ctc-sp2"\njobs = 5\n'
+    path = tmp_path / "s.toml"
+    path.write_text(text, encoding="utf-8-sig")
+    assert [site.name for site in read_scenario(path).sites if isinstance(site, Site)] == ["north"]
+    path.write_text(text.replace("nodes = 8", "nodes = 0"), encoding="utf-8-sig")
+    with pytest.raises(ScenarioError, match=r"s\.toml:3: "):
+        read_scenario(path)

@@ -322,3 +322,16 @@ def test_extracts_of_chapter_7(trace_path: TracePath) -> None:
         assert len(none.workload) == 10_000
         assert 0 < none.multi_site.sum() < much.multi_site.sum() < 1500
         assert none.multi_site_area() < much.multi_site_area()
+
+
+@pytest.mark.parametrize("mode", ["local", "sharing", "adaptive"])
+@pytest.mark.parametrize("place", ["sites.0.discipline", "sites.0.order", "sites.0.backfill", "sites.0.grid_share"])
+def test_a_site_that_makes_no_sense_is_told(tmp_path: Path, place: str, mode: str) -> None:
+    """As a problem of the scenario, with its line, though its workload can be built."""
+    key = place.rpartition(".")[2]
+    value = "7.5" if key == "grid_share" else '"nonsense"'
+    text = f'[[sites]]\nname = "north"\nnodes = 300\n{key} = {value}\n[workload]\ngenerator = "ctc-sp2"\njobs = 5\n'
+    (tmp_path / "s.toml").write_text(f'{text}[grid]\nmode = "{mode}"\n')
+    for use in (build_scenario, run_scenario):
+        with pytest.raises(ScenarioError, match=rf"s.toml:[14]: sites.{key}\b.*: "):
+            use(tmp_path / "s.toml")

@@ -14,6 +14,8 @@ import pytest
 import gridweave
 from gridweave.errors import InputError, OptionError, ScenarioError, UnavailableError
 from gridweave.grid.service.ray import knock
+from gridweave.scenarios.scenario.build import draws_at_random
+from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.sweep import identity, runner, work
 from gridweave.scenarios.sweep.identity import code_stamp
@@ -120,13 +122,32 @@ def test_a_damaged_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_changed_scenario_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a change of the scenario, of its seed or of gridweave, nothing that was finished before is taken for it."""
     done = count_runs(monkeypatch)
-    gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path, workers=1)
-    gridweave.sweep("two-sites", overrides={"workload.jobs": 61}, out=tmp_path, workers=1)
-    gridweave.sweep("two-sites", overrides=SMALL | {"scenario.seed": 2}, out=tmp_path, workers=1)
+    for overrides in (SMALL, {"workload.jobs": 61}, SMALL | {"scenario.seed": 2}):
+        gridweave.sweep("two-sites", overrides=overrides, out=tmp_path, workers=1)
+        (tmp_path / "sweep.json").unlink()
     assert len(set(done)) == len(done) == 3
     monkeypatch.setattr("gridweave.scenarios.sweep.plan.code_stamp", lambda: "of another time")
     result = gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path, workers=1)
     assert result.found == 0
+
+
+def test_a_sweep_replaces_no_other_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before anything runs; the same one, also with another gridweave, and a wider one go on."""
+    gridweave.sweep("two-sites", {"p": [0, 1]}, overrides=SMALL, out=tmp_path, workers=1)
+    before = (tmp_path / "summary.csv").read_bytes()
+    done = count_runs(monkeypatch)
+    for vary, overrides in (
+        ({"grid.order": ["fcfs", "sjf"]}, SMALL),
+        ({"p": [0]}, SMALL),
+        ({"p": [0, 1]}, {"workload.jobs": 61}),
+    ):
+        with pytest.raises(InputError, match=r"has the tables of another sweep \(two-sites over p, 2 runs\)"):
+            gridweave.sweep("two-sites", vary, overrides=overrides, out=tmp_path, workers=1)
+    assert done == []
+    assert (tmp_path / "summary.csv").read_bytes() == before
+    monkeypatch.setattr("gridweave.scenarios.sweep.plan.code_stamp", lambda: "of another time")
+    wider = gridweave.sweep("two-sites", {"p": [0, 0.5, 1]}, overrides=SMALL, out=tmp_path, workers=1)
+    assert len(wider.runs) == 3
 
 
 def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,22 +208,70 @@ def test_files_are_equal(tmp_path: Path) -> None:
 
 def test_a_single_seed_has_no_interval() -> None:
     """With one seed the ends of the intervals are empty, in the table and in JSON."""
-    result = gridweave.sweep("two-sites", {"p": [0, 1]}, overrides=SMALL, workers=1)
+    result = gridweave.sweep("two-sites", {"grid.mode": ["local", "adaptive"]}, overrides=SMALL, workers=1)
     assert result.summary["util_low"].isna().all()
     assert result.summary["util_mean"].tolist() == result.runs["util"].tolist()
     assert [row["util_low"] for row in result.to_dict()["summary"]] == [None, None]
     assert result.remarks == ()
 
 
-def test_nothing_drawn_is_told(tmp_path: Path) -> None:
-    """A scenario in which nothing is drawn gives the same for all seeds, and the result says so."""
+def _replayed(folder: Path, more: str = "") -> Path:
+    """Write a scenario that replays a trace as it is."""
     numbers = np.arange(1, 30)
     ones = np.ones(29, np.int64)
-    save_workload(Workload(numbers, numbers * 10, ones * 3, ones * 100, ones * 90, nodes=4), tmp_path / "jobs.swf")
-    (tmp_path / "s.toml").write_text('sites = "m512"\n[workload]\ntrace = "jobs.swf"\n')
-    result = gridweave.sweep(tmp_path / "s.toml", {"grid.order": ["fcfs", "sjf"]}, seeds=3, workers=1)
+    save_workload(Workload(numbers, numbers * 10, ones * 3, ones * 100, ones * 90, nodes=4), folder / "jobs.swf")
+    (folder / "s.toml").write_text(f'sites = "m512"\n[workload]\ntrace = "jobs.swf"\n{more}')
+    return folder / "s.toml"
+
+
+def test_a_seed_that_draws_nothing_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is drawn only the first seed is run, and the result says so; elsewhere all are."""
+    done = count_runs(monkeypatch)
+    scenario = _replayed(tmp_path)
+    result = gridweave.sweep(scenario, {"grid.order": ["fcfs", "sjf"]}, seeds=3, workers=1)
+    assert result.summary["n"].tolist() == [1, 1]
+    assert "nothing is drawn at random: only the first of the 3 seeds is run" in result.remarks
+    assert len(done) == 2
+    some = gridweave.sweep(scenario, {"network.jitter_ms": [0, 5]}, seeds=3, workers=1)
+    assert some.summary["n"].tolist() == [1, 3]
+    assert some.remarks[0].startswith("nothing is drawn at random in 1 of 2 combinations")
+
+
+def test_seeds_that_gave_the_same_are_told(tmp_path: Path) -> None:
+    """What is drawn may bear on nothing: all intervals are then without width."""
+    scenario = _replayed(tmp_path, 'estimates = "perfect"\n')
+    result = gridweave.sweep(scenario, {"grid.order": ["fcfs", "sjf"]}, seeds=3, workers=1)
     assert result.same_for_all_seeds == (0, 1)
     assert "3 seeds gave the same result: " in result.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "may_differ"),
+    [
+        ("", False),
+        ("nodes = 256\n[grid]\norder = 'sjf'\n[network]\nlatency_ms = 5\n", False),
+        ('run_times = "lognormal:0.5"\n', True),
+        ('estimates = "omega:0.5"\n', True),
+        ("to_grid = 0.5\n", True),
+        ("[network]\njitter_ms = 5000\n", True),
+        ("[faults]\ncrash_every_ms = 50.0\n", True),
+    ],
+)
+def test_whether_a_seed_matters_is_known_before(tmp_path: Path, more: str, may_differ: bool) -> None:
+    """Where it is said that nothing is drawn, two seeds give the same schedule."""
+    path = _replayed(tmp_path, more)
+    one, other = (run_scenario(path, overrides={"scenario.seed": seed}) for seed in (1, 2))
+    same = np.array_equal(one.start_ms, other.start_ms) and np.array_equal(one.end_ms, other.end_ms)
+    assert draws_at_random(read_scenario(path)) == may_differ
+    assert same or may_differ
+
+
+def test_a_key_without_effect_is_told(tmp_path: Path) -> None:
+    """All rows alike is not left for the reader to find."""
+    scenario = _replayed(tmp_path)
+    result = gridweave.sweep(scenario, {"p": [0, 0.3], "grid.order": ["fcfs", "sjf"]}, workers=1)
+    assert "p has no effect here: all of its values gave the same results" in result.remarks
+    assert json.loads(json.dumps(result.to_dict()))["remarks"] == list(result.remarks)
 
 
 def test_problems_come_before_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import platformdirs
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.load import (
     FOLDER_VARIABLE,
     columns_of,
@@ -19,6 +21,7 @@ from gridweave.scenarios.traces.load import (
     save_workload,
     trace_folders,
 )
+from gridweave.site.policy import Limit
 
 RECORD = "1 0 -1 10 2 -1 -1 -1 20 -1 1 7 -1 -1 -1 -1 -1 -1\n"
 SWF = f"; MaxNodes: 8\n{RECORD}"
@@ -57,12 +60,63 @@ def test_the_format_is_told_by_the_content(tmp_path: Path, text: str, columns: i
     assert len(columns_of(path)) == columns
 
 
+@pytest.mark.parametrize("text", [SWF, MUPSIE, RECORD])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_byte_order_mark_is_skipped(tmp_path: Path, text: str, pack: Any) -> None:
+    """As editors and spreadsheets put it before a text, compressed or not."""
+    (tmp_path / "plain").write_bytes(pack(text.encode()))
+    (tmp_path / "marked").write_bytes(pack(text.encode("utf-8-sig")))
+    plain, marked = (load_workload(tmp_path / name, nodes=8)[0] for name in ("plain", "marked"))
+    assert marked.job_id.tolist() == plain.job_id.tolist() == [1]
+
+
+ALEA = "id\tsubmit\twait\truntime\tcpus\tcputimeused\tusedmem\tcpusreq\twalltime\tmemreq\tstatus\tuser\tgroup\t"
+ALEA += "application\tqueue\tpartition\tprecjob\tthinktime\tDAG\ttask\n1" + "\t1" * 19 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"nb_res": 4, "jobs": []}', "is JSON, as workloads of Batsim are"),
+        ("\n[1, 2]\n", "is JSON, as workloads of Batsim are"),
+        (ALEA, "is Alea's form of SWF with 20 fields"),
+        (ALEA.partition("\n")[2], "is Alea's form of SWF with 20 fields"),
+        ("# JobID SubmitTime\n" + "1 " * 29 + "\n", "is GWF, the Grid Workload Format with 29 fields"),
+        ("<platform/>", "is XML"),
+        ("JobID|JobIDRaw|Submit\n1|1|2023-03-01T08:00:00\n", "is what sacct prints; use trace convert --from sacct"),
+        ("job_id,submit_ms,start_ms\n1,2,3\n", "is CSV"),
+    ],
+)
+def test_other_formats_are_named(tmp_path: Path, text: str, says: str) -> None:
+    """With what is read, in place of a count of fields."""
+    path = tmp_path / "log"
+    path.write_text(text)
+    for use in (load_workload, columns_of):
+        with pytest.raises(TraceError) as caught:
+            use(path)
+        assert f"log: {says}" in str(caught.value)
+        assert "traces are read in SWF (18 fields) and MuPSiE (5 fields)" in str(caught.value)
+
+
 def test_options_reach_the_reader(tmp_path: Path) -> None:
     """Machine size and columns are those of the reader."""
     path = tmp_path / "t.swf"
     path.write_text(SWF)
     workload, _ = load_workload(path, nodes=5, columns=("user",))
     assert (workload.nodes, workload.columns["user"].tolist()) == (5, [7])
+
+
+def test_a_loaded_trace_is_the_one_that_simulate_loads(tmp_path: Path) -> None:
+    """With all columns of its format: a limit for one user holds either way."""
+    path = tmp_path / "t.swf"
+    jobs = [(1, 7), (2, 7), (3, 8)]
+    path.write_text("".join(f"{job} 0 -1 10 1 -1 -1 1 10 -1 1 {user} -1 -1 -1 -1 -1 -1\n" for job, user in jobs))
+    loaded, _ = load_workload(path, nodes=4)
+    assert sorted(loaded.columns) == sorted(columns_of(path))
+    limits = (Limit(user=7, max_jobs=1),)
+    starts = [simulate(jobs, 4, discipline="planning", limits=limits).start_ms.tolist() for jobs in (loaded, path)]
+    assert starts == [[0, 10_000, 0]] * 2
+    assert not load_workload(path, nodes=4, columns=())[0].columns
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\x00\x01\x02", "a b c d e f\n", "1 2 3\n"])

@@ -68,7 +68,7 @@ def test_the_conversion_rules_are_those_of_swf(tmp_path: Path) -> None:
     assert left_report == right_report
     for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):
         np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
-    assert left.job_id.tolist() == [1, 4]
+    assert left.job_id.tolist() == [1, 5, 4]
 
 
 @pytest.mark.parametrize(

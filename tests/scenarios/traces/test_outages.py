@@ -93,7 +93,7 @@ def test_outages_of_a_node_that_touch() -> None:
         ("", ":1: has other headings than the logs that are read"),
         ("a,b\n", ":1: has other headings than the logs that are read"),
         (LOS_ALAMOS, "has the systems 2, 20; say which"),
-        ("NodeName|TimeStart|TimeEnd|State\nn1|soon|Unknown|DOWN\n", ":2: is not an outage: Invalid isoformat"),
+        ("NodeName|TimeStart|TimeEnd|State\nn1|soon|Unknown|DOWN\n", ":2: TimeStart: 'soon' is not a date and time"),
         (
             "NodeName|TimeStart|TimeEnd|State\nn1|2026-01-02T00:00:00|2026-01-01T00:00:00|DOWN\n",
             ":2: is not an outage: it ends at 2026-01-01T00:00:00 and starts at 2026-01-02T00:00:00",

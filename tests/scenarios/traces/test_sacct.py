@@ -144,12 +144,12 @@ WRONG = {
         "NNodes", "Nodes"
     ): f"1: has no column NNodes; make it with: sacct --parsable2 --format=JobID,{NEEDED[0]}",
     NEW.replace("|n3", ""): "5: has 8 values; the headings are 9",
-    NEW.replace("|00:30:00|", "|soon|"): "5: is not a job as sacct prints it: 'soon' is not a time limit",
-    NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: is not a job as sacct prints it: Invalid isoformat",
-    NEW.replace("00:30:00|1|", "00:30:00|x|"): "5: is not a job as sacct prints it: invalid literal",
-    NEW.replace("|00:30:00|", "|9999999999-00:30:00|"): "5: is not a job as sacct prints it: '9999999999-00:30:00' is",
-    NEW.replace("13|", f"{10**19}|"): f"5: is not a job as sacct prints it: {10**19} is too large",
-    NEW.replace("00:30:00|1|", f"00:30:00|{10**19}|"): f"5: is not a job as sacct prints it: {10**19} is too large",
+    NEW.replace("|00:30:00|", "|soon|"): "5: Timelimit: 'soon' is not a time limit, such as 1-02:00:00",
+    NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: Submit: 'yesterday' is not a date and time, such as",
+    NEW.replace("00:30:00|1|", "00:30:00|x|"): "5: NNodes: 'x' is not a whole number",
+    NEW.replace("|00:30:00|", "|9999999999-00:30:00|"): "5: Timelimit: '9999999999-00:30:00' is longer",
+    NEW.replace("13|", f"{10**19}|"): f"5: JobIDRaw: '{10**19}' is not a whole number up to",
+    NEW.replace("00:30:00|1|", f"00:30:00|{10**19}|"): f"5: NNodes: '{10**19}' is not a whole number up to",
 }
 
 
@@ -177,7 +177,7 @@ def test_tasks_of_an_array_that_never_started(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tasks", ["0-9999999", "7-3", "0-99999999999999999999"])
 def test_no_array_has_such_tasks(tasks: str, tmp_path: Path) -> None:
     """No more than Slurm has indices, and at least one."""
-    with pytest.raises(TraceError, match=r":2: is not a job as sacct prints it: 11_\["):
+    with pytest.raises(TraceError, match=r":2: JobID: '11_\["):
         read_sacct(written(tmp_path, array_of(tasks)), nodes=4)
 
 
@@ -191,3 +191,34 @@ def test_an_export_of_a_real_slurm(tmp_path: Path) -> None:
     assert sorted(cancelled) == [8, 11, 12, 21, 22, 23, 24, 25]
     (timeout,) = (row for row, number in enumerate(workload.job_id.tolist()) if number == 5)
     assert (workload.overran[timeout], workload.run_ms[timeout]) == (True, 60_000)
+
+
+REQUEUED = """\
+JobID|JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|JobName
+10|10|2023-03-01T08:00:00|2023-03-01T08:00:00|2023-03-01T09:00:00|REQUEUED|02:00:00|2K|a|b
+10.batch|10.batch|2023-03-01T08:00:00|2023-03-01T08:00:00|2023-03-01T09:00:00|REQUEUED||1|batch
+10|10|2023-03-01T09:00:00|2023-03-01T09:30:00|2023-03-01T10:00:00|COMPLETED|02:00:00|1.50K||c||
+11|11|2023-03-01T09:00:00|Unknown|Unknown|REQUEUED|02:00:00|4|d
+12|12|2023-03-01T09:00:00|2023-03-01T09:00:00|Unknown|RUNNING|02:00:00|4|e
+"""
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_every_run_of_a_requeued_job_is_a_job(mark: str, tmp_path: Path) -> None:
+    """What is none is counted; bars in names, counts in thousands and a byte order mark do not matter."""
+    workload, report, _ = read_sacct(written(tmp_path, mark + REQUEUED), nodes=2048)
+    assert workload.job_id.tolist() == [10, 11]
+    assert workload.submit_ms.tolist() == [0, 3_600_000]
+    assert workload.run_ms.tolist() == [3_600_000, 1_800_000]
+    assert workload.width.tolist() == [2048, 1536]
+    assert report.left_out == {"jobs that have not ended": 2, "steps of jobs": 1}
+    assert report.lines()[1:] == ["  left out 2: jobs that have not ended", "  left out 1: steps of jobs"]
+
+
+def test_bars_in_two_columns_cannot_be_told_apart(tmp_path: Path) -> None:
+    """The line is named, and what to leave out."""
+    text = REQUEUED.replace("JobName", "JobName|Comment")
+    with pytest.raises(
+        TraceError, match=r"log\.txt:4: has 12 values; the headings are 10; leave out columns that users"
+    ):
+        read_sacct(written(tmp_path, text.replace("|batch\n", "|batch|\n")), nodes=2048)

@@ -7,13 +7,13 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import PieceReady, PieceStarted, Rank, UsageCurve
+from gridweave.site.launch import LimitSignal, PieceReady, PieceStarted, Rank, UsageCurve
 from gridweave.site.machine.runner import Runner
 
 if TYPE_CHECKING:
@@ -279,6 +279,38 @@ async def test_a_job_is_ended_at_its_limit(machine: Machine) -> None:
     assert ended.ranks[0].signal == 15
     assert ended.started_ms is not None
     assert ended.ended_ms - ended.started_ms >= 149
+
+
+WARNED = """
+trap 'echo warned; warned=1' USR1
+(trap 'echo below; exit 0' USR1; while :; do sleep 0.01; done) &
+child=$!
+while [ -z "$warned" ]; do wait $child; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("to", "end", "said"),
+    [("rank", "kill $child; exit 0", {"warned"}), ("all", "wait $child; exit 0", {"warned", "below"})],
+)
+@pytest.mark.asyncio
+async def test_a_signal_comes_ahead_of_the_limit(
+    machine: Machine, to: Literal["rank", "all"], end: str, said: set[str]
+) -> None:
+    """A job that ends at it has not reached its limit; if only the script is to get it, nothing else does."""
+    ahead = LimitSignal("USR1", 117_000, to)
+    ended = await machine.run(machine.launch("bash", "-c", WARNED + end, limit_ms=120_000, limit_signal=ahead))
+    assert ended.outcome == "finished"
+    assert set(machine.output().split()) == said
+
+
+@pytest.mark.asyncio
+async def test_a_script_is_spared_the_signal_for_what_it_runs(machine: Machine) -> None:
+    """Without a trap the script would end by it."""
+    command = "bash -c 'trap \"echo below; exit 0\" USR1; while :; do sleep 0.01; done'; echo after"
+    ahead = LimitSignal("USR1", 117_000, "below")
+    ended = await machine.run(machine.launch("bash", "-c", command, limit_ms=120_000, limit_signal=ahead))
+    assert (ended.outcome, machine.output()) == ("finished", "below\nafter\n")
 
 
 @pytest.mark.parametrize(("command", "code", "number", "reason"), [

@@ -18,7 +18,7 @@ from gridweave.site.disciplines.dynp.kernels.state import (
     TuningCodes,
     TuningMemory,
 )
-from gridweave.site.kernels.limits import WEEK_MS
+from gridweave.site.kernels.limits import WeekClock, of_week_at
 from gridweave.site.kernels.state import NEVER_MS, SiteState
 
 CASES = ("1", "2", "3", "4a", "4b", "4c", "5", "6a", "6b", "6c", "7", "8a", "8b", "8c", "9", "10a", "10b", "10c")
@@ -165,9 +165,9 @@ def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
 
 
 @kernel
-def by_calendar(calendar: Calendar, week_offset_ms: Int, now_ms: Int) -> Int:
+def by_calendar(calendar: Calendar, week: WeekClock, now_ms: Int) -> Int:
     """Return the candidate by the time of the week: that of the first span that holds it, else the first of all."""
-    of_week_ms = (now_ms + week_offset_ms) % WEEK_MS
+    of_week_ms = of_week_at(week, now_ms)
     for k in range(len(calendar.candidate)):
         if calendar.from_ms[k] <= of_week_ms < calendar.to_ms[k]:
             return calendar.candidate[k]

@@ -101,7 +101,7 @@ def _tune(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
     elif codes.way == BOUNDS:
         chosen = by_bounds(state, codes)
     else:
-        chosen = by_calendar(tuning.calendar, tuning.limits.week_offset_ms, now_ms)
+        chosen = by_calendar(tuning.calendar, tuning.limits.week, now_ms)
     if chosen != now.active:
         _note_switch(tuning, chosen, now_ms)
         _take_order(state, tuning, chosen)

@@ -1,0 +1,174 @@
+"""Arguments of the client as people give them in Python, made into the types that the grid takes.
+
+A number may be one of numpy, a text may be a path, and a job may be its number or its handle. Anything else is an
+OptionError that names the argument.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from gridweave.errors import InputError, OptionError
+from gridweave.site.job import After, JobRequest
+from gridweave.site.launch import json_problem, python_scalar
+
+T = TypeVar("T")
+
+
+class HasId(Protocol):
+    """A handle of a job."""
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+
+
+AnyJob = int | HasId
+"""A job, by its number or its handle."""
+
+AnyJobs = AnyJob | Iterable[AnyJob]
+
+Afters = AnyJob | After | Iterable[AnyJob | After]
+"""Jobs that must be over first: their numbers or handles (they must have finished), or conditions in full."""
+
+_REQUEST = msgspec.msgpack.Decoder(JobRequest, strict=False)
+
+
+def whole(name: str, value: Any) -> int:
+    """Return a whole number, which may be one of numpy or written as text.
+
+    Examples
+    --------
+    >>> whole("nodes", "2")
+    2
+    """
+    if not isinstance(value, bool):
+        with suppress(TypeError, ValueError):
+            return int(value) if isinstance(value, str) else operator.index(value)
+    raise OptionError(name, f"{value!r:.100} is not a whole number; give for example 2")
+
+
+def real(name: str, value: Any) -> float:
+    """Return a number, which may be one of numpy."""
+    value = python_scalar(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise OptionError(name, f"{value!r:.100} is not a number; give for example 2.5")
+
+
+def text(name: str, value: Any) -> str:
+    """Return a text, which may be a path."""
+    value = os.fspath(value) if isinstance(value, os.PathLike) else python_scalar(value)
+    if isinstance(value, str):
+        return value
+    raise OptionError(name, f"{value!r:.100} is not text; give a str")
+
+
+def signal_name(name: str, value: Any) -> str:
+    """Return the name of a signal, without ``SIG``.
+
+    Examples
+    --------
+    >>> import signal
+    >>> signal_name("name", signal.SIGUSR1), signal_name("name", "usr1")
+    ('USR1', 'USR1')
+    """
+    return text(name, getattr(value, "name", value)).upper().removeprefix("SIG")
+
+
+def many(name: str, value: Any, kind: type[T], what: str) -> tuple[T, ...]:
+    """Return one or many objects of a class as a tuple."""
+    found = (value,) if isinstance(value, kind) else tuple(value) if _is_iterable(value) else None
+    if found is None or not all(isinstance(one, kind) for one in found):
+        raise OptionError(name, f"{value!r:.100} is not {what}")
+    return found
+
+
+def _is_iterable(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def job_number(name: str, value: Any) -> int:
+    """Return the number of a job that is given by it, by a handle or by a record."""
+    return whole(name, getattr(value, "id", getattr(value, "job_id", value)))
+
+
+def job_numbers(name: str, value: Any) -> list[int]:
+    """Return the numbers of one or many jobs."""
+    return [job_number(name, one) for one in (value if _is_iterable(value) else (value,))]
+
+
+def afters(value: Any) -> tuple[After, ...]:
+    """Return what a job waits for; a job by its number or handle must have finished."""
+    given = value if _is_iterable(value) else () if value is None else (value,)
+    return tuple(one if isinstance(one, After) else After(job_id=job_number("after", one)) for one in given)
+
+
+def environment_of(value: Any) -> dict[str, str]:
+    """Return the variables of an environment; numbers and paths become text."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise OptionError("environment", f"{value!r:.100} is not a mapping; give for example {{'THREADS': 4}}")
+    return {text("environment", name): _variable(name, one) for name, one in value.items()}
+
+
+def _variable(name: str, value: Any) -> str:
+    plain = python_scalar(value)
+    if isinstance(plain, int | float) and not isinstance(plain, bool):
+        return str(plain)
+    return text(f"environment[{name!r}]", plain)
+
+
+def typed_request(request: Any) -> JobRequest:
+    """Return a request whose fields all have their types, as the gateway would read it."""
+    if not isinstance(request, JobRequest):
+        raise OptionError("requests", f"{request!r:.100} is not a gridweave.JobRequest")
+    call = request.program.call
+    if call is not None and (held := json_problem([call.args, call.kwargs])):
+        raise InputError(f"the arguments of the callable hold {held}")
+    try:
+        return _REQUEST.decode(encoded(request))
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`").removeprefix("program.") or "request"
+        raise OptionError(name, problem[:1].lower() + problem[1:]) from None
+
+
+def encoded(what: object) -> bytes:
+    """Return something as MessagePack; InputError if it holds a text, a number or an object that cannot be sent."""
+    try:
+        return msgspec.msgpack.encode(what, enc_hook=_sent)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{error.object!r:.100} is not UTF-8, and cannot be sent; write it as UTF-8") from None
+    except OverflowError:
+        raise InputError("a number is too large to be sent; at most 64 bits") from None
+    except TypeError as error:
+        raise InputError(str(error)) from None
+
+
+def _sent(value: Any) -> Any:
+    """Return an object that MessagePack has no form for as one that it has."""
+    plain = os.fspath(value) if isinstance(value, os.PathLike) else python_scalar(value)
+    if plain is value:
+        raise TypeError(f"{value!r:.100} cannot be sent: the grid takes no {type(value).__name__} there")
+    return plain
+
+
+def in_path(name: Any, argument: str = "site") -> str:
+    """Return a name as a part of the path of a URL."""
+    name = text(argument, name)
+    encoded(name)  # a text that no URL can hold is refused
+    return quote(name, safe="")
+
+
+def job_path(job: AnyJob, part: str = "") -> str:
+    """Return the path of what the gateway has of a job."""
+    return f"/v1/jobs/{job_number('job_id', job)}{part}"
