@@ -436,9 +436,8 @@ class Client:
             return await own.submit_many(requests, site=site, keys=keys)
         wanted = arguments.many("requests", requests, JobRequest, "a JobRequest or several")
         asked = [self._checked(request) for request in wanted]
-        if keys is None:
-            stem = uuid.uuid4().hex
-            keys = [f"{stem}-{number}" for number in range(len(asked))]
+        stem = uuid.uuid4().hex
+        keys = [f"{stem}-{number}" for number in range(len(asked))] if keys is None else keys
         if len(keys) != len(asked):
             raise InputError(f"keys: there are {len(keys)} for {len(asked)} jobs; one for each")
         new = (api.NewJob(request=request, key=key) for request, key in zip(asked, keys, strict=True))
