@@ -23,10 +23,10 @@ from gridweave.errors import GridweaveError, InputError, OptionError, Unavailabl
 from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.config.tables import GridFile
 from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.service.actor import GatewayActor
 from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_actors, stop_actors
 from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
 from gridweave.grid.service.doors import ClusterDoor
-from gridweave.grid.service.gateway_actor import GatewayActor
 from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
 from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (

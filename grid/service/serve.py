@@ -21,11 +21,10 @@ from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
 from gridweave.grid.live import GridSettings
-from gridweave.grid.service.actor import MetaActor
+from gridweave.grid.service.actor import GatewayActor, MetaActor
 from gridweave.grid.service.actors import RunningActors, Spot
 from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
 from gridweave.grid.service.doors import FarSite, LinksDoor, SiteDoor, open_links
-from gridweave.grid.service.gateway_actor import GatewayActor
 from gridweave.grid.service.gateway_process import REQUESTS, Say, prepare_tokens
 from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (

@@ -22,7 +22,7 @@ HEAVY = {"numba", "numpy", "scipy", "networkx", "matplotlib", "ray", "sqlalchemy
             {"numba", "numpy", "scipy", "sqlalchemy", "gridweave.grid"},
         ),
         (
-            ["gridweave.grid.service.gateway_actor", "gridweave.grid.service.doors"],
+            ["gridweave.grid.service.actor", "gridweave.grid.service.doors"],
             {"aiohttp", "sqlalchemy", "gridweave.grid"},
         ),
     ],
