@@ -181,7 +181,8 @@ class RunningActors:
         InputError
             If the journal of one belongs to another plan, or is none.
         UnavailableError
-            If one does not work in time. In both cases the actors that were made here are ended.
+            If one does not work in time. In both cases the actors that were made here are ended; jobs that they have
+            found run on.
         """
         import ray
 
@@ -214,7 +215,7 @@ class RunningActors:
         """End the actors that were made here, and raise why one of all actors does not work."""
         reason = reason_of(error)
         self.actors = {made: self.actors[made] for made in self.made}
-        self.stop(timeout_s=min(timeout_s, GIVE_UP_S))
+        self.stop(end_jobs=False, timeout_s=min(timeout_s, GIVE_UP_S))
         if isinstance(error, InputError):
             raise InputError(reason) from error
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error

@@ -24,6 +24,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
+from gridweave.grid.service.journals import JournalSpec, grid_place, site_place
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan
@@ -134,6 +135,16 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             end_ms=self.end_ms,
         )
 
+    def journals(self) -> list[JournalSpec]:
+        """Return the journals of its actors: that of the meta-scheduler, then those of the sites."""
+        from gridweave.grid.service.driver import identity_of
+
+        sites = [
+            JournalSpec(site_place(self.folder, site.name, site.journal), self.site_settings(number))
+            for number, site in enumerate(self.sites)
+        ]
+        return [JournalSpec(grid_place(self.folder, self.journal), identity_of(self.settings())), *sites]
+
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
         """Return how a site of it probes, and which other sites: those after it, on their first machines."""
         later = range(number + 1, len(self.sites))
@@ -206,7 +217,7 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it."""
     grid = RunningGrid(plan)
     grid.find(actor_names([(site.name, site.machines) for site in plan.sites]))
-    journal = plan.journal or str(Path(plan.folder) / "grid.journal")
+    journal = grid_place(plan.folder, plan.journal)
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, Clock(), machines)
@@ -270,7 +281,7 @@ def add_site(
     else:
         check_batch_system(site.name, site.batch)
         kind, options = BatchSiteActor, options | {"batch": site.batch}
-    journal = site.journal or str(Path(place.folder) / site.name / "site.journal")
+    journal = site_place(place.folder, site.name, site.journal)
     spot = _spot(place.labelled, site, settings.machines[0].name)
     found.add(kind, site_actor(site.name), spot, settings, journal, Clock(), **options)
 

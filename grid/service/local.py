@@ -24,10 +24,12 @@ from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.config.tables import GridFile
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.service.actor import GatewayActor
+from gridweave.grid.service.actor_status import namespace_of
 from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_actors, stop_actors
 from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
 from gridweave.grid.service.doors import ClusterDoor
 from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
+from gridweave.grid.service.journals import GRID_JOURNAL, SITE_JOURNAL, check_journals
 from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
     LOOPBACK,
@@ -65,16 +67,16 @@ from gridweave.grid.service.state import (
     forget_processes,
     make_private,
     read_grid_state,
+    state_folder,
     working_on,
     write_private,
     write_state,
 )
 from gridweave.site.machine.folders import check_way
 from gridweave.site.machine.processes import boot_id
-from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_LABEL, NAMESPACE, SITE_LABEL
+from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_LABEL, SITE_LABEL
 
 PROBE_SECRET, MARKER = "probe-secret", "marker"
-_GRID, _SITE = "grid.journal", "site.journal"
 
 REASON = "the grid is taken down"
 
@@ -133,12 +135,21 @@ class Brought:
 def bring_up(wanted: Wanted, tell: Tell) -> Brought:
     """Start a grid on this machine, or what is missing of it; if that fails, nothing is left of what was started.
 
-    OptionError if a grid of this name was started from another GRID.toml, or elsewhere.
+    Jobs whose processes ran before go on in any case.
+
+    Raises
+    ------
+    OptionError, InputError
+        As `check_start`.
+    UnavailableError
+        If a part does not work in time.
     """
     before = read_grid_state(wanted.name)
     patience_s = MEND_S if before is not None and before.keeper else 0.0
     with working_on(wanted.name, patience_s) as folder, ended_in_order():
         before = read_grid_state(wanted.name)
+        tell("Looking at what runs")
+        check_start(wanted, before)
         keeper = () if before is None else before.keeper
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
@@ -146,9 +157,6 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
                 tell("Clearing away what is left of an earlier one")
             end_all(before, keep_jobs=True)
             before = None
-        if before is not None:
-            tell("Looking at what runs")
-            _check_same(before, wanted)
         launcher = work = None
         try:
             if before is None and wanted.address is None:
@@ -183,14 +191,8 @@ class _Work:
         self._wanted, self._folder, self._tell = wanted, folder, tell
         self._before, self._kept = before, kept
         self._began = time.monotonic()
-        others = [site.name for site in wanted.read.sites if site.launcher.kind == "user"]
-        if others and not wanted.read.folder:
-            right = "name one that they can reach, as folder = '/var/lib/gridweave'"
-            raise InputError(
-                f"{wanted.read.source}: folder: users of jobs at {others[0]} cannot reach {folder}; {right}"
-            )
-        self._had_jobs = False
         self.done = Brought(state=before or self._new_state(), was_up=before is not None)
+        self._had_jobs = count_running(Path(self.done.state.folder)) > 0
 
     def _new_state(self) -> LocalGridState:
         wanted, read = self._wanted, self._wanted.read
@@ -199,8 +201,8 @@ class _Work:
             marker=kept_secret(self._folder, MARKER),
             boot=boot_id(),
             since_ms=int(time.time() * 1000),
-            folder=read.folder or str(self._folder / LIVE),
-            namespace=NAMESPACE if wanted.name == DEFAULT_NAME else f"{NAMESPACE}-{wanted.name}",
+            folder=live_folder(wanted),
+            namespace=namespace_of(wanted.name, DEFAULT_NAME),
             sites=tuple(LocalSite(site.name, site.nodes, site.machines, site.launcher.words) for site in read.sites),
             address=wanted.address or "",
             own_ray=wanted.address is None,
@@ -218,7 +220,6 @@ class _Work:
         make_private(Path(self.done.state.folder), passable=runs_as_others)
         if runs_as_others and self.done.state.own_ray:
             check_way(Path(self.done.state.folder) / "jobs")
-        self._had_jobs = count_running(Path(self.done.state.folder)) > 0
         self._change(parts=self._parts())
         self._lap("read")
         if self.done.state.own_ray:
@@ -293,7 +294,8 @@ class _Work:
             except BaseException:
                 with signals_held():
                     there = self._actors_there()
-                    stop_actors({name: there[name] for name in there if name not in before}, timeout_s=GIVE_UP_S)
+                    made = {name: there[name] for name in there if name not in before}
+                    stop_actors(made, end_jobs=False, timeout_s=GIVE_UP_S)
                 raise
         self._await_gateway()
 
@@ -333,16 +335,9 @@ class _Work:
         return msgspec.structs.replace(plan, grid_host=own_host(ray))
 
     def _plan(self, labelled: bool) -> GridPlan:
-        state, secret = self.done.state, kept_secret(self._folder, PROBE_SECRET).encode()
-        plan = plan_of(
-            self._wanted.read,
-            folder=state.folder,
-            namespace=state.namespace,
-            labelled=labelled,
-            first_port=self._wanted.file.ray.first_port or first_port_of(state.name),
-            secret=secret,
-        )
-        return msgspec.structs.replace(plan, grid_id=state.marker, logs=str(self._folder / LOGS))
+        plan = _plan_of(self._wanted, kept_secret(self._folder, PROBE_SECRET).encode())
+        own = {"labelled": labelled, "grid_id": self.done.state.marker, "logs": str(self._folder / LOGS)}
+        return msgspec.structs.replace(plan, **own)
 
     def _make_actors(self, plan: GridPlan, gateway: Spot) -> RunningGrid:
         """Make the actors that do not run; the gateway looks for the others by itself."""
@@ -378,8 +373,7 @@ class _Work:
         try:
             grid.wait(tell=missing)
         except InputError as error:
-            right = f"go back to that, or forget its jobs: gridweave up --fresh --name {self._wanted.name}"
-            raise InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}") from error
+            raise _not_its_journal(self._wanted, error) from error
         self._lap("actors")
 
     def _await_gateway(self) -> None:
@@ -448,6 +442,60 @@ def _actors_of(state: LocalGridState) -> dict[str, Any]:
 def is_broken(state: LocalGridState) -> bool:
     """Return whether what is left of a grid cannot be mended: without the head of its Ray nothing of it works."""
     return not state.runs or (state.own_ray and state.process(HEAD) is None)
+
+
+def live_folder(wanted: Wanted) -> str:
+    """Return the folder of a grid's journals, jobs and output."""
+    return wanted.read.folder or str(state_folder(wanted.name) / LIVE)
+
+
+def _plan_of(wanted: Wanted, secret: bytes = b"") -> GridPlan:
+    """Return the plan of a grid on a Ray without labels; by the secret its sites know each other when they probe."""
+    return plan_of(
+        wanted.read,
+        folder=live_folder(wanted),
+        namespace=namespace_of(wanted.name, DEFAULT_NAME),
+        labelled=False,
+        first_port=wanted.file.ray.first_port or first_port_of(wanted.name),
+        secret=secret,
+    )
+
+
+def check_start(wanted: Wanted, before: LocalGridState | None) -> None:
+    """Check what would refuse a start of a grid; nothing is started or changed.
+
+    Parameters
+    ----------
+    wanted
+        The grid.
+    before
+        What is recorded of the grid of this name, or None.
+
+    Raises
+    ------
+    OptionError
+        If the grid runs already, from another GRID.toml or on another Ray.
+    InputError
+        If users of its jobs cannot reach its folder, or a journal on this host was written with other settings.
+    """
+    read = wanted.read
+    if before is not None and not is_broken(before):
+        _check_same(before, wanted)
+        return
+    others = [site.name for site in read.sites if site.launcher.kind == "user"]
+    if others and not read.folder:
+        right = "name one that they can reach, as folder = '/var/lib/gridweave'"
+        folder = state_folder(wanted.name)
+        raise InputError(f"{read.source}: folder: users of jobs at {others[0]} cannot reach {folder}; {right}")
+    try:
+        check_journals(_plan_of(wanted).journals())
+    except InputError as error:
+        raise _not_its_journal(wanted, error) from None
+
+
+def _not_its_journal(wanted: Wanted, error: InputError) -> InputError:
+    right = f"go back to that, or forget its jobs: gridweave up --fresh --name {wanted.name}"
+    return InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}")
 
 
 def _check_same(state: LocalGridState, wanted: Wanted) -> None:
@@ -584,7 +632,7 @@ def begin_anew(name: str) -> None:
 
 def _journals(folder: Path) -> list[Path]:
     """Return the journals in a folder: that of the grid, and those of its sites."""
-    return [*folder.glob(_GRID), *sorted(folder.glob(f"*/{_SITE}"))]
+    return [*folder.glob(GRID_JOURNAL), *sorted(folder.glob(f"*/{SITE_JOURNAL}"))]
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
@@ -26,6 +26,7 @@ from gridweave.grid.service.actors import RunningActors, Spot
 from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
 from gridweave.grid.service.doors import FarSite, LinksDoor, SiteDoor, open_links
 from gridweave.grid.service.gateway_process import REQUESTS, Say, prepare_tokens
+from gridweave.grid.service.journals import JournalSpec, check_journals, grid_place, site_place
 from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (
     LOOPBACK,
@@ -64,6 +65,15 @@ STOP_S = 3.0
 """So long requests may take to come to an end when the process is told to end."""
 
 
+def check_service(service: GridService | SiteService) -> None:
+    """Raise InputError if the journal of a service was written with other settings, or cannot be read."""
+    try:
+        check_journals([service.journal_spec])
+    except InputError as error:
+        right = "go back to those settings, or name another folder"
+        raise InputError(f"{error}; {right} (docs/journal.md)") from None
+
+
 def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
     """Tell which secrets go over the network for all to read."""
     for end in ends:
@@ -88,6 +98,13 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
+    @property
+    def journal_spec(self) -> JournalSpec:
+        """Its journal."""
+        from gridweave.grid.service.driver import identity_of
+
+        return JournalSpec(self.journal, identity_of(self.settings), self.password_file)
+
 
 def grid_service(read: ReadGrid) -> GridService:
     """Return the grid's side that is to run."""
@@ -106,7 +123,7 @@ def grid_service(read: ReadGrid) -> GridService:
             for site, each in zip(file.sites, plan.sites, strict=True)
         ),
         gateway=read.gateway,
-        journal=plan.journal or str(Path(read.folder) / "grid.journal"),
+        journal=grid_place(read.folder, plan.journal),
         password_file=_password_file(file.grid.journal_password_file, read),
         maxima=file.maxima,
         history_days=plan.history_days,
@@ -135,6 +152,7 @@ def serve_grid(service: GridService, say: Say) -> None:
         settings = _settings(service)
         for link in open_links(service.sites)[0].values():
             asyncio.run(link.close())
+        check_service(service)
         warn_of_plain([site.end for site in service.sites], say)
         place = RayPlace(folder=folder, address=service.address, port=service.ray_port, store_bytes=service.store_bytes)
         _run_on(place, lambda labelled, here: _make_grid(service, settings, here, say), say, keep_jobs=False)
@@ -212,6 +230,13 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
+    @property
+    def journal_spec(self) -> JournalSpec:
+        """Its journal."""
+        return JournalSpec(
+            site_place(self.folder, self.plan.name, self.plan.journal), self.settings, self.password_file
+        )
+
 
 def site_service(read: ReadGrid) -> SiteService:
     """Return the site that is to run."""
@@ -248,6 +273,7 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
     with locked(folder / _LOCK, taken), ended_in_order():
         settings = _settings(service)
         _check_files(service)
+        check_service(service)
         if service.uplink is not None:
             warn_of_plain([service.uplink], say)
         place = RayPlace(

@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.journal import tables
-from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.reader import JournalReader, last_of
 from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes
 from gridweave.site.journal.step import Counts, Step, StepRows, write
 from gridweave.site.journal.store import JournalStore, execute_plain
@@ -151,7 +151,7 @@ class Journal(JournalReader):
             connection.execute(insert(tables.head), row | {"identity": identity_bytes(self._identity)})
         self._read_head(connection)
         connection.execute(update(tables.head).values(writer_id=self._writer_id))
-        last = max(_last_of(connection, tables.inputs), _last_of(connection, tables.snapshots))
+        last = max(last_of(connection, tables.inputs), last_of(connection, tables.snapshots))
         self._sequence, self._now_ms = max(last[0], self._base), last[1]
         if self._sequence == self._base or not self.identity_changes:
             # Nothing was decided yet; or an older release had fewer settings, and what is new has its default.
@@ -481,9 +481,3 @@ class Journal(JournalReader):
             # The first error is the one to be told of.
             with contextlib.suppress(GridweaveError):
                 self.close()
-
-
-def _last_of(connection: Connection, table: Table) -> tuple[int, int]:
-    query = select(table.c.sequence, table.c.now_ms).order_by(table.c.sequence.desc()).limit(1)
-    found = connection.execute(query).one_or_none()
-    return (0, 0) if found is None else (found.sequence, found.now_ms)

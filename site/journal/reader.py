@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, Table, bindparam, func, select
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.desk_messages import JobQuery
@@ -27,10 +27,11 @@ from gridweave.site.journal.records import (
     Note,
     NumberedNote,
     experience_of,
+    identity_changes,
 )
 from gridweave.site.journal.step import plain, sites_text
 from gridweave.site.journal.store import JournalStore, execute_plain
-from gridweave.site.journal.tables import channels, ended, inputs, notes, outbox, submissions, usage
+from gridweave.site.journal.tables import channels, ended, inputs, notes, outbox, snapshots, submissions, usage
 
 LAST = 10_000
 """So many of the newest jobs are looked at, if nothing else is said."""
@@ -115,6 +116,12 @@ class JournalReader:
     def where(self) -> str:
         """Path or URL of the journal, without a password."""
         return self._store.where
+
+    def other_settings(self, identity: msgspec.Struct | None) -> list[str]:
+        """Return how the settings that the inputs were recorded with differ from `identity`; empty without inputs."""
+        with self.reading() as connection:
+            last = max(last_of(connection, inputs)[0], last_of(connection, snapshots)[0])
+        return [] if last <= self._base else identity_changes(self._kept_identity, identity)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -280,3 +287,10 @@ T = TypeVar("T")
 def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield as many at a time as one statement asks for."""
     return (values[start : start + _PAGE] for start in range(0, len(values), _PAGE))
+
+
+def last_of(connection: Connection, table: Table) -> tuple[int, int]:
+    """Return the number and the instant (ms) of the last row of `inputs` or `snapshots`; zeros if there is none."""
+    query = select(table.c.sequence, table.c.now_ms).order_by(table.c.sequence.desc()).limit(1)
+    found = connection.execute(query).one_or_none()
+    return (0, 0) if found is None else (found.sequence, found.now_ms)

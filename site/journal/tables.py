@@ -22,7 +22,7 @@ from sqlalchemy import (
     update,
 )
 
-from gridweave.errors import InputError
+from gridweave.errors import InputError, UnavailableError
 
 OLDEST, VERSION = 4, 4
 """Of the tables below, and the oldest that can be read. Who changes them counts up, and adds to `MIGRATIONS`."""
@@ -164,7 +164,8 @@ def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> 
             "use the release of gridweave that wrote it, or a later one"
         )
     if found < VERSION and read_only:
-        raise InputError(f"{where} has schema version {found}, not {VERSION}; its writer migrates it when it opens it")
+        right = "its writer migrates it when it opens it"
+        raise UnavailableError(f"{where} has schema version {found}, not {VERSION}; {right}")
     for version in range(found, VERSION):
         MIGRATIONS[version](connection)
     if found < VERSION:

@@ -20,6 +20,7 @@ _File = Annotated[
     str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the meta-scheduler.")
 ]
 _KeepJobs = Annotated[bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")]
+_Check = Annotated[bool, typer.Option("--check", help="Only check the file, and that the journal goes with it.")]
 _Example = Annotated[
     str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")
 ]
@@ -28,7 +29,9 @@ _Example = Annotated[
 def serve(
     file: _File = None,
     keep_jobs: _KeepJobs = False,
-    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the file, and that the journal goes with it.")
+    ] = False,
     example: _Example = None,
 ) -> None:
     """Run one part of a distributed grid in the foreground: a site, or the meta-scheduler.
@@ -61,15 +64,15 @@ def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:
         read = read_service(file)
     for remark in read.remarks:
         say(remark)
-    if check:
-        typer.echo(_told(read))
-        return
     is_grid = isinstance(read.file, ServedGrid)
     if keep_jobs and is_grid:
         raise OptionError("--keep-jobs", "is for a site; the grid's side has no processes of jobs")
-    from gridweave.grid.service.serve import grid_service, serve_grid, serve_site, site_service
+    from gridweave.grid.service.serve import check_service, grid_service, serve_grid, serve_site, site_service
 
-    if is_grid:
+    if check:
+        check_service(grid_service(read) if is_grid else site_service(read))
+        typer.echo(_told(read))
+    elif is_grid:
         serve_grid(grid_service(read), say)
     else:
         serve_site(site_service(read), say, keep_jobs=keep_jobs)

@@ -44,7 +44,7 @@ _Address = Annotated[
 ]
 _Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
-_Check = Annotated[bool, typer.Option("--check", help="Only check the file.")]
+_Check = Annotated[bool, typer.Option("--check", help="Only check the file, and that the journals go with it.")]
 _Example = Annotated[bool, typer.Option("--example", help="Print an example file and exit.")]
 
 
@@ -81,7 +81,7 @@ def up(
         raise OptionError("--grid", f"is the name of the grid; give the file without it: gridweave up {name}")
     name = _name_of(file, name)
     if check:
-        _check(file, name)
+        _check(file, name, address, fresh)
         return
     done = _brought_up(file, name, address, fresh, yes)
     for remark in done.remarks:
@@ -94,13 +94,8 @@ def up(
 
 def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> Brought:
     from gridweave.grid.service.local import bring_up
-    from gridweave.grid.service.state import read_grid_state
 
-    last = read_grid_state(name)
-    if address is None and last is not None and last.runs and not last.own_ray:
-        address = last.address
-    with problems_as_lines():
-        wanted = _wanted(file, name, address, None if fresh else last)
+    wanted, last = _wanted(file, name, address, fresh)
     if fresh:
         _begin_anew(name, last, yes)
     with progress() as tell:
@@ -158,28 +153,40 @@ def _name_of(file: str | None, name: str | None) -> str:
     return check_name(named or (in_file if isinstance(in_file, str) else "") or DEFAULT_NAME)
 
 
-def _check(file: str | None, name: str) -> None:
-    from gridweave.grid.service.state import read_grid_state
+def _check(file: str | None, name: str, address: str | None, fresh: bool) -> None:
+    """Check a GRID.toml, and what would refuse the start of its grid."""
+    from gridweave.grid.service.local import check_start
 
-    with problems_as_lines():
-        read = _wanted(file, name, None, read_grid_state(name)).read
+    wanted, last = _wanted(file, name, address, fresh)
+    read = wanted.read
+    if not fresh:
+        check_start(wanted, last)
     nodes = sum(site.nodes for site in read.sites)
     typer.echo(f"{read.source} is fine: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
 
 
-def _wanted(file: str | None, name: str, address: str | None, last: LocalGridState | None) -> Wanted:
-    """Return the grid that is wanted; without a file that of the last time, or the one that ships."""
+def _wanted(file: str | None, name: str, address: str | None, fresh: bool) -> tuple[Wanted, LocalGridState | None]:
+    """Return the grid to start, and what is recorded of the grid of this name.
+
+    Without a file it is that of the last time, unless `fresh`, or else the one that ships.
+    """
     from gridweave.grid.config.reading import grid_of_text, read_grid
     from gridweave.grid.service.local import wanted_grid
+    from gridweave.grid.service.state import read_grid_state
     from gridweave.site.machine.cgroups import memory_problem
 
-    read = read_grid(file) if file is not None or last is None else grid_of_text(last.text, last.file, last.base)
+    last = read_grid_state(name)
+    if address is None and last is not None and last.runs and not last.own_ray:
+        address = last.address
+    again = last if file is None and not fresh else None
+    with problems_as_lines():
+        read = read_grid(file) if again is None else grid_of_text(again.text, again.file, again.base)
     for remark in read.remarks:
         say(remark)
     nodes = {site.name: (site.nodes, site.launcher.limits.memory_bytes) for site in read.sites}
     if address is None and (problem := memory_problem(nodes)):
         say(problem)
-    return wanted_grid(read, name=name, address=address)
+    return wanted_grid(read, name=name, address=address), last
 
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:

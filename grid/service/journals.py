@@ -1,0 +1,62 @@
+"""The journals of a grid's actors: where they are, and whether they go with its settings, before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.service.calls import journal_place
+
+GRID_JOURNAL, SITE_JOURNAL = "grid.journal", "site.journal"
+
+
+def grid_place(folder: str | Path, url: str = "") -> str:
+    """Return the place of the meta-scheduler's journal: a URL, or a file in the folder of the grid."""
+    return url or str(Path(folder) / GRID_JOURNAL)
+
+
+def site_place(folder: str | Path, site: str, url: str = "") -> str:
+    """Return the place of a site's journal, as `grid_place`."""
+    return url or str(Path(folder) / site / SITE_JOURNAL)
+
+
+class JournalSpec(NamedTuple):
+    """A journal that an actor is going to open."""
+
+    place: str  # path or URL
+    identity: msgspec.Struct  # the settings of the core
+    password_file: str = ""
+
+
+def check_journals(journals: Iterable[JournalSpec]) -> None:
+    """Raise InputError, with all problems, if a journal was written with other settings, or cannot be read.
+
+    Nothing is locked or changed. A journal that does not exist here, or whose server does not answer, is left to the
+    actor that opens it.
+    """
+    problems = []
+    for journal in journals:
+        with contextlib.suppress(UnavailableError):
+            try:
+                problem = _problem(journal)
+            except InputError as error:
+                problem = str(error)
+            problems += [problem] * bool(problem)
+    if problems:
+        raise InputError("; ".join(problems))
+
+
+def _problem(journal: JournalSpec) -> str:
+    """Return in one line why an actor would refuse a journal; empty if it would not."""
+    from gridweave.site.journal.reader import JournalReader
+
+    if "://" not in journal.place and not Path(journal.place).exists():
+        return ""
+    with JournalReader(journal_place(journal.place, journal.password_file)) as reader:
+        changes = reader.other_settings(journal.identity)
+        return f"{reader.where} was written with other settings: {'; '.join(changes)}" if changes else ""

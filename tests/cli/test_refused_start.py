@@ -1,0 +1,168 @@
+"""A start that is refused or fails changes nothing: what ran before it runs on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.config.reading import ReadGrid, grid_of_text
+from gridweave.grid.service import actors, local
+from gridweave.grid.service.actors import RunningActors
+from gridweave.grid.service.cluster import GridPlan, plan_of
+from gridweave.grid.service.journals import check_journals
+from gridweave.grid.service.local import bring_up, wanted_grid
+from gridweave.grid.service.state import read_grid_state
+from gridweave.site.journal.journal import Journal
+from gridweave.site.launch import PieceState
+from gridweave.site.machine.folders import piece_folder, write_state
+from gridweave.site.maxima import NO_MAXIMA, MaximaSet
+
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is written down in a folder of the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def a_grid(tmp_path: Path, nodes: int = 3) -> ReadGrid:
+    """Return a grid with the site north of so many nodes, whose folder is that of the test."""
+    text = f'folder = "{tmp_path / "live"}"\n[[sites]]\nname = "north"\nnodes = {nodes}\n'
+    return grid_of_text(text, "GRID.toml", str(tmp_path))
+
+
+def a_plan(tmp_path: Path, nodes: int = 3) -> GridPlan:
+    """Return the plan of that grid."""
+    folder = str(tmp_path / "live")
+    return plan_of(a_grid(tmp_path, nodes), folder=folder, namespace="", labelled=False, first_port=20_000, secret=b"")
+
+
+def write_journals(plan: GridPlan, *, is_used: bool = True) -> None:
+    """Write the journals of a grid, with one input each if they are used."""
+    for journal in plan.journals():
+        Path(journal.place).parent.mkdir(parents=True, exist_ok=True)
+        with Journal(journal.place, event_type=MaximaSet, identity=journal.identity) as written:
+            if is_used:
+                with written.step() as step:
+                    step.input(0, [MaximaSet(NO_MAXIMA)])
+            written.flush()
+
+
+def keep_a_job(folder: Path) -> None:
+    """Leave the folder of a part of a job that runs on the machine m0 of the site north."""
+    piece = piece_folder(folder / "north" / "m0", (1, 0))
+    piece.mkdir(parents=True)
+    write_state(piece, PieceState(job_id=1, attempt=0, phase="running", boot_id=""))
+
+
+def test_journals_of_these_settings_are_accepted(tmp_path: Path) -> None:
+    """No journal, one without inputs, and one of the same settings are fine."""
+    check_journals(a_plan(tmp_path).journals())
+    write_journals(a_plan(tmp_path), is_used=False)
+    check_journals(a_plan(tmp_path, nodes=4).journals())
+    write_journals(a_plan(tmp_path))
+    check_journals(a_plan(tmp_path).journals())
+
+
+def test_all_journals_of_other_settings_are_named(tmp_path: Path) -> None:
+    """Each journal that was written with other settings is named, with the settings; so is one that is none."""
+    write_journals(a_plan(tmp_path))
+    with pytest.raises(InputError) as caught:
+        check_journals(a_plan(tmp_path, nodes=4).journals())
+    said = str(caught.value)
+    assert "grid.journal was written with other settings: sites[0][1] is 4, and was 3; " in said
+    assert "site.journal was written with other settings: machines[0].nodes is 4, and was 3" in said
+    (tmp_path / "live" / "grid.journal").write_text("no journal")
+    with pytest.raises(InputError, match=r"grid\.journal"):
+        check_journals(a_plan(tmp_path).journals())
+
+
+def test_another_grid_is_refused_before_anything_starts(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` and `up --check` name the journals; nothing was started or written down, and no job was ended."""
+    write_journals(a_plan(tmp_path))
+    keep_a_job(tmp_path / "live")
+    ended: list[Any] = []
+    monkeypatch.setattr(local, "end_jobs", lambda *arguments: ended.append(arguments))
+    (tmp_path / "GRID.toml").write_text(a_grid(tmp_path, nodes=4).text)
+    for more in ((), ("--check",)):
+        status, out, err = shell("up", tmp_path / "GRID.toml", *more)
+        assert (status, out) == (2, "")
+        assert "go back to that, or forget its jobs: gridweave up --fresh --name default; " in err
+        assert "sites[0][1] is 4, and was 3" in err
+    assert (ended, read_grid_state("default")) == ([], None)
+    status, out, _ = shell("up", tmp_path / "GRID.toml", "--check", "--fresh")
+    assert (status, out.split(": ")[1]) == (0, "1 site with 4 nodes\n")
+
+
+@pytest.mark.parametrize("had_jobs", [True, False])
+def test_a_start_that_fails_ends_no_job_that_ran_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had_jobs: bool
+) -> None:
+    """Whatever fails, and however early, jobs that `down --keep-jobs` has kept go on."""
+    if had_jobs:
+        keep_a_job(tmp_path / "live")
+    ended: list[Any] = []
+    monkeypatch.setattr(local, "end_jobs", lambda *arguments: ended.append(arguments))
+    monkeypatch.setattr(local, "check_ray", lambda: None)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise UnavailableError("no folder can be made")
+
+    monkeypatch.setattr(local, "make_private", fail)
+    with pytest.raises(UnavailableError, match="no folder can be made"):
+        bring_up(wanted_grid(a_grid(tmp_path), name="test"), lambda what: None)
+    assert bool(ended) is not had_jobs
+
+
+def test_actors_that_were_made_in_vain_end_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one actor does not work, those that were made are ended, and the jobs that they have found are not."""
+    ray = pytest.importorskip("ray")
+    stopped: list[tuple[list[str], bool]] = []
+
+    def stop(made: dict[str, Any], *, end_jobs: bool, timeout_s: float) -> None:
+        stopped.append((sorted(made), end_jobs))
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ray.exceptions.RayError("other settings")
+
+    monkeypatch.setattr(actors, "stop_actors", stop)
+    monkeypatch.setattr(ray, "get", refuse)
+    running = RunningActors("gridweave-test")
+    running.actors = {"grid": AnActor(), "site:north": AnActor()}
+    running.made = {"grid"}
+    with pytest.raises(UnavailableError, match="grid is not ready: other settings"):
+        running.wait_for(["grid"], 1.0)
+    assert stopped == [(["grid"], False)]
+
+
+class AnActor:
+    """An actor that can be asked whether it works."""
+
+    @property
+    def ready(self) -> AnActor:
+        """The method itself."""
+        return self
+
+    def remote(self) -> object:
+        """Return a reference to its answer."""
+        return object()
+
+
+def test_serve_names_a_journal_of_other_settings(shell: Shell, tmp_path: Path) -> None:
+    """`serve` and `serve --check` refuse it before Ray starts."""
+    site = '[site]\nname = "north"\nnumber = 0\nnodes = {}\n'
+    folder = json.dumps(str(tmp_path / "live"))
+    write_journals(a_plan(tmp_path))
+    (tmp_path / "north.toml").write_text(f"folder = {folder}\n{site.format(4)}")
+    for more in ((), ("--check",)):
+        status, _, err = shell("serve", tmp_path / "north.toml", *more)
+        assert status == 2
+        assert "machines[0].nodes is 4, and was 3; go back to those settings, or name another folder" in err
