@@ -15,6 +15,7 @@ from msgspec import Meta
 from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
 from gridweave.site.desk_messages import BusyNodes as BusyNodes  # noqa: PLC0414
 from gridweave.site.desk_messages import EventKind as EventKind  # noqa: PLC0414
+from gridweave.site.desk_messages import Fault as Fault  # noqa: PLC0414
 from gridweave.site.desk_messages import GivenUp as GivenUp  # noqa: PLC0414
 from gridweave.site.desk_messages import Instant as Instant  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414

@@ -95,6 +95,21 @@ class LinkStatus(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """A warning or an error that a part of the grid has logged.
+
+    Attributes
+    ----------
+    at_ms : int
+        When, in Unix time.
+    text : str
+        Its first line.
+    """
+
+    at_ms: int
+    text: str
+
+
 class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of a site.
 
@@ -191,6 +206,10 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Its reservations, and what it keeps under leases.
     users : str
         Whose jobs it takes, in words; told to operators alone.
+    problem : str
+        Why it does not work now, or does not answer; empty if it works.
+    fault : Fault, optional
+        The last fault that it has logged, for a day; told to operators alone.
     """
 
     name: str
@@ -209,6 +228,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     uplink: LinkStatus | None = None
     kept: tuple[KeptNodes, ...] = ()
     users: str = ""
+    problem: str = ""
+    fault: Fault | None = None
 
 
 class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,11 +256,12 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class SiteNames(msgspec.Struct, frozen=True):
-    """A site of the grid: its name, how many of its nodes the grid may have, and its machines."""
+    """A site of the grid: its name, how many of its nodes the grid may have, its machines, and why it is cut off."""
 
     name: str
     for_grid: int
     machines: tuple[str, ...] = ()
+    problem: str = ""  # why the grid and the site take no messages from each other; empty: they do
 
 
 EventKind = Literal[
@@ -312,6 +334,10 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         How many jobs there are in each state.
     jobs : list of QueuedJob
         The first of those that wait.
+    problem : str
+        Why the grid, or the site, takes no jobs now; empty if it does.
+    fault : Fault, optional
+        The last fault that it has logged, for a day; told to operators alone.
     """
 
     waiting: int = 0
@@ -320,3 +346,5 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     ending: int = 0
     jobs: list[QueuedJob] = []
+    problem: str = ""
+    fault: Fault | None = None

@@ -90,6 +90,7 @@ async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[Site
         msgspec.structs.replace(
             site,
             users="",
+            fault=None,
             busy=tuple(busy if known(busy.job_id) else BusyNodes(0, busy.nodes) for busy in site.busy),
             paused=tuple(filter(known, site.paused)),
             kept=tuple(
@@ -163,9 +164,10 @@ async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> Sit
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
-    """Show the jobs that wait, the first first."""
+    """Show the jobs that wait, the first first; the last fault is told to operators alone."""
     work = partial(call.backend.queue, query.limit, explain=query.explain)
-    return await (call.in_turn(work) if query.explain else work())
+    found = await (call.in_turn(work) if query.explain else work())
+    return found if call.identity.is_operator else msgspec.structs.replace(found, fault=None)
 
 
 async def scheduling(call: GatewayCall) -> Scheduling:

@@ -82,11 +82,13 @@ class MetaActor(DrivenActor["GridDesk"]):
         driver = GridDriver(settings, place, self._clock, to_site=self._to_site, **own)
         return GridDesk(driver, self._machines)
 
-    async def _to_site(self, site: str, data: bytes) -> None:
+    async def _to_site(self, site: str, data: bytes) -> str | None:
+        refusal: str | None
         if self._far:
-            await self._calls.call(GATEWAY_ACTOR, "carry", site, data)
+            refusal = await self._calls.call(GATEWAY_ACTOR, "carry", site, data)
         else:
-            await self._calls.call(site_actor(site), "packet", data)
+            refusal = await self._calls.call(site_actor(site), "packet", data)
+        return refusal
 
     async def packet(self, site: str, data: bytes) -> str | None:
         """Take in a packet from a site; return why it was dropped, if it was."""
@@ -171,12 +173,12 @@ class GatewayActor(LiveActor):
             raise self._problem
         return self._served.gateway.url
 
-    async def carry(self, site: str, data: bytes) -> None:
-        """Carry a packet of the meta-scheduler to a site that is elsewhere."""
+    async def carry(self, site: str, data: bytes) -> str | None:
+        """Carry a packet of the meta-scheduler to a site that is elsewhere; return why the site refuses it."""
         from gridweave.grid.service.doors import carry
 
         await self._tried.wait()
-        await carry({} if self._served is None else self._served.links, site, data)
+        return await carry({} if self._served is None else self._served.links, site, data)
 
     async def stop(self) -> None:
         """Take no more requests, answer what is under way, and stop."""

@@ -13,6 +13,7 @@ import msgspec
 from gridweave.grid.service.actors import ask_about, find_all_actors
 from gridweave.grid.service.ray import connected, knock
 from gridweave.site.service.calls import FIRST_MACHINE, MACHINE_LABEL, NAMESPACE, SITE_LABEL, ActorInfo
+from gridweave.site.service.faults import fault_text
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ def _status(
         host=info.host,
         pid=info.pid,
         since_ms=info.since_ms,
-        detail=info.problem or "works",
+        detail=(info.problem or "works") + (f"; {fault_text(info.fault)}" if info.fault else ""),
     )
 
 

@@ -362,17 +362,23 @@ class LiveBackend:
     # -- the grid and its sites ---------------------------------------------------------------------------------------
 
     async def sites(self) -> list[SiteInfo]:
-        """Return how the sites are, also of one that does not answer."""
+        """Return how the sites are, with why one does not answer, or takes no messages from the grid."""
+        if self._names:
+            # What the grid says of its sites changes; a grid that is away must not hide them.
+            about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
+            self._names = await _or_none(about) or self._names
         names = await self._sites()
         asked = (self._ask(site_actor(site.name), "status", SiteInfo, timeout_s=LOOK_S) for site in names)
-        told = await asyncio.gather(*(_or_none(each) for each in asked))
-        for site, status in zip(names, told, strict=True):
-            if status is not None:
-                self._last[site.name] = status
-            else:
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for site, status in zip(names, answers, strict=True):
+            if isinstance(status, SiteInfo):
+                self._last[site.name] = msgspec.structs.replace(status, problem=status.problem or site.problem)
+            elif isinstance(status, UnavailableError):
                 away = tuple(MachineInfo(name=name, here=False) for name in site.machines)
                 last = self._last.get(site.name) or SiteInfo(name=site.name, for_grid=site.for_grid, machines=away)
-                self._last[site.name] = msgspec.structs.replace(last, answers=False)
+                self._last[site.name] = msgspec.structs.replace(last, answers=False, problem=str(status))
+            else:
+                raise status
         return [self._last[site.name] for site in names]
 
     async def drain(self, site: str, draining: bool) -> None:

@@ -24,6 +24,7 @@ from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
 from gridweave.site.service.desk import EXPLAIN_S, Desk, queued
+from gridweave.site.service.faults import recent_fault
 
 MOST_EXPLAINED = 1_000
 """Where more jobs wait, it is not worked out for a list of them; `forecast` still does for one."""
@@ -54,7 +55,10 @@ class GridDesk(Desk[GridDriver]):
         """Return of which sites the grid is made, in their order."""
         sites = self.driver.settings.sites
         machines = self._machines or ((),) * len(sites)
-        return [SiteNames(name, nodes, each) for (name, nodes), each in zip(sites, machines, strict=True)]
+        problem = self.driver.peer_problem
+        return [
+            SiteNames(name, nodes, each, problem(name)) for (name, nodes), each in zip(sites, machines, strict=True)
+        ]
 
     async def queue(self, limit: int, explain: bool = False) -> Queue:
         """Return how many jobs there are in each state, and the first of those that wait.
@@ -72,7 +76,8 @@ class GridDesk(Desk[GridDriver]):
         known: dict[int, Forecast] = {}
         if explain and counts["waiting"] <= MOST_EXPLAINED:
             known = await self._heard([record.job_id for record in shown], within_s=EXPLAIN_S)
-        return Queue(**states, jobs=[queued(record, known.get(record.job_id)) for record in shown])
+        jobs = [queued(record, known.get(record.job_id)) for record in shown]
+        return Queue(**states, jobs=jobs, problem=self.driver.problem, fault=recent_fault())
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Return when a job starts, and why it waits, by what the grid knows; None if it is unknown."""

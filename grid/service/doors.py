@@ -154,11 +154,11 @@ class CallsOverLinks:
         return await link.ask(machine, method, data, timeout_s)
 
 
-async def carry(links: dict[str, Link], site: str, data: bytes) -> None:
-    """Carry a packet of the meta-scheduler to a site; UnavailableError if it is not known to have arrived."""
+async def carry(links: dict[str, Link], site: str, data: bytes) -> str | None:
+    """Carry a packet of the meta-scheduler to a site, as `Link.packet`."""
     if site not in links:
         raise UnavailableError(f"there is no link to {site!r:.100}; there are {', '.join(links)}")
-    await links[site].packet(data)
+    return await links[site].packet(data)
 
 
 async def close_links(links: dict[str, Link]) -> None:

@@ -118,6 +118,20 @@ class GridDriver(Driver[Any]):
         super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, **own)
         self.journal = journal
 
+    @property
+    def name(self) -> str:
+        """What people call this end."""
+        return "the grid"
+
+    @property
+    def problem(self) -> str:
+        """Why it takes no jobs now; empty if it does.
+
+        A job may go to any of the sites, and would stay there for good where messages are not exchanged.
+        """
+        cut_off = (f"site {peer}: {why}" for peer in self._names if (why := self.peer_problem(peer)))
+        return super().problem or next(cut_off, "")
+
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:
         """Return the event that a site has sent something."""
         return FromLiveSite(self._names.index(peer), message)

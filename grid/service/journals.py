@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.site.service.calls import journal_place
 
 GRID_JOURNAL, SITE_JOURNAL = "grid.journal", "site.journal"
@@ -60,3 +61,43 @@ def _problem(journal: JournalSpec) -> str:
     with JournalReader(journal_place(journal.place, journal.password_file)) as reader:
         changes = reader.other_settings(journal.identity)
         return f"{reader.where} was written with other settings: {'; '.join(changes)}" if changes else ""
+
+
+def open_jobs(folder: Path) -> int:
+    """Return how many jobs a grid that does not run has taken in that are not over, as the journals here say."""
+    from sqlalchemy import func, select
+
+    from gridweave.site.journal.reader import JournalReader
+    from gridweave.site.journal.tables import notes
+
+    count = 0
+    for journal in _journals_in(folder):
+        # One that cannot be read holds nothing that could be kept.
+        with contextlib.suppress(GridweaveError), JournalReader(journal) as reader, reader.reading() as connection:
+            ended = select(notes.c.job_id).where(notes.c.kind == "ended")
+            query = select(func.count(notes.c.job_id.distinct())).where(
+                notes.c.kind == "submitted", notes.c.job_id.not_in(ended)
+            )
+            count += int(connection.execute(query).scalar_one())
+    return count
+
+
+def forget_jobs(folder: Path) -> None:
+    """Remove the journals in the folder of a grid or of a site that does not run, all jobs, and their output.
+
+    A journal at a URL stays. UnavailableError if something cannot be removed.
+    """
+    try:
+        for journal in _journals_in(folder):
+            if journal.parent != folder:
+                shutil.rmtree(journal.parent)
+                continue
+            for path in folder.glob(f"{journal.name}*"):
+                path.unlink()
+    except OSError as error:
+        raise UnavailableError(f"{error.filename}: cannot be removed: {error.strerror}") from None
+
+
+def _journals_in(folder: Path) -> list[Path]:
+    """Return the journals in a folder: that of the grid, and those of its sites."""
+    return [*folder.glob(GRID_JOURNAL), *sorted(folder.glob(f"*/{SITE_JOURNAL}"))]

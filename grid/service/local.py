@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import sys
 import time
 import zlib
@@ -29,7 +28,7 @@ from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_act
 from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
 from gridweave.grid.service.doors import ClusterDoor
 from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
-from gridweave.grid.service.journals import GRID_JOURNAL, SITE_JOURNAL, check_journals
+from gridweave.grid.service.journals import check_journals, forget_jobs
 from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
     LOOPBACK,
@@ -586,25 +585,6 @@ def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None
             done.jobs = count_running(Path(state.folder))
 
 
-def open_jobs(folder: Path) -> int:
-    """Return how many jobs a grid that does not run has taken in that are not over, as the journals here say."""
-    from sqlalchemy import func, select
-
-    from gridweave.site.journal.reader import JournalReader
-    from gridweave.site.journal.tables import notes
-
-    count = 0
-    for journal in _journals(folder):
-        # One that cannot be read holds nothing that could be kept.
-        with contextlib.suppress(GridweaveError), JournalReader(journal) as reader, reader.reading() as connection:
-            ended = select(notes.c.job_id).where(notes.c.kind == "ended")
-            query = select(func.count(notes.c.job_id.distinct())).where(
-                notes.c.kind == "submitted", notes.c.job_id.not_in(ended)
-            )
-            count += int(connection.execute(query).scalar_one())
-    return count
-
-
 def begin_anew(name: str) -> None:
     """Remove the journals of a grid that does not run, its jobs and their output, and by which GRID.toml it ran.
 
@@ -617,22 +597,8 @@ def begin_anew(name: str) -> None:
         if state.runs:
             raise UnavailableError(f"the grid {name!r} runs; run `gridweave down` first")
         end_all(state, keep_jobs=False)
-        folder = Path(state.folder)
-        try:
-            for journal in _journals(folder):
-                if journal.parent != folder:
-                    shutil.rmtree(journal.parent)
-                    continue
-                for path in folder.glob(f"{journal.name}*"):
-                    path.unlink()
-            (own / STATE).unlink()
-        except OSError as error:
-            raise UnavailableError(f"{error.filename}: cannot be removed: {error.strerror}") from None
-
-
-def _journals(folder: Path) -> list[Path]:
-    """Return the journals in a folder: that of the grid, and those of its sites."""
-    return [*folder.glob(GRID_JOURNAL), *sorted(folder.glob(f"*/{SITE_JOURNAL}"))]
+        forget_jobs(Path(state.folder))
+        (own / STATE).unlink(missing_ok=True)
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ from gridweave.grid.service.actors import RunningActors, Spot
 from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
 from gridweave.grid.service.doors import FarSite, LinksDoor, SiteDoor, open_links
 from gridweave.grid.service.gateway_process import REQUESTS, Say, prepare_tokens
-from gridweave.grid.service.journals import JournalSpec, check_journals, grid_place, site_place
+from gridweave.grid.service.journals import JournalSpec, check_journals, forget_jobs, grid_place, site_place
 from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (
     LOOPBACK,
@@ -40,7 +40,7 @@ from gridweave.grid.service.ray import (
     own_host,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.state import HEAD, LOGS, locked, make_private
+from gridweave.grid.service.state import HEAD, LOGS, end_jobs, locked, make_private
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.runs import SiteSettings
@@ -287,6 +287,21 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
         _run_on(
             place, lambda labelled, here: _make_site(service, settings, labelled, here, say), say, keep_jobs=keep_jobs
         )
+
+
+def start_over(service: GridService | SiteService) -> None:
+    """Forget all jobs of a service that does not run, and their output; tokens and links stay.
+
+    UnavailableError if it runs, or something cannot be removed.
+    """
+    folder = make_private(Path(service.folder), passable=_runs_as_others(service))
+    if "://" in service.journal_spec.place:
+        raise OptionError("--fresh", f"the journal is at {service.journal_spec.place}; drop its tables there instead")
+    with locked(folder / _LOCK, f"another process serves {folder}; end it first"):
+        if own_ray(RayPlace(folder=folder), lambda what: None).process(HEAD) is not None:
+            raise UnavailableError(f"the actors in {folder} still run; start them once more, and end them with TERM")
+        end_jobs(folder, "the site starts over")
+        forget_jobs(folder)
 
 
 def _check_files(service: SiteService) -> None:

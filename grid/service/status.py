@@ -23,6 +23,7 @@ from gridweave.grid.service.state import (
     GATEWAY,
     HEAD,
     KEEPER,
+    LOGS,
     RAY_TOKEN,
     LocalGridState,
     LocalSite,
@@ -32,6 +33,8 @@ from gridweave.grid.service.state import (
     state_folder,
 )
 from gridweave.site.machine.processes import PROC, process_stat
+from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_ACTOR, agent_actor, log_name, site_actor
+from gridweave.site.service.faults import fault_in, fault_text, recent
 
 ASK_S = 5.0
 """So long the gateway may take; it waits for no site that hangs for longer than `LOOK_S` of its backend."""
@@ -81,6 +84,7 @@ class _Said(msgspec.Struct, frozen=True):
     sites: list[SiteInfo] = []
     queue: Queue | None = None
     problem: str = ""
+    queue_problem: str = ""  # why there is no queue
 
 
 _COUNTED = ("waiting", "held", "starting", "running")
@@ -150,14 +154,14 @@ def _ask(state: LocalGridState) -> _Said:
                 return _Said(problem=str(error))
             try:
                 return _Said(sites=sites, queue=await grid.queue(1))
-            except GridweaveError:
-                return _Said(sites=sites)
+            except GridweaveError as error:
+                return _Said(sites=sites, queue_problem=str(error))
 
     return run_brief(ask()) if state.has_gateway else _Said(problem="it does not run")
 
 
 def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
-    answering = {site.name: site for site in said.sites if site.answers}
+    told = {site.name: site for site in said.sites}
     parts = []
     if state.own_ray:
         parts.append(_process(state, HEAD, state.address))
@@ -166,22 +170,40 @@ def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
     for site in state.sites:
         nodes = [node_of(site.name if site.machines == 1 else f"{site.name}/m{n}") for n in range(site.machines)]
         parts += [_process(state, node, "") for node in nodes if node in state.parts]
-        parts.append(_site(state, site, answering.get(site.name), bool(said.problem)))
+        parts.append(_site(state, site, told.get(site.name), bool(said.problem)))
     parts.append(_meta(state, said))
     gateway = _gateway(state)
     if said.problem and gateway.well:
         gateway = msgspec.structs.replace(gateway, well=False, detail=f"{state.url}: {said.problem}")
-    return [*parts, gateway, _keeper(state)]
+    return [*(_with_fault(state, part) for part in [*parts, gateway]), _keeper(state)]
+
+
+def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
+    """Return a part with the last fault in the logs of its actors, if these are on this host and it is of this day."""
+    actors = [_ACTORS[part.name]] if part.name in _ACTORS else []
+    for site in state.sites:
+        if part.name == f"site {site.name}":
+            actors = [site_actor(site.name), *(agent_actor(site.name, f"m{n}") for n in range(site.machines))]
+    faults = [fault_in(state_folder(state.name) / LOGS / log_name(actor)) for actor in actors]
+    known = [fault for fault in faults if fault is not None and recent(fault)]
+    if not known:
+        return part
+    told = fault_text(max(known, key=lambda fault: fault.at_ms))
+    return msgspec.structs.replace(part, detail=f"{part.detail}; {told}" if part.detail else told)
+
+
+_ACTORS = {"meta-scheduler": GRID_ACTOR, GATEWAY: GATEWAY_ACTOR}
 
 
 def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unasked: bool) -> PartStatus:
     """Return how a site is: by its own answer, else by what can be seen of its process."""
     name, folder = f"site {site.name}", Path(state.folder) / site.name
     process = _writer(folder / "site.journal")
-    if info is None:
+    if info is None or not info.answers:
         seen = _seen(process, is_unasked)
         kept = count_running(folder, "*")
-        return _part(name, seen.well, process, f"{seen.detail}; {parts_run(kept)} on this machine")
+        why = f": {info.problem}" if info is not None and info.problem else ""
+        return _part(name, seen.well, process, f"{seen.detail}{why}; {parts_run(kept)} on this machine")
     detail = f"{info.free} of {info.nodes} nodes free, {_jobs_run(info.running)}, {info.waiting} waiting"
     detail += "".join(f"; {words}" for words in (site.launcher, info.users) if words)
     away = [machine.name for machine in info.machines if not machine.here]
@@ -190,6 +212,8 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
         + "; draining" * info.draining
     )
     detail += "".join(f"; {machine.problem}" for machine in info.machines if machine.problem)
+    if info.problem:
+        return _part(name, False, process, f"{info.problem}; {detail}")
     well = all(machine.here and not machine.problem for machine in info.machines)
     return _part(name, well, process, detail)
 
@@ -198,8 +222,11 @@ def _meta(state: LocalGridState, said: _Said) -> PartStatus:
     process, queue = _writer(Path(state.folder) / "grid.journal"), said.queue
     if queue is None:
         seen = _seen(process, bool(said.problem))
-        return _part("meta-scheduler", seen.well, process, seen.detail)
+        why = f": {said.queue_problem}" if said.queue_problem else ""
+        return _part("meta-scheduler", seen.well, process, seen.detail + why)
     detail = f"{_jobs_run(queue.running)}, {queue.starting} starting, {queue.waiting} waiting, {queue.held} held"
+    if queue.problem:
+        return _part("meta-scheduler", False, process, f"takes no jobs: {queue.problem}; {detail}")
     return _part("meta-scheduler", True, process, detail)
 
 

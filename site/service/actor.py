@@ -113,7 +113,9 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
 
     @property
     def problem(self) -> GridweaveError | None:
-        """Why the journal is not open, or None."""
+        """Why the journal is not open, or why the driver takes no jobs; None if it works."""
+        if self._desk is not None and self._desk.driver.problem:
+            return UnavailableError(self._desk.driver.problem)
         return self._problem
 
     async def ready(self) -> str:
@@ -212,11 +214,11 @@ class SiteActor(DrivenActor["SiteDesk"]):
         works = [desk.driver.run(), desk.driver.repeat_orders(), self.look_after_machines(desk)]
         return works if self._uplink is None else [*works, self._uplink.beat()]
 
-    async def _to_grid(self, peer: str, data: bytes) -> None:
+    async def _to_grid(self, peer: str, data: bytes) -> str | None:
         if self._uplink is not None:
-            await self._uplink.packet(data)
-        else:
-            await self._calls.call(GRID_ACTOR, "packet", self._settings.name, data)
+            return await self._uplink.packet(data)
+        refusal: str | None = await self._calls.call(GRID_ACTOR, "packet", self._settings.name, data)
+        return refusal
 
     async def _to_machine(self, machine: str, data: bytes) -> None:
         await self._calls.call(agent_actor(self._settings.name, machine), "order", data)

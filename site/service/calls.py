@@ -21,7 +21,9 @@ from typing import Any, Protocol, get_type_hints
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.site.desk_messages import Fault
 from gridweave.site.machine.processes import spare_ray_worker
+from gridweave.site.service.faults import LAST_FAULT, LOG_FORMAT, fault_in, recent_fault
 from gridweave.version import __version__
 
 logger = logging.getLogger("gridweave.live")
@@ -76,6 +78,7 @@ class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     since_ms: int  # Unix time at which its process has made it
     problem: str = ""  # why it does not work; empty: it does
+    fault: Fault | None = None  # the last one that it has logged, for a day
 
 
 class LiveActor:
@@ -96,7 +99,7 @@ class LiveActor:
         self._tasks: list[asyncio.Task[Any]] = []
         spare_ray_worker()
         if logs:
-            log_to(Path(logs) / f"{re.sub('[:/]', '-', name)}.log")
+            log_to(Path(logs) / log_name(name))
 
     @property
     def problem(self) -> GridweaveError | None:
@@ -113,6 +116,7 @@ class LiveActor:
             pid=os.getpid(),
             since_ms=self._since_ms,
             problem=str(self.problem or ""),
+            fault=recent_fault(),
         )
         return encode(info)
 
@@ -121,18 +125,35 @@ class LiveActor:
         return os.getpid()
 
 
+def log_name(actor: str) -> str:
+    """Return the name of an actor's log in the folder of logs.
+
+    Examples
+    --------
+    >>> log_name("agent:north/m0")
+    'agent-north-m0.log'
+    """
+    return f"{re.sub('[:/]', '-', actor)}.log"
+
+
 _LOG_BYTES, _OLD_LOGS = 4 << 20, 2
 
 
 def log_to(path: Path) -> None:
-    """Write the warnings and errors of this process into a file as well, which only this user can read."""
+    """Write the warnings and errors of this process into a file as well, which only this user can read.
+
+    The last one, also that of an earlier process, is `LAST_FAULT`.
+    """
+    if LAST_FAULT.fault is None:
+        LAST_FAULT.fault = fault_in(path)
+    logging.getLogger("gridweave").addHandler(LAST_FAULT)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_OLD_LOGS, delay=True)
     except OSError as error:
         logger.warning("%s: cannot log there: %s", path, error.strerror)
         return
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
     handler.setLevel(logging.WARNING)
     logging.getLogger("gridweave").addHandler(handler)
 

@@ -44,8 +44,9 @@ from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import ExperienceEdited
 from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
+from gridweave.site.service.faults import recent_fault
 from gridweave.site.service.history import JobHistory
-from gridweave.site.service.site_driver import SiteDriver
+from gridweave.site.service.site_driver import GRID, SiteDriver
 
 KEEP_EVENTS = 20_000
 """So many events are known without the journal."""
@@ -391,6 +392,8 @@ class SiteDesk(Desk[SiteDriver]):
             uplink=None if self._uplink is None else self._uplink(),
             kept=tuple(KeptNodes(*each) for each in site.core.kept_nodes()),
             users=site.runs.users.words,
+            problem=self.driver.peer_problem(GRID),
+            fault=recent_fault(),
         )
 
     async def forecasts(self, job_ids: list[int]) -> list[Forecast]:

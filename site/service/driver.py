@@ -63,8 +63,8 @@ _Submissions = dict[str, _Submission]
 OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
 """Is told what has been written into the stories of jobs, with the records of those that ended at that instant."""
 
-Send = Callable[[str, bytes], Awaitable[None]]
-"""Carries bytes to another end, by its name; it may fail, lose or repeat them."""
+Send = Callable[[str, bytes], Awaitable[str | None]]
+"""Carries bytes to another end, by its name, and returns why that refuses them; it may fail, lose or repeat them."""
 
 RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000
@@ -87,6 +87,8 @@ REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.01, 0.1
 
 _MOST_EVENTS = 2_000
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+_STUCK_PAUSE_S = 0.8
+"""With this pause a journal has failed for 0.75 s: whoever asks hears so from then on."""
 
 
 class LiveCore(Core, Protocol):
@@ -138,8 +140,13 @@ class Driver(ABC, Generic[Incoming]):
         # Counted from where a replay begins, so that one that is started anew again and again makes snapshots as well.
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
         self._seen: dict[str, int] = {}
-        self._durable = asyncio.Event()
-        self._durable.set()
+        # Set unless a turn is being written down; where that takes long, `_stuck` says why.
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._stuck = ""
+        # Why no messages are exchanged with a peer: because this end lost its journal, or by the peer's own word.
+        self._lost: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
@@ -162,9 +169,28 @@ class Driver(ABC, Generic[Incoming]):
         await future
 
     async def durable(self) -> None:
-        """Return when all that the core knows is durable: what is read from it then may be shown."""
-        while not self._durable.is_set():
-            await self._durable.wait()
+        """Return when all that the core knows is durable: what is read from it then may be shown.
+
+        UnavailableError if the journal cannot be written.
+        """
+        while not self._settled.is_set():
+            await self._settled.wait()
+        if self._stuck:
+            raise UnavailableError(self._stuck)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What people call this end."""
+
+    @property
+    def problem(self) -> str:
+        """Why it takes no jobs now; empty if it does."""
+        return str(self._failed or "") or self._stuck
+
+    def peer_problem(self, peer: str) -> str:
+        """Return why no messages are exchanged with a peer; empty if they are."""
+        return self._lost.get(peer, "") or self._refusals.get(peer, "")
 
     def _check_alive(self) -> None:
         if self._failed is not None:
@@ -175,9 +201,12 @@ class Driver(ABC, Generic[Incoming]):
 
         A key that was used before gets its first answer again. A key that is none, or a request that cannot be written
         down, is declined. If the driver fails it is not known what becomes of them: hand them in again with the same
-        keys. The stories of the jobs tell the ``origin``: who asks, and with which request.
+        keys. The stories of the jobs tell the ``origin``: who asks, and with which request. UnavailableError with the
+        `problem` if there is one.
         """
         self._check_alive()
+        if self.problem:
+            raise UnavailableError(self.problem)
         waiting: list[asyncio.Future[Answer]] = []
         for key, request in requests:
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -208,11 +237,18 @@ class Driver(ABC, Generic[Incoming]):
         if packet.first < 0 or packet.received < 0:
             return self._dropped(peer, "has numbers below 0")
         if packet.received > self._channels[peer].sent:
-            lost = "one of the two ends lost its journal: restore it, or start over at both"
-            return self._dropped(peer, f"acknowledges {packet.received} messages, more than were sent; {lost}")
+            self._lost[peer] = self._dropped(peer, self._lost_journal(peer, packet.received))
+        if peer in self._lost:
+            return self._lost[peer]
         self._packets.append((peer, packet))
         self._news.set()
         return None
+
+    def _lost_journal(self, peer: str, received: int) -> str:
+        """Return that a peer has more of this end's messages than its journal knows of, and how to go on."""
+        known = f"{self.name} knows of {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
+        right = "restore the newest copy, or start over at both ends (`gridweave up --fresh`; `serve --fresh` at each)"
+        return f"acknowledges {received:,} messages, and {known}; {right}"
 
     @staticmethod
     def _dropped(peer: str, problem: str) -> str:
@@ -278,10 +314,10 @@ class Driver(ABC, Generic[Incoming]):
                 mine = {after.job_id for after in each.request.after}
                 found = tuple(past[job_id] for job_id in sorted(mine) if job_id in past)
                 events.append(UserSubmitted(key, each.request, each.origin, found))
-        self._durable.clear()
+        self._settled.clear()
         commands = self._decide(events, packets)
         await self._flush()
-        self._durable.set()
+        self._settled.set()
         if self._notes:
             notes, self._notes = self._notes, []
             self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
@@ -321,13 +357,19 @@ class Driver(ABC, Generic[Incoming]):
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return await work()
+                done = await work()
             except UnavailableError as error:
                 if self._journal.is_replaced:
                     raise
                 logger.error("the journal cannot be %s, trying again: %s", what, error)
+                if pause_s >= _STUCK_PAUSE_S:
+                    self._stuck = f"{self.name} cannot go on: its journal cannot be {what}: {error}"
+                    self._settled.set()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                self._stuck = ""
+                return done
 
     def _decide(self, events: list[Any], packets: list[tuple[str, Packet[Incoming]]]) -> list[Any]:
         """Take the step of this turn, if there is anything to do."""
@@ -418,11 +460,20 @@ class Driver(ABC, Generic[Incoming]):
     def _send_packets(self) -> None:
         real_ms = self._real_ms()
         for peer, channel in self._channels.items():
+            if peer in self._lost:
+                continue
             packet = channel.packet(real_ms)
             if packet is not None:
-                self.spawn(self._send(peer, _encoded(channel, packet)))
+                self.spawn(self._carry(peer, _encoded(channel, packet)))
 
-    def spawn(self, work: Awaitable[None]) -> None:
+    async def _carry(self, peer: str, data: bytes) -> None:
+        """Send a packet, and note whether the other end takes it."""
+        refusal = await self._send(peer, data)
+        if refusal and refusal != self._refusals.get(peer):
+            logger.error("%s refuses messages: %s", peer, refusal)
+        self._refusals[peer] = refusal or ""
+
+    def spawn(self, work: Awaitable[object]) -> None:
         """Do something that may fail without harm, besides."""
         task = asyncio.ensure_future(_harmless(work))
         self._sending.add(task)
@@ -454,7 +505,8 @@ class Driver(ABC, Generic[Incoming]):
         wakeup_ms = self._core.next_wakeup_ms()
         if wakeup_ms is not None:
             waits_ms.append(self.clock.real_ms(max(0, wakeup_ms - self.clock.now_ms())))
-        channel_ms = [channel.next_wakeup_ms() for channel in self._channels.values()]
+        heard = [channel for peer, channel in self._channels.items() if peer not in self._lost]
+        channel_ms = [channel.next_wakeup_ms() for channel in heard]
         waits_ms += [max(0, due_ms - self._real_ms()) for due_ms in channel_ms if due_ms is not None]
         try:
             # A clock that was set is noticed within a minute.
@@ -525,7 +577,7 @@ def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
     return data
 
 
-async def _harmless(work: Awaitable[None]) -> None:
+async def _harmless(work: Awaitable[object]) -> None:
     """Await something whose failure is nothing but a message that was lost."""
     try:
         await work

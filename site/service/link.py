@@ -162,15 +162,18 @@ class Link:
         """How the link is, with what the other end said of the way back."""
         return msgspec.structs.replace(self._seen, problem=self._seen.problem or self._way_back)
 
-    async def packet(self, data: bytes) -> None:
-        """Carry a packet; UnavailableError: it is not known to have arrived."""
+    async def packet(self, data: bytes) -> str | None:
+        """Carry a packet; return why the other end refuses it. UnavailableError: it is not known to have arrived."""
         if self._packets >= _MOST_PACKETS:
             raise UnavailableError(f"{self.end.url}: {_MOST_PACKETS} packets are on their way already")
         self._packets += 1
         try:
             await self._post("packet", PACKET_PATH, data, _FIRST_WORD_S + len(data) / _BYTES_PER_S)
+        except PacketRefusedError as error:
+            return str(error)
         finally:
             self._packets -= 1
+        return None
 
     async def beat(self) -> None:
         """Ask the other end, while nothing else goes over the link, whether it is there and can reach this end."""
@@ -250,7 +253,8 @@ class Link:
         if form == "application/problem+msgpack":
             with contextlib.suppress(msgspec.MsgspecError):
                 detail = msgspec.msgpack.decode(data, type=_Problem).detail
-        return UnavailableError(f"{self.end.url}: {detail}")
+        kind = PacketRefusedError if status == _BAD_REQUEST else UnavailableError
+        return kind(f"{self.end.url}: {detail}")
 
     def _succeeded(self, what: str, seconds: float) -> None:
         self.observe(what, seconds)
@@ -276,6 +280,13 @@ class Link:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+_BAD_REQUEST = 400
+
+
+class PacketRefusedError(UnavailableError):
+    """The other end answers, and does not take what was sent."""
 
 
 class _Problem(msgspec.Struct):

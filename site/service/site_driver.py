@@ -84,6 +84,11 @@ class SiteDriver(Driver[Any]):
         self._to_machine = to_machine
         self._due: set[str] = set()
 
+    @property
+    def name(self) -> str:
+        """What people call this site."""
+        return f"site {self.settings.name}"
+
     def heard(self, peer: str, message: GridMessage) -> GridMessage:
         """Return what the grid has sent: it is an event as it is."""
         return message

@@ -11,7 +11,7 @@ import pytest
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.reading import ReadGrid, grid_of_text
-from gridweave.grid.service import actors, local
+from gridweave.grid.service import actors, local, serve
 from gridweave.grid.service.actors import RunningActors
 from gridweave.grid.service.cluster import GridPlan, plan_of
 from gridweave.grid.service.journals import check_journals
@@ -166,3 +166,26 @@ def test_serve_names_a_journal_of_other_settings(shell: Shell, tmp_path: Path) -
         status, _, err = shell("serve", tmp_path / "north.toml", *more)
         assert status == 2
         assert "machines[0].nodes is 4, and was 3; go back to those settings, or name another folder" in err
+
+
+def test_serve_starts_over_when_asked(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve --fresh` removes journals, jobs and output, keeps tokens, and asks for --yes if jobs are open."""
+    started: list[Any] = []
+    monkeypatch.setattr(serve, "serve_site", lambda service, say, *, keep_jobs: started.append(service))
+    folder = tmp_path / "live"
+    write_journals(a_plan(tmp_path))
+    (folder / "north" / "m0").mkdir()
+    (folder / "tokens.db").write_text("kept")
+    (tmp_path / "north.toml").write_text(
+        f'folder = {json.dumps(str(folder))}\n[site]\nname = "north"\nnumber = 0\nnodes = 4\n'
+    )
+    (folder / "grid.journal").unlink()
+    with Journal(folder / "north" / "site.journal", event_type=MaximaSet, identity=None) as journal:
+        with journal.step() as step:
+            step.note(1, 0, "submitted")
+        journal.flush()
+    status, _, err = shell("serve", tmp_path / "north.toml", "--fresh")
+    assert (status, "--fresh: would forget 1 open job; add --yes" in err) == (2, True)
+    assert (folder / "north" / "site.journal").exists()
+    assert shell("serve", tmp_path / "north.toml", "--fresh", "--yes")[0] == 0
+    assert (len(started), (folder / "north").exists(), (folder / "tokens.db").exists()) == (1, False, True)

@@ -29,6 +29,7 @@ from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError
 from gridweave.site.desk_messages import MOST_LISTED
+from gridweave.site.service.faults import fault_text
 from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
@@ -100,6 +101,10 @@ def _print_sites(found: list[SiteInfo], machines: bool) -> None:
                 rows.append((f"  {machine.name}", f"{state}, {machine.host}", f"{machine.nodes:,}"))
     headings = ("site", "", "nodes", "for the grid", "free", "running", "waiting")
     print_table(rows, headings=headings, left=2)
+    for site in found:
+        for told in (site.problem, fault_text(site.fault)):
+            if told:
+                typer.echo(f"{site.name}: {told}")
 
 
 def site_state(site: SiteInfo) -> str:
@@ -108,6 +113,8 @@ def site_state(site: SiteInfo) -> str:
         return "does not answer"
     # With one that can take in jobs a site does; otherwise it takes in nothing for the grid.
     stuck = bool(site.machines) and all(machine.problem for machine in site.machines)
+    if site.problem:
+        return "cut off from the grid"
     state = "cannot start anything" if stuck else "drains" if site.draining else "works"
     return f"{state}, without the grid" if site.uplink is not None and site.uplink.problem else state
 
@@ -131,6 +138,9 @@ def _print_queue(found: Queue) -> None:
         f"{found.waiting:,} wait, {found.held:,} are held, {found.starting:,} are starting, {found.running:,} run"
         + (f", {found.ending:,} are ending" if found.ending else "")
     )
+    for told in (found.problem and f"no jobs are taken: {found.problem}", fault_text(found.fault)):
+        if told:
+            typer.echo(told)
     if not found.jobs:
         return
     at_ms = now_ms()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import counted, say
 from gridweave.cli.run import problems_as_lines
+from gridweave.cli.up import Fresh, Yes, check_forgetting
 from gridweave.errors import OptionError, check_known, not_installed
 
 if TYPE_CHECKING:
@@ -29,9 +31,9 @@ _Example = Annotated[
 def serve(
     file: _File = None,
     keep_jobs: _KeepJobs = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only check the file, and that the journal goes with it.")
-    ] = False,
+    check: _Check = False,
+    fresh: Fresh = False,
+    yes: Yes = False,
     example: _Example = None,
 ) -> None:
     """Run one part of a distributed grid in the foreground: a site, or the meta-scheduler.
@@ -47,15 +49,17 @@ def serve(
         check_known("--example", example, KINDS)
         typer.echo(example_text(example), nl=False)
         return
+    if yes and not fresh:
+        raise OptionError("--yes", "goes only with --fresh")
     if file is None:
         raise OptionError("FILE.toml", "is missing; `gridweave serve --example site` prints one to start from")
     try:
-        _serve(file, keep_jobs=keep_jobs, check=check)
+        _serve(file, keep_jobs=keep_jobs, check=check, fresh=fresh, yes=yes)
     except ImportError as error:
         raise not_installed(error.name) from None
 
 
-def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:
+def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -> None:
     """Read a file, and run what it says, unless it is only to be checked."""
     from gridweave.grid.config.reading import read_service
     from gridweave.grid.config.tables import ServedGrid
@@ -67,8 +71,18 @@ def _serve(file: str, *, keep_jobs: bool, check: bool) -> None:
     is_grid = isinstance(read.file, ServedGrid)
     if keep_jobs and is_grid:
         raise OptionError("--keep-jobs", "is for a site; the grid's side has no processes of jobs")
-    from gridweave.grid.service.serve import check_service, grid_service, serve_grid, serve_site, site_service
+    from gridweave.grid.service.serve import (
+        check_service,
+        grid_service,
+        serve_grid,
+        serve_site,
+        site_service,
+        start_over,
+    )
 
+    if fresh and not check:
+        check_forgetting(Path(read.folder), yes)
+        start_over(grid_service(read) if is_grid else site_service(read))
     if check:
         check_service(grid_service(read) if is_grid else site_service(read))
         typer.echo(_told(read))

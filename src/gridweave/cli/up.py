@@ -42,8 +42,8 @@ _File = Annotated[
 _Address = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
 ]
-_Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
 _Check = Annotated[bool, typer.Option("--check", help="Only check the file, and that the journals go with it.")]
 _Example = Annotated[bool, typer.Option("--example", help="Print an example file and exit.")]
 
@@ -52,8 +52,8 @@ def up(
     file: _File = None,
     name: Name = None,
     address: _Address = None,
-    fresh: _Fresh = False,
-    yes: _Yes = False,
+    fresh: Fresh = False,
+    yes: Yes = False,
     check: _Check = False,
     example: _Example = False,
     as_json: Json = False,
@@ -190,16 +190,23 @@ def _wanted(file: str | None, name: str, address: str | None, fresh: bool) -> tu
 
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
-    from gridweave.grid.service.local import begin_anew, open_jobs
+    from gridweave.grid.service.local import begin_anew
 
     if last is None:
         return
     if last.runs:
         raise OptionError("--fresh", f"the grid {name!r} runs; run `gridweave down` first")
-    count = open_jobs(Path(last.folder))
+    check_forgetting(Path(last.folder), yes)
+    begin_anew(name)
+
+
+def check_forgetting(folder: Path, yes: bool) -> None:
+    """Raise OptionError if a grid or a site in a folder has open jobs, unless they may be forgotten."""
+    from gridweave.grid.service.journals import open_jobs
+
+    count = open_jobs(folder)
     if count and not yes:
         raise OptionError("--fresh", f"would forget {counted(count, 'open job')}; add --yes to do so")
-    begin_anew(name)
 
 
 @contextmanager

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from gridweave.errors import UnavailableError
 from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.driver import GridDriver
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, After, Declined, JobRecord, JobRequest, Program
@@ -81,14 +83,23 @@ async def test_a_grid_goes_on_where_it_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_site_that_lost_its_journal_is_not_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An end that has received more than was sent is not the one that it says it is; the grid takes nothing from it."""
+async def test_a_grid_that_lost_its_journal_takes_no_jobs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A site that has received more than was sent knows another grid; nothing is exchanged, and submitters hear why."""
     life = Life(tmp_path / "grid.journal")
     await life.submit("key", 6)
     life.driver.packet("north", msgspec.msgpack.encode(Packet(0, (Reserved(1, 1),), 99)))
     await life.turn()
     assert "lost its journal" in caplog.text
     assert life.driver.journal.channel("north").received == 0
+    sent = len(life.sent["north"])
+    life.driver.packet("north", msgspec.msgpack.encode(Packet(0, (Reserved(1, 1),), 0)))
+    with pytest.raises(UnavailableError, match=r"site north: .* the grid knows of 2: it lost its journal, .* --fresh"):
+        await life.driver.submit([("other", JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=1))])
+    await life.turn()
+    assert (len(life.sent["north"]), life.driver.journal.channel("north").received) == (sent, 0)
+    problems = {site.name: site.problem for site in await GridDesk(life.driver).about()}
+    assert ("lost its journal" in problems["north"], problems["south"]) == (True, "")
+    assert "lost its journal" in (await GridDesk(life.driver).queue(1)).problem
     await life.driver.close()
 
 

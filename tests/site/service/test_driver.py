@@ -58,10 +58,12 @@ class Wires:
     def __init__(self) -> None:
         self.packets: list[bytes] = []
         self.orders: list[tuple[str, bytes]] = []
+        self.refusal: str | None = None
 
-    async def to_grid(self, _peer: str, data: bytes) -> None:
-        """Keep a packet."""
+    async def to_grid(self, _peer: str, data: bytes) -> str | None:
+        """Keep a packet, and answer as the grid does."""
         self.packets.append(data)
+        return self.refusal
 
     async def to_machine(self, agent: str, data: bytes) -> None:
         """Keep orders."""
@@ -212,6 +214,67 @@ async def test_a_flush_that_fails_is_tried_until_it_does_not(place: Path, monkey
 
 
 @pytest.mark.asyncio
+async def test_whoever_asks_hears_why_a_journal_cannot_be_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a disk that has been full for a while; what was handed in before is answered when it is not."""
+    life, is_full = Life(place), True
+    flush = life.driver.journal.flush
+
+    def fails() -> int:
+        if is_full:
+            raise UnavailableError("the disk is full")
+        return flush()
+
+    monkeypatch.setattr(life.driver.journal, "flush", fails)
+    first = asyncio.ensure_future(life.driver.submit([("first", request())]))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(driver_module, "_STUCK_PAUSE_S", 0.0)
+    monkeypatch.setattr(driver_module, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(driver_module, "_LONGEST_PAUSE_S", 0.0)
+    turn = asyncio.ensure_future(life.turn())
+    while not life.driver.problem:
+        await asyncio.sleep(0)
+    for question in (life.driver.durable(), life.driver.submit([("other", request())])):
+        with pytest.raises(UnavailableError, match=r"site north cannot go on: .* written: the disk is full"):
+            await question
+    is_full = False
+    await turn
+    assert await first == [Accepted("first", FIRST)]
+    assert life.driver.problem == ""
+    await life.driver.durable()
+    await life.driver.close()
+
+
+@pytest.mark.asyncio
+async def test_a_site_that_lost_its_journal_says_so(place: Path) -> None:
+    """It exchanges nothing with the grid from then on, says how to go on, and takes jobs of its own users."""
+    life = Life(place)
+    refusal = life.driver.packet(GRID, packet(0, *described(1), received=99))
+    assert refusal is not None
+    assert "acknowledges 99 messages, and site north knows of 0: it lost its journal" in refusal
+    assert "start over at both ends" in refusal
+    assert life.driver.peer_problem(GRID) == refusal
+    assert life.driver.packet(GRID, packet(0, *described(1))) == refusal
+    assert await life.submit(("key", request())) == [Accepted("key", FIRST)]
+    assert (life.wires.packets, life.driver.problem) == ([], "")
+    await life.driver.close()
+
+
+@pytest.mark.asyncio
+async def test_a_site_says_that_the_grid_refuses_its_messages(place: Path) -> None:
+    """The end that has its journal says what the other one answers, until that takes its messages."""
+    life = Life(place)
+    life.wires.refusal = "the grid lost its journal"
+    life.driver.packet(GRID, packet(0, RequestQuote(1, 1, 100)))
+    await life.turn()
+    assert life.driver.peer_problem(GRID) == "the grid lost its journal"
+    life.wires.refusal = None
+    life.driver.packet(GRID, packet(1, RequestQuote(2, 1, 100)))
+    await life.turn()
+    assert (len(life.wires.packets), life.driver.peer_problem(GRID)) == (2, "")
+    await life.driver.close()
+
+
+@pytest.mark.asyncio
 async def test_one_that_was_replaced_stops_and_says_so_to_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If another process has become the writer nobody is left without an answer, and nothing more is taken in."""
     life = Life(place)
@@ -289,13 +352,12 @@ async def test_what_cannot_be_is_declined_and_harms_nothing_else(place: Path, po
 
 @pytest.mark.asyncio
 async def test_packets_that_are_none_change_nothing(place: Path) -> None:
-    """Garbage, a packet with a gap, and one of an end that lost its journal are passed over."""
+    """Garbage and a packet with a gap are passed over."""
     life = Life(place)
     deep = b"\x91" * 5000 + b"\xc0"
     for data in (b"", b"garbage", deep, msgspec.msgpack.encode({"first": 0}), packet(-3, *described(1))):
         life.driver.packet(GRID, data)
     life.driver.packet(GRID, packet(5, *described(1)))
-    life.driver.packet(GRID, packet(0, *described(1), received=99))
     await life.turn()
     assert life.driver.journal.sequence == 0
     with pytest.raises(UnavailableError, match="no connection to 'nobody'"):

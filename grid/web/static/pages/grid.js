@@ -41,6 +41,7 @@ function Cell({ cell, node, paused }) {
 
 function condition(site) {
   if (!site.answers) return ["✕ does not answer", "away"];
+  if (site.problem) return ["✕ cut off from the grid", "away"];
   if (site.draining) return ["◐ draining: takes nothing new of the grid", "drain"];
   return ["● works", "works"];
 }
@@ -75,6 +76,8 @@ function Site({ site, canOperate, reload }) {
       <a class="chip ${tone(jobId)}" href="#/job/${jobId}">${jobId}</a> `)}${jobs.length > 20 && "…"}</p>`}
     ${site.machines.filter((machine) => machine.problem || !machine.here).map((machine) => html`
       <p class="trouble">${machine.name}: ${machine.problem || "does not answer"}</p>`)}
+    ${site.problem && html`<p class="trouble">${site.problem}</p>`}
+    ${site.fault && html`<p class="hint">Last fault, ${new Date(site.fault.at_ms).toLocaleString()}: ${site.fault.text}</p>`}
     <p class="hint">${site.policy}</p>
     ${canOperate && html`<p class="buttons"><button type="button" onClick=${turn}>
       ${site.draining ? "Take jobs again" : "Drain"}</button><span role="status">${said}</span></p>`}

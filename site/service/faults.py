@@ -1,0 +1,72 @@
+"""The last fault of an actor: in memory, and as the last line of its log for whoever looks when the actor is gone."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gridweave.site.desk_messages import Fault
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} (?:WARNING|ERROR|CRITICAL) [\w.]+: (.+)$", re.MULTILINE)
+
+RECENT_MS = 86_400_000
+"""A fault is shown for a day."""
+
+_TAIL_BYTES, _MOST_CHARS = 16_384, 500
+
+
+class LastFault(logging.Handler):
+    """Keeps the last warning or error of this process."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.fault: Fault | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.fault = Fault(int(record.created * 1000), _first_line(record.getMessage()))
+
+
+LAST_FAULT = LastFault()
+"""That of this process; it hears the loggers of gridweave once `log_to` was called."""
+
+
+def recent_fault(now_ms: int | None = None) -> Fault | None:
+    """Return the last fault of this process, unless it is older than `RECENT_MS`; `now_ms` in Unix time."""
+    return recent(LAST_FAULT.fault, now_ms)
+
+
+def recent(fault: Fault | None, now_ms: int | None = None) -> Fault | None:
+    """Return a fault, unless there is none or it is older than `RECENT_MS`; `now_ms` in Unix time, None for now."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return fault if fault is not None and fault.at_ms > now_ms - RECENT_MS else None
+
+
+def fault_in(log: Path) -> Fault | None:
+    """Return the last fault in a log that was written with `LOG_FORMAT`, or None."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = _LINE.findall(file.read().decode(errors="replace"))
+    except OSError:
+        return None
+    if not lines:
+        return None
+    at, text = lines[-1]
+    return Fault(int(datetime.fromisoformat(at).timestamp() * 1000), _first_line(text))
+
+
+def fault_text(fault: Fault | None) -> str:
+    """Return a last fault with its local time; empty if there is none."""
+    if fault is None:
+        return ""
+    at = datetime.fromtimestamp(fault.at_ms / 1000, UTC).astimezone()
+    return f"last fault {at:%Y-%m-%d %H:%M:%S}: {fault.text}"
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.splitlines()), "")[:_MOST_CHARS]
