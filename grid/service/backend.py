@@ -230,7 +230,7 @@ class LiveBackend:
     async def story(self, job_id: int) -> list[StoryEntry]:
         """Return what happened to a job at the grid and at its sites, by time.
 
-        What a site knows that does not answer is left out.
+        Where a site of the job does not answer, the last entry says so.
         """
         actor = await self._desk_of(job_id)
         if actor is None:
@@ -238,12 +238,21 @@ class LiveBackend:
         parts = [await self._ask(actor, "story", list[Note], job_id)]
         if parts[0] and actor == GRID_ACTOR:
             # The record knows the sites of the last attempt alone.
-            sites = [site_actor(site.name) for site in await self._sites()]
-            asked = (self._ask(each, "story", list[Note], job_id, timeout_s=LOOK_S) for each in sites)
+            names = [site.name for site in await self._sites()]
+            asked = (self._ask(site_actor(each), "story", list[Note], job_id, timeout_s=LOOK_S) for each in names)
             told = await asyncio.gather(*(_or_none(each) for each in asked))
             parts += [notes for notes in told if notes]
+            silent = [name for name, notes in zip(names, told, strict=True) if notes is None]
+            parts.append(await self._unheard(job_id, silent, parts[0][-1].at_ms) if silent else [])
         notes = sorted((note for part in parts for note in part), key=lambda note: note.at_ms)
         return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
+
+    async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:
+        """Return notes that what happened to a job at silent sites is missing."""
+        record = await self._record(job_id)
+        places = [] if record is None else [name for name, _ in record.places]
+        what = "does not answer; what happened there is missing here until it does"
+        return [Note(job_id, at_ms, "unheard", f"site {name} {what}") for name in silent if name in places]
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return what happened to jobs of the grid after an event; wait that long for something to happen."""

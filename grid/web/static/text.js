@@ -50,4 +50,11 @@ export function title(record) {
 export const places = (list) => list.map(([site, nodes]) => `${site} (${nodes})`).join(" + ") || "–";
 
 /** How a job is, in a word: its outcome once it has ended. */
+/** When the processes of a job ended, by the clocks of its machines, else when its end was heard (`JobRecord`). */
+export function endOf(record) {
+  const { start_ms: start, end_ms: heard, ran_ms: ran } = record;
+  if (start === null || heard === null || !ran) return heard;
+  return start <= ran[1] && ran[1] <= heard ? ran[1] : heard;
+}
+
 export const stateOf = (record) => (record.state === "ended" ? record.outcome || "ended" : record.state);

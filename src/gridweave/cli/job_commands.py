@@ -167,7 +167,7 @@ def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -
             f"{record.request.nodes:,}",
             span_text(record.request.limit_ms),
             _starts(record, starts_ms.get(record.job_id), at_ms),
-            rounded((record.end_ms or at_ms) - record.start_ms) if record.start_ms is not None else "-",
+            "-" if (ran_ms := record.run_time_ms(at_ms)) is None else rounded(ran_ms),
             relative(record.submit_ms, at_ms),
         )
         for record in records
@@ -301,13 +301,14 @@ def usage(
 
 def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys: Sequence[str]) -> None:
     """Add a job to what it counts for: its node-hours at each site, the rest by its nodes there."""
-    if record.start_ms is None or record.end_ms is None:
+    run_ms = record.run_time_ms()
+    if run_ms is None or record.end_ms is None:
         return
     request = record.request
     ended = datetime.datetime.fromtimestamp(record.end_ms / 1000).astimezone()
     known = {"user": request.user, "account": request.account, "class": request.job_class, "name": request.name}
     known |= {"day": f"{ended:%Y-%m-%d}", "month": f"{ended:%Y-%m}"}
-    hours = (record.end_ms - record.start_ms) / 3_600_000
+    hours = run_ms / 3_600_000
     places = record.places if "site" in keys else (("", request.nodes),)
     total = sum(nodes for _, nodes in places) or 1
     for site, nodes in places:
@@ -426,8 +427,8 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "after": ", ".join(after_texts(request.after)),
         "submitted": clock(record.submit_ms),
         "started": clock(record.start_ms) if record.start_ms is not None else "",
-        "ended": clock(record.end_ms) if record.end_ms is not None else "",
-        "ran for": rounded(record.end_ms - record.start_ms) if record.end_ms and record.start_ms else "",
+        "ended": _end_text(record),
+        "ran for": "" if (run_ms := record.run_time_ms()) is None else rounded(run_ms),
         "starts": f"{record.starts}" if record.starts > 1 else "",
         "where": places_text(record.places),
         "split": _split_text(record),
@@ -463,6 +464,18 @@ def _sends_text(record: JobRecord) -> str:
     if traffic is not None and traffic.output_bytes:
         said.append(f"writes {traffic.output_bytes:,} bytes at {traffic.output_site}")
     return "; ".join(said)
+
+
+_HEARD_LATE_MS = 10_000
+
+
+def _end_text(record: JobRecord) -> str:
+    """Return when a job ended, and how much later that was heard, if it was late."""
+    ended_ms = record.processes_ended_ms
+    if ended_ms is None or record.end_ms is None:
+        return ""
+    late_ms = record.end_ms - ended_ms
+    return clock(ended_ms) + (f", heard {rounded(late_ms)} later" if late_ms > _HEARD_LATE_MS else "")
 
 
 def _command(record: JobRecord) -> str:

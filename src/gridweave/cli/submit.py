@@ -420,7 +420,8 @@ def _ended_text(records: list[JobRecord]) -> str:
     if len(records) > 1:
         return f"{len(records):,} jobs have finished"
     (record,) = records
-    ran = "" if record.start_ms is None else f" after {rounded((record.end_ms or record.start_ms) - record.start_ms)}"
+    run_ms = record.run_time_ms()
+    ran = "" if run_ms is None else f" after {rounded(run_ms)}"
     where = f" on {places_text(record.places)}" if record.places else ""
     return f"job {record.job_id} has finished{ran}{where}"
 

@@ -18,6 +18,8 @@ from gridweave.grid.service.backend import LiveBackend
 from gridweave.grid.service.state import HEAD, LOGS, LocalGridState, LocalProcess, LocalSite, state_folder, write_state
 from gridweave.grid.service.status import LocalStatus, look
 from gridweave.site.desk_messages import SiteNames
+from gridweave.site.job import JobRecord, JobRequest, Program
+from gridweave.site.journal.records import Note
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import CALL_S, Answered, encode
 
@@ -62,6 +64,26 @@ async def test_sites_say_why_one_does_not_work() -> None:
     assert [(site.answers, site.problem) for site in await backend.sites()] == [(True, ""), (True, "")]
     desks.answers["grid_about"] = UnavailableError("the grid is away")
     assert [site.answers for site in await backend.sites()] == [True, True]
+
+
+@pytest.mark.asyncio
+async def test_a_history_says_which_site_is_missing_in_it() -> None:
+    """Of a site that has a part of the job and does not answer, the last entry says so; of others none does."""
+    request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
+    desks = Desks(
+        grid_about=[SiteNames("north", 4), SiteNames("south", 2), SiteNames("west", 2)],
+        grid_story=[Note(1, 10, "submitted"), Note(1, 500, "left", "north: finished")],
+        grid_records=[JobRecord(job_id=1, request=request, submit_ms=10, places=(("north", 1), ("south", 1)))],
+        north_story=[Note(1, 490, "ended", "at north: finished")],
+        south_story=UnavailableError("cut off"),
+        west_story=UnavailableError("cut off"),
+    )
+    backend = LiveBackend(desks)
+    kinds = [(entry.at_ms, entry.kind) for entry in await backend.story(1)]
+    assert kinds == [(10, "submitted"), (490, "ended"), (500, "left"), (500, "unheard")]
+    assert (await backend.story(1))[-1].detail.startswith("site south does not answer; ")
+    desks.answers["south_story"] = [Note(1, 495, "ended", "at south: finished")]
+    assert [entry.kind for entry in await backend.story(1)] == ["submitted", "ended", "ended", "left"]
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **said: Any) -> dict[str, tuple[bool, str]]:

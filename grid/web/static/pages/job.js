@@ -1,7 +1,7 @@
 // One job: what became of it, why it waits, what it writes, and what would change its start.
 
 import { get } from "../api.js";
-import { absolute, count, places, span, stateOf, title, when } from "../text.js";
+import { absolute, count, endOf, places, span, stateOf, title, when } from "../text.js";
 import { html, JobLink, State, Table, Time, Trouble, useFresh, useNow } from "../ui.js";
 import { Wishes } from "../wishes.js";
 import { Output } from "./output.js";
@@ -12,7 +12,7 @@ const OVER = ["ended", "refused"];
 
 function Facts({ record, now }) {
   const { request } = record;
-  const ran = record.start_ms === null ? null : (record.end_ms ?? now) - record.start_ms;
+  const ran = record.start_ms === null ? null : (endOf(record) ?? now) - record.start_ms;
   const facts = [
     ["User", html`<span dir="auto">${request.user || "–"}${request.account ? `, account ${request.account}` : ""}</span>`],
     ["Nodes", request.nodes],
@@ -20,7 +20,7 @@ function Facts({ record, now }) {
     ["Where", places(record.places)],
     ["Submitted", html`<${Time} ms=${record.submit_ms} now=${now} />`],
     ["Started", html`<${Time} ms=${record.start_ms} now=${now} />`],
-    ["Ended", html`<${Time} ms=${record.end_ms} now=${now} />`],
+    ["Ended", html`<${Time} ms=${endOf(record)} now=${now} />`],
     ["Waited", span((record.start_ms ?? record.end_ms ?? now) - record.submit_ms)],
     ["Ran", span(ran)],
     ["Starts", record.starts],

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { gridNow } from "../clock.js";
-import { places, span, stateOf, title } from "../text.js";
+import { endOf, places, span, stateOf, title } from "../text.js";
 import { Empty, html, JobLink, State, Table, Time, Trouble, useFresh, useNow, useState } from "../ui.js";
 import { Wishes } from "../wishes.js";
 
@@ -49,7 +49,7 @@ function Filters({ query, sites, isOperator }) {
 
 const SORTS = {
   Job: (job) => -job.job_id, User: (job) => job.request.user, State: stateOf, Nodes: (job) => -job.request.nodes,
-  Submitted: (job) => -job.submit_ms, Ran: (job) => -((job.end_ms ?? gridNow()) - (job.start_ms ?? gridNow())),
+  Submitted: (job) => -job.submit_ms, Ran: (job) => -((endOf(job) ?? gridNow()) - (job.start_ms ?? gridNow())),
 };
 
 function sorted(jobs, by) {
@@ -101,7 +101,7 @@ export function JobsPage({ at, who }) {
         <td class="number">${job.request.nodes}</td>
         <td>${places(job.places)}</td>
         <td><${Time} ms=${job.submit_ms} now=${now} /></td>
-        <td class="number">${job.start_ms === null ? "–" : span((job.end_ms ?? now) - job.start_ms)}</td>
+        <td class="number">${job.start_ms === null ? "–" : span((endOf(job) ?? now) - job.start_ms)}</td>
       </tr>`)}
     <//>`}
     ${data.below && html`<p><a href="#/jobs?${older.toString()}">Older jobs</a></p>`}`;

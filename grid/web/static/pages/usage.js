@@ -2,7 +2,7 @@
 
 import { jobsOf } from "../api.js";
 import { gridNow } from "../clock.js";
-import { count } from "../text.js";
+import { count, endOf } from "../text.js";
 import { Empty, html, Table, Trouble, useFresh, useNow, useState } from "../ui.js";
 
 const DAY = 86_400_000;
@@ -19,7 +19,7 @@ function usageOf(jobs, by, now) {
   const found = new Map();
   for (const job of jobs) {
     if (job.start_ms === null) continue;
-    const hours = ((job.end_ms ?? now) - job.start_ms) * job.request.nodes / 3_600_000;
+    const hours = ((endOf(job) ?? now) - job.start_ms) * job.request.nodes / 3_600_000;
     for (const [name, part] of BY[by](job)) {
       const row = found.get(name) ?? { name, jobs: 0, hours: 0, cpuHours: 0 };
       row.jobs += 1;
