@@ -15,7 +15,6 @@ from msgspec import Meta
 from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
 from gridweave.site.desk_messages import BusyNodes as BusyNodes  # noqa: PLC0414
 from gridweave.site.desk_messages import EventKind as EventKind  # noqa: PLC0414
-from gridweave.site.desk_messages import Fault as Fault  # noqa: PLC0414
 from gridweave.site.desk_messages import GivenUp as GivenUp  # noqa: PLC0414
 from gridweave.site.desk_messages import Instant as Instant  # noqa: PLC0414
 from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
@@ -25,6 +24,7 @@ from gridweave.site.desk_messages import JobPage as JobPage  # noqa: PLC0414
 from gridweave.site.desk_messages import JobProgress as JobProgress  # noqa: PLC0414
 from gridweave.site.desk_messages import JobQuery as JobQuery  # noqa: PLC0414
 from gridweave.site.desk_messages import KeptNodes as KeptNodes  # noqa: PLC0414
+from gridweave.site.desk_messages import LoggedFault as LoggedFault  # noqa: PLC0414
 from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414

@@ -95,7 +95,7 @@ class LinkStatus(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Fault(msgspec.Struct, frozen=True):
+class LoggedFault(msgspec.Struct, frozen=True):
     """A warning or an error that a part of the grid has logged.
 
     Attributes
@@ -208,7 +208,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Whose jobs it takes, in words; told to operators alone.
     problem : str
         Why it does not work now, or does not answer; empty if it works.
-    fault : Fault, optional
+    fault : LoggedFault, optional
         The last fault that it has logged, for a day; told to operators alone.
     """
 
@@ -229,7 +229,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[KeptNodes, ...] = ()
     users: str = ""
     problem: str = ""
-    fault: Fault | None = None
+    fault: LoggedFault | None = None
 
 
 class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,7 +336,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         The first of those that wait.
     problem : str
         Why the grid, or the site, takes no jobs now; empty if it does.
-    fault : Fault, optional
+    fault : LoggedFault, optional
         The last fault that it has logged, for a day; told to operators alone.
     """
 
@@ -347,4 +347,4 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     ending: int = 0
     jobs: list[QueuedJob] = []
     problem: str = ""
-    fault: Fault | None = None
+    fault: LoggedFault | None = None

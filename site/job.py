@@ -585,21 +585,6 @@ class JobRecord(msgspec.Struct, kw_only=True):
         return ("failed", problem) if problem and outcome in ("finished", "failed") else (outcome, reason)
 
     @property
-    def processes_ended_ms(self) -> int | None:
-        """When its processes ended, by the clocks of its machines; if they did not say, when the end was heard.
-
-        The two differ when a part of the grid was away at the end of the job.
-        """
-        if self.start_ms is None or self.end_ms is None or self.ran_ms is None:
-            return self.end_ms
-        return self.ran_ms[1] if self.start_ms <= self.ran_ms[1] <= self.end_ms else self.end_ms
-
-    def run_time_ms(self, now_ms: int | None = None) -> int | None:
-        """Return how long its last attempt has run, until `now_ms` if it still runs; None if it has not."""
-        until_ms = now_ms if self.end_ms is None else self.processes_ended_ms
-        return None if self.start_ms is None or until_ms is None else until_ms - self.start_ms
-
-    @property
     def can_be_requeued(self) -> bool:
         """Whether it runs, and may be begun anew."""
         return self.state == "running" and self.request.program.if_lost == "requeue"

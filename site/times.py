@@ -1,4 +1,4 @@
-"""Spans of time as people write them, and pauses that grow."""
+"""Spans of time as people write them, pauses that grow, and how long a job has run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from gridweave.errors import OptionError
-from gridweave.site.job import MAX_TIME_MS
+from gridweave.site.job import MAX_TIME_MS, JobRecord
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
@@ -110,3 +110,19 @@ def when_text(when_ms: int, now_ms: int) -> str:
     if when_ms == now_ms:
         return "now"
     return f"in {rough_span_text(when_ms - now_ms)}" if when_ms > now_ms else f"{rough_span_text(now_ms - when_ms)} ago"
+
+
+def processes_ended_ms(record: JobRecord) -> int | None:
+    """Return when the processes of a job ended, by the clocks of its machines; else when its end was heard.
+
+    The two differ when a part of the grid was away at the end of the job.
+    """
+    if record.start_ms is None or record.end_ms is None or record.ran_ms is None:
+        return record.end_ms
+    return record.ran_ms[1] if record.start_ms <= record.ran_ms[1] <= record.end_ms else record.end_ms
+
+
+def run_time_ms(record: JobRecord, now_ms: int | None = None) -> int | None:
+    """Return how long the last attempt of a job has run, until `now_ms` if it still runs; None if it has not."""
+    until_ms = now_ms if record.end_ms is None else processes_ended_ms(record)
+    return None if record.start_ms is None or until_ms is None else until_ms - record.start_ms

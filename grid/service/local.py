@@ -31,6 +31,7 @@ from gridweave.grid.service.gateway_process import make_token, settings_of, url_
 from gridweave.grid.service.journals import check_journals, forget_jobs
 from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
+    EXPOSURE,
     LOOPBACK,
     Launcher,
     OwnRay,
@@ -242,6 +243,7 @@ class _Work:
     def _on_own_ray(self, launcher: Launcher | None) -> None:
         ray = self._ray(self._wanted.ray_machines)
         ray.start(launcher)
+        self.done.remarks += [EXPOSURE] * (self._before is None)
         self._lap("launch")
         plan = self._plan(ray.labelled)
         # A site's node may go: the grid is to stay. Without the head there is nothing left to schedule for.

@@ -164,6 +164,13 @@ LOOPBACK = "127.0.0.2"
 """By which a Ray of one's own finds itself: it does not go with an interface that is taken away. In the place of
 127.0.0.1 Ray would put the address of one."""
 
+EXPOSURE = (
+    "Ray listens on all interfaces of this host, and only its token keeps others out. To let in only SSH and the "
+    'gateway, with the ports that they have here: nft add rule inet filter input iifname != "lo" ct state new '
+    "tcp dport != { 22, 8765 } drop"
+)
+"""What operators should know of a Ray of one's own: it finds itself by loopback, and does not bind its ports to it."""
+
 MOST_NODES = 8
 """A site has a Ray node of its own if there are no more than so many; each costs some hundred megabytes."""
 

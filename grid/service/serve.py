@@ -29,6 +29,7 @@ from gridweave.grid.service.gateway_process import REQUESTS, Say, prepare_tokens
 from gridweave.grid.service.journals import JournalSpec, check_journals, forget_jobs, grid_place, site_place
 from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (
+    EXPOSURE,
     LOOPBACK,
     MOST_NODES,
     STORE_BYTES,
@@ -368,6 +369,7 @@ def _run_on(place: RayPlace, make: MakeActors, say: Say, *, keep_jobs: bool) -> 
 def _run_on_own_ray(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool) -> None:
     ray = own_ray(place, say)
     say("Ray runs already; looking at the actors" if ray.process(HEAD) is not None else "starting Ray")
+    say(EXPOSURE)
     is_asked = False
     try:
         ray.start()

@@ -21,7 +21,7 @@ from typing import Any, Protocol, get_type_hints
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.site.desk_messages import Fault
+from gridweave.site.desk_messages import LoggedFault
 from gridweave.site.machine.processes import spare_ray_worker
 from gridweave.site.service.faults import LAST_FAULT, LOG_FORMAT, fault_in, recent_fault
 from gridweave.version import __version__
@@ -78,7 +78,7 @@ class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     since_ms: int  # Unix time at which its process has made it
     problem: str = ""  # why it does not work; empty: it does
-    fault: Fault | None = None  # the last one that it has logged, for a day
+    fault: LoggedFault | None = None  # the last one that it has logged, for a day
 
 
 class LiveActor:

@@ -141,12 +141,10 @@ class Driver(ABC, Generic[Incoming]):
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
         self._seen: dict[str, int] = {}
         # Set unless a turn is being written down; where that takes long, `_stuck` says why.
-        self._settled = asyncio.Event()
+        self._settled, self._stuck = asyncio.Event(), ""
         self._settled.set()
-        self._stuck = ""
         # Why no messages are exchanged with a peer: because this end lost its journal, or by the peer's own word.
-        self._lost: dict[str, str] = {}
-        self._refusals: dict[str, str] = {}
+        self._lost, self._refusals = dict[str, str](), dict[str, str]()
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None

@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gridweave.site.desk_messages import Fault
+from gridweave.site.desk_messages import LoggedFault
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} (?:WARNING|ERROR|CRITICAL) [\w.]+: (.+)$", re.MULTILINE)
@@ -24,29 +24,29 @@ class LastFault(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.fault: Fault | None = None
+        self.fault: LoggedFault | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record."""
-        self.fault = Fault(int(record.created * 1000), _first_line(record.getMessage()))
+        self.fault = LoggedFault(int(record.created * 1000), _first_line(record.getMessage()))
 
 
 LAST_FAULT = LastFault()
 """That of this process; it hears the loggers of gridweave once `log_to` was called."""
 
 
-def recent_fault(now_ms: int | None = None) -> Fault | None:
+def recent_fault(now_ms: int | None = None) -> LoggedFault | None:
     """Return the last fault of this process, unless it is older than `RECENT_MS`; `now_ms` in Unix time."""
     return recent(LAST_FAULT.fault, now_ms)
 
 
-def recent(fault: Fault | None, now_ms: int | None = None) -> Fault | None:
+def recent(fault: LoggedFault | None, now_ms: int | None = None) -> LoggedFault | None:
     """Return a fault, unless there is none or it is older than `RECENT_MS`; `now_ms` in Unix time, None for now."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     return fault if fault is not None and fault.at_ms > now_ms - RECENT_MS else None
 
 
-def fault_in(log: Path) -> Fault | None:
+def fault_in(log: Path) -> LoggedFault | None:
     """Return the last fault in a log that was written with `LOG_FORMAT`, or None."""
     try:
         with log.open("rb") as file:
@@ -57,10 +57,10 @@ def fault_in(log: Path) -> Fault | None:
     if not lines:
         return None
     at, text = lines[-1]
-    return Fault(int(datetime.fromisoformat(at).timestamp() * 1000), _first_line(text))
+    return LoggedFault(int(datetime.fromisoformat(at).timestamp() * 1000), _first_line(text))
 
 
-def fault_text(fault: Fault | None) -> str:
+def fault_text(fault: LoggedFault | None) -> str:
     """Return a last fault with its local time; empty if there is none."""
     if fault is None:
         return ""

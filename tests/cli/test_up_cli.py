@@ -155,3 +155,12 @@ def test_help_imports_nothing_heavy() -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def test_operators_hear_that_rays_ports_are_open() -> None:
+    """What `up` and `serve` print about a Ray of their own names a rule that closes its ports, as security.md says."""
+    from gridweave.grid.service.ray import EXPOSURE
+
+    assert 'nft add rule inet filter input iifname != "lo" ct state new tcp dport != { 22, 8765 } drop' in EXPOSURE
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    assert "its ports are open on all interfaces" in page

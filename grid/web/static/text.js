@@ -50,7 +50,7 @@ export function title(record) {
 export const places = (list) => list.map(([site, nodes]) => `${site} (${nodes})`).join(" + ") || "–";
 
 /** How a job is, in a word: its outcome once it has ended. */
-/** When the processes of a job ended, by the clocks of its machines, else when its end was heard (`JobRecord`). */
+/** When the processes of a job ended, by the clocks of its machines, else when its end was heard (site/times.py). */
 export function endOf(record) {
   const { start_ms: start, end_ms: heard, ran_ms: ran } = record;
   if (start === null || heard === null || !ran) return heard;

@@ -43,7 +43,7 @@ from gridweave.cli.grid_client import (
 from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.cli.terminal import VisibleBytes, visible
 from gridweave.errors import InputError, OptionError
-from gridweave.site.times import parse_time_ms, span_text
+from gridweave.site.times import parse_time_ms, processes_ended_ms, run_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import JobProgress, QueuedJob, Story
@@ -167,7 +167,7 @@ def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -
             f"{record.request.nodes:,}",
             span_text(record.request.limit_ms),
             _starts(record, starts_ms.get(record.job_id), at_ms),
-            "-" if (ran_ms := record.run_time_ms(at_ms)) is None else rounded(ran_ms),
+            "-" if (ran_ms := run_time_ms(record, at_ms)) is None else rounded(ran_ms),
             relative(record.submit_ms, at_ms),
         )
         for record in records
@@ -301,7 +301,7 @@ def usage(
 
 def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys: Sequence[str]) -> None:
     """Add a job to what it counts for: its node-hours at each site, the rest by its nodes there."""
-    run_ms = record.run_time_ms()
+    run_ms = run_time_ms(record)
     if run_ms is None or record.end_ms is None:
         return
     request = record.request
@@ -428,7 +428,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "submitted": clock(record.submit_ms),
         "started": clock(record.start_ms) if record.start_ms is not None else "",
         "ended": _end_text(record),
-        "ran for": "" if (run_ms := record.run_time_ms()) is None else rounded(run_ms),
+        "ran for": "" if (run_ms := run_time_ms(record)) is None else rounded(run_ms),
         "starts": f"{record.starts}" if record.starts > 1 else "",
         "where": places_text(record.places),
         "split": _split_text(record),
@@ -471,7 +471,7 @@ _HEARD_LATE_MS = 10_000
 
 def _end_text(record: JobRecord) -> str:
     """Return when a job ended, and how much later that was heard, if it was late."""
-    ended_ms = record.processes_ended_ms
+    ended_ms = processes_ended_ms(record)
     if ended_ms is None or record.end_ms is None:
         return ""
     late_ms = record.end_ms - ended_ms

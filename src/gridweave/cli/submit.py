@@ -27,7 +27,7 @@ from gridweave.cli.grid_client import (
 from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
 from gridweave.ranges import ranges_text
-from gridweave.site.times import span_text
+from gridweave.site.times import run_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram, SubmitOptions
@@ -420,7 +420,7 @@ def _ended_text(records: list[JobRecord]) -> str:
     if len(records) > 1:
         return f"{len(records):,} jobs have finished"
     (record,) = records
-    run_ms = record.run_time_ms()
+    run_ms = run_time_ms(record)
     ran = "" if run_ms is None else f" after {rounded(run_ms)}"
     where = f" on {places_text(record.places)}" if record.places else ""
     return f"job {record.job_id} has finished{ran}{where}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.desk_messages import Fault
+from gridweave.site.desk_messages import LoggedFault
 from gridweave.site.service.calls import log_name, log_to
 from gridweave.site.service.faults import LAST_FAULT, RECENT_MS, fault_in, fault_text, recent, recent_fault
 
@@ -65,5 +65,5 @@ def test_where_there_is_no_log_there_is_no_fault(tmp_path: Path) -> None:
 def test_a_fault_is_shown_for_a_day() -> None:
     """An old one is no news."""
     now_ms = time.time_ns() // 1_000_000
-    assert recent(Fault(now_ms - RECENT_MS + 60_000, "new"), now_ms) is not None
-    assert recent(Fault(now_ms - RECENT_MS, "old"), now_ms) is None
+    assert recent(LoggedFault(now_ms - RECENT_MS + 60_000, "new"), now_ms) is not None
+    assert recent(LoggedFault(now_ms - RECENT_MS, "old"), now_ms) is None
