@@ -14,6 +14,7 @@ import msgspec
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.client.requests import login_name
 from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy, usual_communication
+from gridweave.grid.config.journals import JournalSpec, grid_place, site_place
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable, LiveSiteTable, ServedGrid
 from gridweave.grid.control.limited import LEASE_MS
@@ -24,7 +25,6 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
-from gridweave.grid.service.journals import JournalSpec, grid_place, site_place
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.grid.config.journals import check_journals, forget_jobs
 from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.config.tables import GridFile
 from gridweave.grid.gateway.access import TokenStore
@@ -28,7 +29,6 @@ from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_act
 from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
 from gridweave.grid.service.doors import ClusterDoor
 from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
-from gridweave.grid.service.journals import check_journals, forget_jobs
 from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
     EXPOSURE,

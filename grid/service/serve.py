@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.journals import JournalSpec, check_journals, forget_jobs, grid_place, site_place
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
@@ -26,7 +27,6 @@ from gridweave.grid.service.actors import RunningActors, Spot
 from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
 from gridweave.grid.service.doors import FarSite, LinksDoor, SiteDoor, open_links
 from gridweave.grid.service.gateway_process import REQUESTS, Say, prepare_tokens
-from gridweave.grid.service.journals import JournalSpec, check_journals, forget_jobs, grid_place, site_place
 from gridweave.grid.service.local import MARKER, kept_secret
 from gridweave.grid.service.ray import (
     EXPOSURE,

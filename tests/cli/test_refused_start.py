@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.config.journals import check_journals
 from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.service import actors, local, serve
 from gridweave.grid.service.actors import RunningActors
 from gridweave.grid.service.cluster import GridPlan, plan_of
-from gridweave.grid.service.journals import check_journals
 from gridweave.grid.service.local import bring_up, wanted_grid
 from gridweave.grid.service.state import read_grid_state
 from gridweave.site.journal.journal import Journal

@@ -202,7 +202,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
 
 def check_forgetting(folder: Path, yes: bool) -> None:
     """Raise OptionError if a grid or a site in a folder has open jobs, unless they may be forgotten."""
-    from gridweave.grid.service.journals import open_jobs
+    from gridweave.grid.config.journals import open_jobs
 
     count = open_jobs(folder)
     if count and not yes:
