@@ -26,7 +26,7 @@ PLAIN = JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=3_600_000)
 
 
 def address_free(value: object) -> str:
-    """Return the text of a value without its address in memory: every worker of the tests must give it the same name."""
+    """Return the text of a value without its address in memory, so that all workers give a test one name."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
