@@ -215,7 +215,7 @@ class MetaCore:
 
     @property
     def model(self) -> NetworkModel | None:
-        """The links between the sites as decisions go by them now; None: none are known."""
+        """The network model that decisions currently use, or None if no links are known."""
         return self._control.model
 
     @property

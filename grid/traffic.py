@@ -29,7 +29,7 @@ _MOST_KINDS = 10_000
 
 
 class RunLengths(msgspec.Struct, frozen=True):
-    """How long runs took: their number, and mean and sum of squared deviations of the logarithms of milliseconds."""
+    """Run time statistics: the number of runs, the mean of ln(ms), and its sum of squared deviations."""
 
     runs: int = 0
     mean: float = 0.0

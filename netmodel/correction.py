@@ -395,7 +395,7 @@ def _with_gates(topology: Topology, at: IntArray, bandwidth_bps: FloatArray) -> 
 
 
 def _add_links(graph: nx.MultiDiGraph[str], cable: int, rows: Sequence[tuple[str, str, float, float, float]]) -> None:
-    """Add measured links, each a cable of its own: from, to, latency, jitter, bandwidth."""
+    """Add measured links, each on its own cable; a row is from, to, latency [ms], jitter [ms], bandwidth [bit/s]."""
     first = graph.number_of_edges()
     for place, (origin, target, latency_ms, jitter_ms, bandwidth_bps) in enumerate(rows):
         figures = {"latency_ms": latency_ms, "bandwidth_bps": bandwidth_bps, "loss": 0.0, "jitter_ms": jitter_ms}

@@ -150,7 +150,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _number_cables(rows: WrittenNetwork, cables: Sequence[int]) -> None:
-    """Take over the cables of the edges, numbered from 0 in their order; a link back is on the same cable."""
+    """Renumber the edges' cables from 0 in ascending order; a link and its reverse stay on the same cable."""
     number = {cable: place for place, cable in enumerate(sorted(set(cables)))}
     for row in rows.links:
         row.cable = number[cables[row.cable]]

@@ -24,7 +24,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 FIGURES = ("latency_ms", "bandwidth_bps", "loss", "jitter_ms")
-"""The attributes of a link that are numbers: of an edge of the graph, and of the tables."""
+"""The numeric attributes of a link, named alike on graph edges and in the tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class Topology:
 
     @property
     def n_cables(self) -> int:
-        """One more than the highest number of a cable."""
+        """The highest cable number plus one."""
         return int(self.cable.max(initial=-1)) + 1
 
     @property

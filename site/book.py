@@ -36,7 +36,7 @@ KEEP_ENDED = 5_000
 
 
 def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
-    """Return what a core knows of a job; a new user gets the next number."""
+    """Build the core's job from a request; add a new user to `users` under the next number."""
     return Job(
         job_id=job_id,
         width=request.nodes,

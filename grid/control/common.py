@@ -96,7 +96,7 @@ class Control(ABC):
     def why_never(
         self, job: Job, barred: Barred = (), never: Never = NOWHERE, sends: Sends | None = None
     ) -> str | None:
-        """Return why a job could not be placed on the idle grid without some sites, or None.
+        """Return why a job could not be placed on an idle grid without the excluded sites, or None if it could.
 
         What it sends matters if it is wider than all that are left: a split may cost more than one may.
         """

@@ -204,7 +204,7 @@ class FullControl(Control):
 
     @property
     def shut(self) -> dict[int, str]:
-        """The sites that take in nothing new, and why."""
+        """The sites that accept no new jobs, each with the reason."""
         return self._shut
 
     def _is_apart(self, job_id: int) -> bool:

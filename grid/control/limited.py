@@ -440,13 +440,13 @@ class LimitedControl(DelegatingControl):
         return self._one_job.split(delegation.job, delegation.sensitivity, free, *sends)
 
     def _ahead_at_ms(self, delegation: Delegation) -> int | None:
-        """Return when sites are to reserve ahead for a job that has no place; None: never, as one alone can have it."""
+        """Return when sites should start to reserve ahead for an unplaced job; None if one site alone can run it."""
         if delegation.job.width <= self._largest or delegation.waits_since_ms is None:
             return None
         return delegation.waits_since_ms + self.policy.reserve_after_ms
 
     def _ahead(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted]) -> tuple[Fragments, int] | None:
-        """Return how a job that has waited long is split over sites that reserve ahead, and how long it is then."""
+        """Return how to split a long-waiting job over sites that reserve ahead, and the split job's length."""
         at_ms = self._ahead_at_ms(delegation)
         if at_ms is None or now_ms < at_ms or self._attempts.ahead is not None:
             return None

@@ -65,7 +65,7 @@ class NoControl(DelegatingControl):
         return self._send(sent, now_ms)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says of a job; what it says of itself decides nothing at this level."""
+        """Apply a site's answer about a job; answers about the site itself have no effect at this level."""
         sent = self._jobs.get(getattr(answer, "job_id", -1))
         if sent is None or sent.state == BACKLOG or sent.number != getattr(answer, "attempt", 0):
             return []

@@ -56,7 +56,7 @@ def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def find_actors(namespace: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return handles of those actors that Ray knows, by their names, in this order."""
+    """Return the handles of named actors, in the order of `names`; leave out actors unknown to Ray."""
     import ray
 
     found = {}

@@ -463,7 +463,7 @@ def _removed(record: JobRecord, removal: Removal | None) -> str:
 
 
 def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
-    """Return a job that waits at a site with when that expects it to start, and why not sooner."""
+    """Return a job queued at a site, with the start time the site expects and why it is not sooner."""
     known = Forecast(job_id=job.job_id, now_ms=answer.now_ms, places=job.places)
     known = with_site_answer(known, job.waits_at, answer)
     return msgspec.structs.replace(job, start_ms=known.start_ms, reason=known.reason)

@@ -125,7 +125,7 @@ class GridDriver(Driver[Any]):
 
     @property
     def problem(self) -> str:
-        """Why it takes no jobs now; empty if it does.
+        """Why the grid accepts no jobs now; empty if it does.
 
         A job may go to any of the sites, and would stay there for good where messages are not exchanged.
         """

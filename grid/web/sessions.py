@@ -54,7 +54,7 @@ async def log_in(call: GatewayCall, body: NewLogin) -> web.Response:
 
 
 async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> MadeLogin:
-    """Make a login by a code or a token."""
+    """Create a login from a one-time code or a token."""
     logins = call.parts.logins
     if body.code:
         peer = call.request.remote, body.code, uid_of(call.request.transport)

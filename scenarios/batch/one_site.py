@@ -384,7 +384,7 @@ def _ahead_s(unix_s: int, zone: ZoneInfo) -> int:
 
 
 def _moves(start_s: int, last_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
-    """Yield when clocks are moved, in seconds after the start, and how far local time is ahead of UTC from then on."""
+    """Yield each clock change as seconds after the start and the new UTC offset in seconds."""
     before_s, ahead_s = start_s, _ahead_s(start_s, zone)
     for look_s in range(start_s + _DAY_S, last_s, _DAY_S):
         if _ahead_s(look_s, zone) != ahead_s:

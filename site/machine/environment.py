@@ -114,7 +114,7 @@ def takes_socket(launch: Launch, rank: Rank) -> bool:
 
 
 def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
-    """Listen where the ranks of a job meet, on the machine of rank 0, so that nobody else can.
+    """Listen on the job's rendezvous port on the machine of rank 0, so that no other program can take it.
 
     If the port is taken, a job that is on this machine alone gets another one.
 

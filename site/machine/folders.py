@@ -173,7 +173,7 @@ def one_line(reason: str) -> str:
 
 
 def read_cancel(folder: Path) -> str | None:
-    """Return the reason of a wish to end, in one line, or ``None`` if there is none."""
+    """Return the reason for a requested end in one line, or ``None`` if no end was requested."""
     try:
         return one_line((folder / CANCEL).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:

@@ -46,7 +46,7 @@ class KeptPiece(NamedTuple):
 
 
 class UserUse(NamedTuple):
-    """How many pieces of a user are registered, and the disk space that they take together."""
+    """A user's number of registered pieces and their total disk use."""
 
     pieces: int
     size_bytes: int

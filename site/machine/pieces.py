@@ -176,7 +176,7 @@ def remove_piece(folder: Path) -> None:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Tell whether a folder of a user holds nothing; one that may not be looked into may hold something."""
+    """Whether a user's folder is empty; an unreadable folder counts as not empty."""
     try:
         return not os.listdir(folder)
     except FileNotFoundError:

@@ -394,7 +394,7 @@ class Runner:
             await asyncio.to_thread(remove_piece, gone)
 
     def release(self, job_id: int, attempt: int) -> None:
-        """Report the end of a piece no more, as the site has recorded it; keep its folder as long as the limits allow.
+        """Stop reporting the end of a piece, as the site has recorded it; keep its folder as long as the limits allow.
 
         Nothing happens to a piece that has not ended.
         """

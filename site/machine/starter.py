@@ -45,7 +45,7 @@ class Starter(Protocol):
     has_own_ipc: bool  # whether its ranks have an IPC namespace of their own
 
     def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
-        """Start a rank up to the gate; return its pid, when it began in ticks, and the pipe of its report.
+        """Start a rank and hold it at the gate; return its pid, its start time in clock ticks, and its report pipe.
 
         `output` are its descriptors from 1 on: standard output, error, and where its ranks meet if it gets that.
         """

@@ -396,7 +396,7 @@ class Supervisor:
         return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
 
     def _warn_at_s(self) -> float | None:
-        """Return when the signal ahead of the limit is sent; None if there is none, or it has been."""
+        """Return when to send the signal ahead of the limit; None if there is none, or it was already sent."""
         limit_at_s, ahead = self._limit_at_s(), self.launch.limit_signal
         if limit_at_s is None or ahead is None or self.is_warned or self.outcome is not None:
             return None

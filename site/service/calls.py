@@ -286,7 +286,7 @@ class ActorCalls:
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask a question at the desk of an actor, as `Calls.ask`; the others by the same method may share its call."""
+        """Ask a question as `Calls.ask` does; questions by the same method may share a call unless `alone`."""
         if alone:
             answers = await self.call(actor, "ask_all", method, [data], timeout_s=timeout_s)
             return bytes(answers[0])
@@ -349,7 +349,7 @@ class _Lane:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in one line why a call over Ray has failed: the words of what the actor raised, or Ray's own."""
+    """Return one line on why a Ray call failed: the message of the actor's exception, or else Ray's."""
     cause = getattr(error, "cause", None) or error
     lines = str(cause).splitlines()
     return lines[0] if lines else type(cause).__name__

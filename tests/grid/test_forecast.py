@@ -326,7 +326,7 @@ def test_a_run_is_dated_at_its_start_however_late_the_grid_hears_of_it() -> None
 
 
 def test_a_start_that_is_past_is_not_expected() -> None:
-    """A site that has not kept its word is named with it, and a plan does not draw the job over what ran."""
+    """The forecast names the site that missed its quoted start, and the plan does not draw the job in the past."""
     core = grid(sites=(("north", 4),), mode="sharing", control="limited")
     core.handle(0, UserSubmitted("next", request(2, 10)))
     core.handle(0, FromLiveSite(NORTH, Quoted(1, 0, 50)))

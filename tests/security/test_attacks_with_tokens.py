@@ -66,7 +66,7 @@ async def test_a_job_beyond_the_limits_of_a_token_is_refused(
 @pytest.mark.parametrize("value", [1e300, 2e9, -2e9])
 @pytest.mark.parametrize(("name", "least"), [("weight", "0"), ("priority", "-1e+09")])
 async def test_no_job_outweighs_all_others(name: str, least: str, value: float) -> None:
-    """A weight or priority with which an order could not calculate is declined, whatever the token allows."""
+    """A weight or priority outside the range of queue orders is declined, whatever the token allows."""
     async with serving(FakeBackend()) as grid:
         status, problem, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [a_job(**{name: value})]})
         assert (status, problem["detail"]) == (422, f"{name} is {value:g}; expected {least} to 1e+09")

@@ -79,7 +79,7 @@ def room(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_the_job_is_the_first_to_go(room: Path, tmp_path: Path) -> None:
-    """In 20 of 20 tries the kernel ends the job, though its processes are smaller than the agent."""
+    """The kernel kills the job in all 20 tries, although its processes use less memory than the agent."""
     command = [sys.executable, "-c", textwrap.dedent(AGENT), str(tmp_path / "live"), str(TRIES)]
     inside = f'echo $$ > {room}/cgroup.procs; exec "$@"'
     done = subprocess.run(["sh", "-c", inside, "sh", *command], capture_output=True, text=True, check=False)

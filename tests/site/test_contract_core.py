@@ -487,7 +487,7 @@ def test_a_draining_site_takes_in_nothing_new() -> None:
 
 
 def test_nodes_reserved_ahead_are_kept_as_they_come() -> None:
-    """The fragment waits in the queue, is passed by nobody that delays it, and holds its nodes until the commitment."""
+    """The fragment waits in the queue, is not delayed by backfilled jobs, and holds its nodes until it is committed."""
     core = site()
     commands(core, 0, own(1, 3, estimate_ms=100))
     assert answers(core, 1, ReserveNodes(2, 1, 4, 50, 1_000, ahead=True)) == []
@@ -502,7 +502,7 @@ def test_nodes_reserved_ahead_are_kept_as_they_come() -> None:
 
 
 def test_a_lease_ahead_that_is_not_renewed_ends() -> None:
-    """Whether its nodes have come or not; and so does what is committed too late, or released."""
+    """The lease ends whether or not its nodes are reserved yet; it also ends when it is released."""
     core = site()
     assert answers(core, 0, ReserveNodes(1, 1, 3, 50, 100, ahead=True)) == [Reserved(1, 1)]
     assert answers(core, 1, ReserveNodes(2, 1, 3, 50, 80, ahead=True)) == []

@@ -120,7 +120,7 @@ async def test_the_other_end_shows_the_key_too(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_bandwidth_is_measured_by_one_at_a_time(tmp_path: Path) -> None:
-    """While a measurement is under way another site is refused one, in a line."""
+    """A second site's bandwidth measurement is refused in one line while another is running."""
     async with answering(tmp_path) as there, there.turn:
         with pytest.raises(UnavailableError, match="bandwidth is being measured there by another site"):
             await measured(there.order(with_bandwidth=True))

@@ -193,7 +193,7 @@ def test_it_is_small() -> None:
 
 
 def test_it_waits_for_a_cluster_of_others_without_counting_tries(tmp_path: Path) -> None:
-    """While the head of that Ray does not answer, the keeper tries nothing; when it is back, one try is enough."""
+    """The watchdog repairs nothing while the Ray head does not answer; one try is enough once the head is back."""
     bench = Bench(tmp_path, [""])
     answers = ["no Ray cluster answers"] * 50
 

@@ -257,7 +257,7 @@ def records_of(built: Built, result: SimulationResult, submitted_ms: IntArray) -
 
 @pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
 def test_a_run_simulated_again_with_its_times_is_the_same(tmp_path: Path, mode: str) -> None:
-    """Jobs that came late and took longer, in another order, are placed by the simulation as they were."""
+    """The simulation reproduces a run's placements even if jobs arrived late, ran longer and changed order."""
     built = small(tmp_path, f'mode = "{mode}"', "overhead = 0.25")
     rng = np.random.default_rng(3)
     late_ms = built.workload.submit_ms + rng.integers(0, 60_000, 20)

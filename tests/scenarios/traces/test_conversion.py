@@ -121,7 +121,7 @@ def test_jobs_that_are_not_listed_by_submit_time_are_sorted_and_counted() -> Non
 
 
 def test_a_dropped_record_does_not_count_as_the_later_one() -> None:
-    """Only jobs that are kept are compared."""
+    """Only the kept jobs count when checking for reordering."""
     workload, report = converted({"job": 1, "submit": 10}, {"job": 2, "submit": 99, "run": 0}, {"job": 3, "submit": 11})
     assert workload.job_id.tolist() == [1, 3]
     assert report.reordered == 0

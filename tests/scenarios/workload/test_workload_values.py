@@ -47,7 +47,7 @@ def test_what_is_no_whole_number_is_refused(wrong: dict[str, Any], says: str) ->
 
 
 def test_whole_numbers_of_any_type_are_taken() -> None:
-    """Also those that stand in floats, as pandas has them where values are missing."""
+    """Whole numbers stored as floats are accepted too; pandas stores columns with missing values that way."""
     workload = Workload(**(GOOD | {"submit_ms": [0.0, 5.0], "width": np.array([1, 2], np.uint8)}))
     assert workload.submit_ms.dtype == workload.width.dtype == np.int64
     assert workload.submit_ms.tolist() == [0, 5]

@@ -233,7 +233,7 @@ def test_what_the_server_refuses_is_said_in_one_line(server: Server) -> None:
 
 
 def test_a_reader_sees_what_is_durable_while_it_is_written(url: str) -> None:
-    """Users' questions have a connection of their own, by the same URL with its password."""
+    """User queries run on their own connection, opened with the same URL and password."""
     request = JobRequest(program=Program(argv=("true",)), limit_ms=1)
     over = JobRecord(job_id=7, request=request, submit_ms=1, end_ms=5, state="ended")
     with Journal(url, event_type=Event) as journal:

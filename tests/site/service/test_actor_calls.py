@@ -36,7 +36,7 @@ class HeldCalls(ActorCalls):
         return await self._held[-1]
 
     async def release(self, error: UnavailableError | None = None) -> None:
-        """Answer the oldest call, each question by itself in capitals, or let it fail."""
+        """Complete the oldest call: answer each question with its text in upper case, or fail it with `error`."""
         held, questions = self._held.pop(0), self.sent[len(self.sent) - len(self._held) - 1]
         if error is None:
             held.set_result([data.upper() for data in questions])
@@ -96,7 +96,7 @@ async def test_a_call_that_fails_fails_for_all_its_questions() -> None:
 
 @pytest.mark.asyncio
 async def test_a_question_that_is_given_up_harms_no_other() -> None:
-    """Its asker is gone, at its deadline or by a cancellation; the others of the call are answered."""
+    """A question that times out or is cancelled is dropped; the others of the call are answered."""
     calls = HeldCalls()
     under_way = [asyncio.create_task(calls.ask("a", "x", b"w")) for _ in range(MOST_UNDER_WAY)]
     await settle()

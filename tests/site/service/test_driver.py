@@ -215,7 +215,7 @@ async def test_a_flush_that_fails_is_tried_until_it_does_not(place: Path, monkey
 
 @pytest.mark.asyncio
 async def test_whoever_asks_hears_why_a_journal_cannot_be_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a disk that has been full for a while; what was handed in before is answered when it is not."""
+    """Requests fail at once while the disk stays full; earlier submissions are answered once there is space again."""
     life, is_full = Life(place), True
     flush = life.driver.journal.flush
 
