@@ -137,7 +137,7 @@ class CallsOverLinks:
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
         """Call a method of the meta-scheduler; a site is only asked at its desk (`ask`)."""
         if actor != GRID_ACTOR:
-            raise InputError(f"{actor!r:.100} is elsewhere, where only its desk can be asked")
+            raise InputError(f"{actor!r:.100} runs at a linked site, which answers questions only")
         return await self._calls.call(actor, method, *arguments, timeout_s=timeout_s)
 
     async def ask(
