@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -245,17 +245,27 @@ class _Rank(msgspec.Struct):
     end_ms: int | None = None
 
 
-def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -> None:
-    """Check what the jobs themselves wrote down.
+Ranks = dict[tuple[int, str], dict[int, _Rank]]
+"""Of a job: its ranks by number, for each attempt and site."""
 
-    Every finished job has one attempt, and no more, in which all its ranks came to their end; no two attempts of a job
-    overlap; and never do more ranks run at a site than it has nodes.
 
-    Raises
-    ------
-    ViolationError
-    """
-    ranks: dict[int, dict[tuple[int, str], dict[int, _Rank]]] = defaultdict(lambda: defaultdict(dict))
+class Stories(NamedTuple):
+    """What jobs wrote down: the ranks of each job, and how many it has."""
+
+    ranks: dict[int, Ranks]
+    sizes: dict[int, int]
+
+    def whole_attempts(self, job_id: int) -> list[int]:
+        """Return the attempts of a job in which all ranks came to their end."""
+        ended: dict[int, set[int]] = defaultdict(set)
+        for (attempt, _), ranks in self.ranks.get(job_id, {}).items():
+            ended[attempt] |= {number for number, rank in ranks.items() if rank.end_ms is not None}
+        return sorted(attempt for attempt, numbers in ended.items() if numbers == set(range(self.sizes[job_id])))
+
+
+def read_stories(file: Path) -> Stories:
+    """Return what jobs of `WRITES_ITS_OWN_STORY` wrote into a file; ViolationError if a rank began twice."""
+    ranks: dict[int, Ranks] = defaultdict(lambda: defaultdict(dict))
     sizes: dict[int, int] = {}
     for line in file.read_text().splitlines():
         what, job, attempt, site, rank, size, at_ms = line.split()
@@ -267,24 +277,30 @@ def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -
             place[int(rank)] = _Rank(int(at_ms))
         else:
             place[int(rank)].end_ms = int(at_ms)
+    return Stories(ranks, sizes)
+
+
+def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -> None:
+    """Check what the jobs themselves wrote down.
+
+    Every finished job has one attempt, and no more, in which all its ranks came to their end; no two attempts of a job
+    overlap; and never do more ranks run at a site than it has nodes.
+
+    Raises
+    ------
+    ViolationError
+    """
+    stories = read_stories(file)
     for job_id, outcome in outcomes.items():
-        whole = _whole_attempts(ranks[job_id], sizes.get(job_id, -1))
+        whole = stories.whole_attempts(job_id)
         if outcome == "finished" and len(whole) != 1:
             raise ViolationError(f"job {job_id} finished, and attempts {whole} came to their end")
         if len(whole) > 1:
             raise ViolationError(f"job {job_id} came to its end in attempts {whole}")
-    _check_counts(ranks, nodes)
+    _check_counts(stories.ranks, nodes)
 
 
-def _whole_attempts(places: dict[tuple[int, str], dict[int, _Rank]], size: int) -> list[int]:
-    """Return the attempts in which all ranks came to their end."""
-    ended: dict[int, set[int]] = defaultdict(set)
-    for (attempt, _), ranks in places.items():
-        ended[attempt] |= {number for number, rank in ranks.items() if rank.end_ms is not None}
-    return sorted(attempt for attempt, numbers in ended.items() if numbers == set(range(size)))
-
-
-def _check_counts(ranks: dict[int, dict[tuple[int, str], dict[int, _Rank]]], nodes: dict[str, int]) -> None:
+def _check_counts(ranks: dict[int, Ranks], nodes: dict[str, int]) -> None:
     """Check that no site ever runs more ranks than it has nodes; of those that were killed only the begin is known."""
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for places in ranks.values():
