@@ -72,9 +72,9 @@ class BatchSite:
             settings, self.folder / "journal", Clock(), to_grid=self.to_grid, to_machine=to_machine
         )
         self.shared = shared_folder(self.driver, self.plan)
-        self.hub, keeper = make_keeper(self.driver, self.shared, self.plan, self.slurm)
+        self.hub, self.keeper = make_keeper(self.driver, self.shared, self.plan, self.slurm)
         await self.hub.open("127.0.0.1")
-        works = (self.driver.run(), self.driver.repeat_orders(), keeper.run())
+        works = (self.driver.run(), self.driver.repeat_orders(), self.keeper.run())
         self.tasks = [asyncio.ensure_future(work) for work in works]
 
     async def to_grid(self, _peer: str, _data: bytes) -> None:
@@ -88,6 +88,7 @@ class BatchSite:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.tasks = []
         await self.hub.close()
+        self.keeper.output.close()
         await self.driver.close()
 
     async def submit(

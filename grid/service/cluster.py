@@ -357,11 +357,11 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         owner=owner_policy(site),
         journal=site.journal,
         rules=machine_rules(site.launcher, gives_parts=deciding(policy)[1].gives_fractions, output=grid.output),
-        batch=batch_plan(site),
+        batch=batch_plan(site, grid.output),
     )
 
 
-def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
+def batch_plan(site: LiveSiteTable, output: OutputLimits) -> BatchPlan | None:
     """Return which batch system a site has, and how it is asked; None if its nodes are its own."""
     table: SlurmTable | None = site.options.get("slurm")
     if table is None:
@@ -374,7 +374,7 @@ def batch_plan(site: LiveSiteTable) -> BatchPlan | None:
         python=table.python,
         poll_s=table.poll_s,
         lease_s=table.lease_s,
-        rules=table.rules(machine_rules(site.launcher)),
+        rules=table.rules(machine_rules(site.launcher, output=output)),
         users=table.batch_users,
     )
 

@@ -102,11 +102,13 @@ class KeptPieces:
     Parameters
     ----------
     root : pathlib.Path
-        The folder of the runner, of which only one process uses the register at a time.
+        The folder of the register, which only one process uses at a time.
+    where : str
+        Where the limits of size hold, in words that follow "exceeded so many bytes".
     """
 
-    def __init__(self, root: Path, limits: OutputLimits) -> None:
-        self._limits = limits
+    def __init__(self, root: Path, limits: OutputLimits, where: str = "on the machine") -> None:
+        self._limits, self._where = limits, where
         self._lock = threading.Lock()
         try:
             self._database = _opened(root / KEPT)
@@ -190,7 +192,7 @@ class KeptPieces:
 
     def _too_much(self) -> dict[Key, str]:
         limit_bytes = self._limits.bytes_per_user
-        reason = f"the output of this user exceeded {limit_bytes:,} bytes on the machine (output_bytes)"
+        reason = f"the output of this user exceeded {limit_bytes:,} bytes {self._where} (output_bytes)"
         what = (
             "SELECT job_id, attempt, user, ended_ms, bytes FROM kept WHERE user = ? ORDER BY ended_ms, job_id, attempt"
         )

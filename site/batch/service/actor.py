@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gridweave.site.batch.system import BatchPlan
@@ -26,7 +25,6 @@ class BatchSiteActor(SiteActor):
 
     def make_desk(self) -> SiteDesk:
         """Return the desk of the site."""
-        from gridweave.site.batch.service.folder import output_of
         from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
         from gridweave.site.service.desk import SiteDesk
 
@@ -34,7 +32,7 @@ class BatchSiteActor(SiteActor):
         assert isinstance(driver, BatchSiteDriver), "made as another"
         folder = shared_folder(driver, self._batch)
         self._hub, self._keeper = make_keeper(driver, folder, self._batch)
-        return SiteDesk(driver, uplink=self.uplink_status, read=partial(output_of, folder))
+        return SiteDesk(driver, uplink=self.uplink_status, read=self._keeper.output.read)
 
     async def look_after_machines(self, desk: SiteDesk) -> None:
         """Hear the nodes, and keep the batch system asked."""
@@ -52,3 +50,5 @@ class BatchSiteActor(SiteActor):
         await super().stop()
         if self._hub is not None:
             await self._hub.close()
+        if self._keeper is not None:
+            self._keeper.output.close()

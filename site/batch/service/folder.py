@@ -13,9 +13,10 @@ import pwd
 import secrets
 import shutil
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,11 +26,8 @@ from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.launch import Launch, Outcome, PieceState
 from gridweave.site.machine.accounts import DeniedError, ordinary_account
 from gridweave.site.machine.agent import OutputRead, written_path
-from gridweave.site.machine.folders import LAUNCH, STATE, Key, check_way, piece_folder, write_whole
+from gridweave.site.machine.folders import JOBS, LAUNCH, STATE, Key, check_way, piece_folder, piece_key, write_whole
 from gridweave.site.messages import RunEnded
-
-KEEP_NODES = 1_000
-"""The folders of so many nodes of an account that were given back, with their output, are kept."""
 
 PRINTED_BYTES = 1 << 16
 """So much is read of what the script of an allocation has printed last."""
@@ -37,7 +35,16 @@ PRINTED_BYTES = 1 << 16
 SECRET_BYTES = 32
 """Length of the secret of a site."""
 
-_NODES, _USERS, _OWNERS, _ADDRESS = "nodes", "users", "owners", "address"
+MOST_ATTEMPTS = 1_000
+"""So many attempts of a job are looked for on a node of a user's account, where the user may have made more folders."""
+
+NODES = "nodes"
+"""In the folder of an account: the folders of its nodes."""
+
+REGISTERS = "kept"
+"""In the folder of a site: for each of its journals a register of what jobs have left."""
+
+_USERS, _OWNERS, _ADDRESS = "users", "owners", "address"
 
 
 class SiteAddress(msgspec.Struct, frozen=True):
@@ -73,6 +80,36 @@ class Ticket(msgspec.Struct, frozen=True):
     runs_as: str = ""
 
 
+class NodeLeft(NamedTuple):
+    """The folder of a node: whose account it is of, its name there, and when it last changed (Unix time)."""
+
+    runs_as: str
+    name: str
+    changed_ms: int
+
+    @property
+    def allocation(self) -> str:
+        """The name of its allocation."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def number(self) -> int:
+        """Its number there."""
+        return int(self.name.rpartition(".")[2])
+
+    @property
+    def folder(self) -> Path:
+        """The folder, below that of the account."""
+        return Path(NODES, self.name)
+
+
+class Left(NamedTuple):
+    """What allocations have left: the folders of their nodes, and the notes whose they are."""
+
+    nodes: tuple[NodeLeft, ...]
+    notes: tuple[str, ...]
+
+
 class SharedFolder:
     """A folder that every node sees under the same path, and in which the account of the site alone can write.
 
@@ -98,7 +135,7 @@ class SharedFolder:
         self.path, self.prefix = path, f"gw-{token}-"
         self._known: dict[str, Owner] = {}
         try:
-            for name, mode in ((_NODES, 0o700), (_OWNERS, 0o700), (_USERS, 0o711)):
+            for name, mode in ((NODES, 0o700), (_OWNERS, 0o700), (REGISTERS, 0o700), (_USERS, 0o711)):
                 (path / name).mkdir(parents=True, exist_ok=True)
                 (path / name).chmod(mode)
             path.chmod(0o711 if others else 0o700)
@@ -215,17 +252,48 @@ class SharedFolder:
 
     def _nodes_of(self, base: Path, job_id: int) -> list[str]:
         """Return the names of the folders of a job's nodes in that of an account, as it is; a user may leave others."""
-        there = sorted(each.name for each in (base / _NODES).glob(f"{self.prefix}{job_id}-*.*"))
+        there = sorted(each.name for each in (base / NODES).glob(f"{self.prefix}{job_id}-*.*"))
         return [each for each in there if each.rpartition(".")[2].isdecimal()]
 
-    def tidy(self, kept: Collection[str], keep: int = KEEP_NODES) -> None:
-        """Remove the oldest of the site's own folders of nodes, and what is noted of allocations that are long over."""
-        tidy_nodes(self.path, kept, keep)
-        notes = [each for each in (self.path / _OWNERS).iterdir() if each.name not in kept]
-        notes.sort(key=lambda each: each.stat().st_mtime)
-        for each in notes[: max(0, len(notes) - 10 * keep)]:
-            each.unlink(missing_ok=True)
-        # Whatever is asked for is read again.
+    # -- what is left --------------------------------------------------------------------------------------------------
+
+    def left(self) -> Left:
+        """Return what allocations have left, also those of earlier journals."""
+        self._known.clear()  # whatever is asked for is read again
+        notes = tuple(sorted(each.name for each in (self.path / _OWNERS).iterdir()))
+        accounts = sorted({self.owner(note).runs_as for note in notes} | {""})
+        return Left(tuple(node for account in accounts for node in self._nodes_left(account)), notes)
+
+    def _nodes_left(self, runs_as: str) -> Iterator[NodeLeft]:
+        """Yield the nodes of an account that were asked for as that; a user may have made other folders there."""
+        with contextlib.suppress(OSError), os.scandir(self.base(runs_as) / NODES) as entries:
+            for entry in entries:
+                allocation, _, number = entry.name.rpartition(".")
+                is_own = number.isdecimal() and self.owner(allocation).runs_as == runs_as
+                if is_own and entry.is_dir(follow_symlinks=False):
+                    changed_s = entry.stat(follow_symlinks=False).st_mtime
+                    yield NodeLeft(runs_as, entry.name, int(changed_s * 1000))
+
+    def keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
+        """Return the parts of jobs that a node has, by no link; a node of a user's account has one job's alone."""
+        jobs = self.base(node.runs_as) / node.folder / JOBS
+        if jobs.is_symlink():
+            return ()
+        found = []
+        with contextlib.suppress(OSError), os.scandir(jobs) as entries:
+            for entry in islice(entries, MOST_ATTEMPTS if node.runs_as else None):
+                key = piece_key(Path(entry.path))
+                is_its_own = key is not None and (not node.runs_as or key[0] == self.job_of(node.allocation))
+                if key is not None and is_its_own and entry.is_dir(follow_symlinks=False):
+                    found.append(key)
+        return tuple(sorted(found))
+
+    def forget_owners(self, left: Left, wanted: Collection[str]) -> None:
+        """Remove the notes of allocations that are not wanted and had no node left."""
+        with_nodes = {node.allocation for node in left.nodes}
+        for name in left.notes:
+            if name not in wanted and name not in with_nodes:
+                (self.path / _OWNERS / name).unlink(missing_ok=True)
         self._known.clear()
 
 
@@ -244,7 +312,7 @@ def _base_problem(base: Path, uid: int, group: int) -> str:
 
 def node_folder(base: Path, name: str, number: int) -> Path:
     """Return the folder of a node of an allocation in that of its account."""
-    return base / _NODES / f"{name}.{number}"
+    return base / NODES / f"{name}.{number}"
 
 
 def _log(base: Path, name: str) -> Path:
@@ -256,17 +324,13 @@ def read_address(path: Path) -> SiteAddress:
     return msgspec.json.decode((path / _ADDRESS).read_bytes(), type=SiteAddress)
 
 
-def tidy_nodes(base: Path, kept: Collection[str], keep: int = KEEP_NODES) -> None:
-    """Remove the oldest folders of an account's nodes, with their output, but for so many; some allocations' stay."""
-    try:
-        others = [folder for folder in (base / _NODES).iterdir() if folder.name.rpartition(".")[0] not in kept]
-    except FileNotFoundError:
-        return
-    # What is removed by somebody else meanwhile counts as the oldest.
-    others.sort(key=lambda folder: folder.stat().st_mtime if folder.exists() else 0.0)
-    for folder in others[: max(0, len(others) - keep)]:
-        shutil.rmtree(folder, ignore_errors=True)
-        _log(base, folder.name.rpartition(".")[0]).unlink(missing_ok=True)
+def remove_left(base: Path, paths: Iterable[str]) -> None:
+    """Remove folders of an account's nodes, or of parts of jobs there, and what the scripts of the nodes printed."""
+    for path in paths:
+        shutil.rmtree(base / path, ignore_errors=True)
+        name = Path(path).relative_to(NODES).parts[0].rpartition(".")[0]
+        if not any((base / NODES).glob(f"{name}.*")):
+            _log(base, name).unlink(missing_ok=True)
 
 
 def _uid(runs_as: str) -> int:

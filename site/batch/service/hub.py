@@ -46,10 +46,10 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What a node hears that may stay: whose jobs it starts, and which allocations of its account are still wanted."""
+    """What a node hears that may stay: whose jobs it starts, and which folders of its account it is to remove."""
 
     rules: MachineRules
-    kept: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 class NodeOfSite:
@@ -85,6 +85,7 @@ class Hub:
         self._places: Mapping[str, Place] = {}  # of the machines that run something, or are of pilots
         self._kept: Mapping[str, int] = {}  # how many nodes the allocations have that may stay
         self._server: NodeServer | None = None
+        self.gone: Mapping[str, tuple[str, ...]] = {}  # what a node of an account is to remove, below its folder
         self.news = asyncio.Event()
 
     async def open(self, host: str) -> None:
@@ -226,8 +227,7 @@ class Hub:
         if not owner.runs_as:
             return Welcome(rules)
         mapped = tuple(user for user in rules.mapped or () if user == owner.user)
-        kept = tuple(each for each in self._kept if self._folder.owner(each).runs_as == owner.runs_as)
-        return Welcome(msgspec.structs.replace(rules, mapped=mapped), kept)
+        return Welcome(msgspec.structs.replace(rules, mapped=mapped), self.gone.get(owner.runs_as, ()))
 
     async def ask(self, key: bytes, name: str, number: int) -> Orders:
         """Return what a node is to do, as soon as there is anything."""

@@ -22,6 +22,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.outlook import Steps, free_steps
 from gridweave.site.batch.service.folder import Owner, SharedFolder, end_of
 from gridweave.site.batch.service.hub import Hub
+from gridweave.site.batch.service.retention import KeptOutput
 from gridweave.site.batch.system import (
     Allocation,
     AllocationEnd,
@@ -54,7 +55,7 @@ LEAVE_S = 10.0
 """Nodes that were told to give themselves back have so long for it; then they are taken back."""
 
 TIDY_EVERY = 100
-"""After so many looks the folders of the oldest nodes are removed."""
+"""After so many looks output that exceeds the limits is removed."""
 
 MOST_SHORT = 3
 """A job that was in so many pilots that ended for want of memory fails: it may be the one that uses it (a guess)."""
@@ -75,11 +76,17 @@ class BatchKeeper:
     folder : SharedFolder
     plan : BatchPlan
         How the batch system is kept asked.
+
+    Attributes
+    ----------
+    output : KeptOutput
+        Of the site's jobs; to be closed when the site ends.
     """
 
     def __init__(
         self, driver: SiteDriver, system: BatchSystem, hub: Hub, folder: SharedFolder, plan: BatchPlan
     ) -> None:
+        self.output = KeptOutput(folder, plan.rules.output)
         self._driver, self._system, self._hub = driver, system, hub
         self._folder, self._plan = folder, plan
         policy = driver.settings.policy
@@ -219,7 +226,7 @@ class BatchKeeper:
         self._at_fault = {job_id for job_id in self._at_fault if self._driver.site.request_of(job_id) is not None}
         self._looks += 1
         if self._looks % TIDY_EVERY == 0:
-            await self._tidy(wanted)
+            await self._tidy()
         # In one turn, so that nothing starts on nodes that are gone.
         over = self._over(self._view)
         # Of a job that has started the site hears when it ends.
@@ -253,12 +260,15 @@ class BatchKeeper:
             logger.warning("%s: how nodes that are gone came to an end is not known: %s", ", ".join(names), error)
             return ()
 
-    async def _tidy(self, wanted: Collection[str]) -> None:
-        """Remove the folders of the oldest nodes; what cannot be removed stays until the next time."""
+    async def _tidy(self) -> None:
+        """Remove output that exceeds the limits; what cannot be removed stays until the next time."""
         try:
-            await asyncio.to_thread(self._folder.tidy, wanted)
+            left = await asyncio.to_thread(self._folder.left)
+            wanted = {*map(self.name_of, self._wanted()), *self._there()}
+            now_ms = time.time_ns() // 1_000_000
+            self._hub.gone = await asyncio.to_thread(self.output.tidy, left, wanted, now_ms)
         except OSError as error:
-            logger.warning("%s: old folders cannot be removed: %s", self._folder.path, error)
+            logger.warning("%s: old output cannot be removed: %s", self._folder.path, error)
 
     async def _away(self, problem: str) -> None:
         """Tell the site that the batch system does not answer; so it is until a look succeeds."""

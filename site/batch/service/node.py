@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.batch.service.folder import Ticket, node_folder, read_address, tidy_nodes
+from gridweave.site.batch.service.folder import Ticket, node_folder, read_address, remove_left
 from gridweave.site.batch.service.hub import WAIT_S, Orders, Welcome
 from gridweave.site.batch.service.node_http import SiteConnection
 from gridweave.site.launch import ANY_JOBS
@@ -128,10 +128,10 @@ class Node:
         return False
 
     async def _enter(self, welcome: Welcome) -> None:
-        """Take note of what the site has said; what a user has left on old nodes nobody else can remove."""
+        """Record what the site has said; what a user has left on old nodes, nobody else can remove."""
         self._welcome = welcome
         if self._ticket.runs_as and self._number == 0:
-            await asyncio.to_thread(tidy_nodes, Path(self._ticket.base), welcome.kept)
+            await asyncio.to_thread(remove_left, Path(self._ticket.base), welcome.gone)
 
     async def _do(self, told: Orders) -> None:
         if told.orders and self._agent is None:

@@ -16,6 +16,7 @@ from gridweave.site.batch.system import BatchUser
 from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.dictionary import deciding, entry_named
 from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.launch import OutputLimits
 from gridweave.site.policy import SitePolicy
 from shared_jobs import random_workload
 
@@ -36,6 +37,16 @@ users = { anna = "chemistry", bert = "" }
 """
 SITE = PLAIN + OF_USERS
 LIMITED = '[grid]\ncontrol = "limited"\n'
+
+
+def test_how_long_the_output_of_a_slurm_cluster_is_kept() -> None:
+    """As long as that of machines."""
+    limits = "output_days = 7\noutput_bytes = 1000\n"
+    for more, wanted in (("", OutputLimits()), (limits, OutputLimits(days=7, bytes_per_user=1000))):
+        read = grid_of_text(SITE + LIMITED + more, "GRID.toml", "")
+        (site,) = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s").sites
+        assert site.batch is not None
+        assert site.batch.rules.output == wanted
 
 
 def test_the_plan_of_a_slurm_cluster() -> None:

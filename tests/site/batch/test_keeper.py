@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from fake_batch import KeptSite, kept_site
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.service import keeper
 from gridweave.site.batch.service.folder import Owner, Ticket
 from gridweave.site.batch.service.hub import SILENT_S
 from gridweave.site.batch.slurm.asking import refusal
@@ -511,13 +512,18 @@ async def test_a_pilot_that_was_not_taken_says_nothing_of_the_next(tmp_path: Pat
 
 
 @pytest.mark.asyncio
-async def test_what_a_script_prints_stands_in_one_place(site: KeptSite) -> None:
-    """The batch system is told where to write it, and there it is read and removed."""
-    await site.submit()
+async def test_what_a_script_prints_stands_in_one_place(site: KeptSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch system is told where to write it; there it is read, and removed when nothing wants it any more."""
+    monkeypatch.setattr(keeper, "TIDY_EVERY", 1)
+    job = await site.submit()
     await site.round()
     (request,) = site.batch.requests
     Path(request.output).write_text("srun: error")
     assert site.shared.printed(request.name) == "srun: error"
     site.shared.node(request.name, 0).mkdir(parents=True)
-    site.shared.tidy((), keep=0)
+    await site.round()
+    assert Path(request.output).exists()
+    await site.driver.wish("cancel", [job])
+    await site.round()
+    await site.round()
     assert not Path(request.output).exists()

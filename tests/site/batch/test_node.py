@@ -14,8 +14,9 @@ import pytest
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service import node as node_module
 from gridweave.site.batch.service.folder import Ticket
-from gridweave.site.batch.service.hub import Orders
+from gridweave.site.batch.service.hub import Orders, Welcome
 from gridweave.site.batch.service.node import Node, main
+from gridweave.site.launch import ANY_JOBS
 
 
 class SlowAgent:
@@ -63,6 +64,21 @@ async def test_an_agent_that_cannot_have_its_folder_yet_hears_no_orders(
     assert (SlowAgent.tries, SlowAgent.closed, SlowAgent.heard) == (2, 1, [b"start"])
     assert node._works is not None
     node._works.cancel()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("runs_as", "number", "left"), [("anna", 0, ["b.0"]), ("anna", 1, ["a.0", "b.0"]), ("", 0, ["a.0", "b.0"])]
+)
+async def test_the_first_node_of_a_users_job_removes_what_the_site_names(
+    tmp_path: Path, runs_as: str, number: int, left: list[str]
+) -> None:
+    """Nobody else can; nodes of the site's own account are removed by the site."""
+    for name in ("a.0", "b.0"):
+        (tmp_path / "nodes" / name).mkdir(parents=True)
+    node = Node(tmp_path, Ticket(str(tmp_path), b"", b"", runs_as), "gw-x-7-1", number, "71", 600.0)
+    await node._enter(Welcome(ANY_JOBS, ("nodes/a.0",)))
+    assert sorted(path.name for path in (tmp_path / "nodes").iterdir()) == left
 
 
 def test_what_a_node_cannot_go_on_with_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,9 @@ async def test_a_node_is_heard_as_its_own_allocation_alone(tmp_path: Path) -> No
 async def test_a_node_tells_of_its_own_job_alone(tmp_path: Path) -> None:
     """Not of others' jobs, nor whose jobs are taken; and it hears of no other user."""
     heard = Heard(tmp_path)
+    heard.hub.gone = {"unix-bert": ("nodes/old.0",), "unix-anna": ("nodes/hers.0",)}
     welcome = await heard.hub.hello(heard.shared.key(BERT), BERT, 0, "2", "host", "n0")
-    assert welcome == Welcome(MachineRules(mapped=("bert",)), (BERT,))
+    assert welcome == Welcome(MachineRules(mapped=("bert",)), ("nodes/old.0",))
     with pytest.raises(InputError, match="a node of job 8 tells of job 7"):
         await heard.tell(BERT, RunStarted("n0", 8, 1), RunEnded("n0", 7, 1, "finished"))
     with pytest.raises(InputError, match="a node does not say whose jobs are taken"):
