@@ -276,12 +276,13 @@ def test_ipc_is_private_and_goes(place: Place) -> None:
 
 
 def test_tmp_is_private_and_goes(place: Place) -> None:
-    """A file in /tmp is neither seen by the next job nor kept on the machine."""
-    place.run("alice", "sh", "-c", "echo > /tmp/left-by-alice; echo > /var/tmp/left-by-alice")
+    """A file in /tmp or /dev/shm is neither seen by the next job nor kept on the machine."""
+    place.run("alice", "sh", "-c", "for at in /tmp /var/tmp /dev/shm; do echo > $at/left-by-alice; done")
     _, _, said = place.run("alice", "sh", "-c", "ls /tmp /var/tmp /dev/shm | grep left")
     assert said == ""
     assert not os.path.exists("/tmp/left-by-alice")
     assert not os.path.exists("/var/tmp/left-by-alice")
+    assert not os.path.exists("/dev/shm/left-by-alice")
 
 
 def test_output_without_end_is_cut(place: Place) -> None:

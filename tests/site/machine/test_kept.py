@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,22 @@ def test_each_file_counts_as_a_block_at_least(tmp_path: Path) -> None:
     assert 4_096 * 13 <= small < 4_096 * 20
     (tmp_path / "large").write_bytes(b"x" * 100_000)
     assert folder_bytes(tmp_path) >= small + 100_000
+
+
+def test_what_cannot_be_looked_into_counts_by_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that a user has closed to the service; the rest is counted."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "large").write_bytes(b"x" * 1_000_000)
+    (tmp_path / "open").write_bytes(b"x" * 100_000)
+    look = os.scandir
+
+    def refused(path: str) -> object:
+        if path.endswith("/closed"):  # root may look into any
+            raise PermissionError(path)
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert 100_000 <= folder_bytes(tmp_path) < 200_000
 
 
 async def removed(runner: Runner, job_id: int) -> Removal:
