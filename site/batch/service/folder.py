@@ -13,7 +13,8 @@ import pwd
 import secrets
 import shutil
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -180,7 +181,7 @@ class SharedFolder:
         if name not in self._known:
             found = Owner()
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                found = msgspec.json.decode((self.path / _OWNERS / name).read_bytes(), type=Owner)
+                found = _read_owner(self.path / _OWNERS / name)
             self._known[name] = found
         return self._known[name]
 
@@ -258,21 +259,37 @@ class SharedFolder:
     # -- what is left --------------------------------------------------------------------------------------------------
 
     def left(self) -> Left:
-        """Return what allocations have left, also those of earlier journals."""
-        self._known.clear()  # whatever is asked for is read again
-        notes = tuple(sorted(each.name for each in (self.path / _OWNERS).iterdir()))
-        accounts = sorted({self.owner(note).runs_as for note in notes} | {""})
-        return Left(tuple(node for account in accounts for node in self._nodes_left(account)), notes)
+        """Return what allocations have left, also those of earlier journals.
 
-    def _nodes_left(self, runs_as: str) -> Iterator[NodeLeft]:
-        """Yield the nodes of an account that were asked for as that; a user may have made other folders there."""
-        with contextlib.suppress(OSError), os.scandir(self.base(runs_as) / NODES) as entries:
+        A note that cannot be read is not among them, nor are those of an account whose folder cannot be looked into.
+        """
+        self._known.clear()  # whatever is asked for is read again
+        owners: dict[str, list[str]] = defaultdict(list, {"": []})
+        for note in sorted((self.path / _OWNERS).iterdir()):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                owners[_read_owner(note).runs_as].append(note.name)
+        nodes, notes = self._nodes_left(""), owners.pop("")
+        for account, names in sorted(owners.items()):
+            with contextlib.suppress(OSError):
+                nodes += self._nodes_left(account)
+                notes += names
+        return Left(tuple(nodes), tuple(notes))
+
+    def _nodes_left(self, runs_as: str) -> list[NodeLeft]:
+        """Return the nodes of an account that were asked for as that; a user may have made other folders there."""
+        found: list[NodeLeft] = []
+        try:
+            entries = os.scandir(self.base(runs_as) / NODES)
+        except FileNotFoundError:
+            return found
+        with entries:
             for entry in entries:
                 allocation, _, number = entry.name.rpartition(".")
                 is_own = number.isdecimal() and self.owner(allocation).runs_as == runs_as
                 if is_own and entry.is_dir(follow_symlinks=False):
                     changed_s = entry.stat(follow_symlinks=False).st_mtime
-                    yield NodeLeft(runs_as, entry.name, int(changed_s * 1000))
+                    found.append(NodeLeft(runs_as, entry.name, int(changed_s * 1000)))
+        return found
 
     def keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
         """Return the parts of jobs that a node has, by no link; a node of a user's account has one job's alone."""
@@ -295,6 +312,10 @@ class SharedFolder:
             if name not in wanted and name not in with_nodes:
                 (self.path / _OWNERS / name).unlink(missing_ok=True)
         self._known.clear()
+
+
+def _read_owner(note: Path) -> Owner:
+    return msgspec.json.decode(note.read_bytes(), type=Owner)
 
 
 def _base_problem(base: Path, uid: int, group: int) -> str:

@@ -152,6 +152,17 @@ def test_folders_that_a_user_made_cost_nobody_else_anything(shared: SharedFolder
     assert readable(output, 1, 2) == [1, 2]
 
 
+def test_notes_stay_whose_nodes_cannot_be_looked_for(shared: SharedFolder, output: KeptOutput) -> None:
+    """Without them nobody could read that output any more, nor would it be its user's."""
+    shared.note(f"{shared.prefix}1-1", Owner("anna", ME))
+    shared.note(f"{shared.prefix}2-1", Owner("bert", ME))
+    shared.base(ME).mkdir()
+    (shared.base(ME) / NODES).symlink_to(NODES)  # it leads to itself, so that even root cannot open it
+    (shared.path / "owners" / f"{shared.prefix}2-1").write_bytes(b"damaged")
+    output.tidy(shared.left(), (), NOW_MS)
+    assert sorted(path.name for path in (shared.path / "owners").iterdir()) == ["gw-x-1-1", "gw-x-2-1"]
+
+
 def test_what_an_earlier_journal_has_left_goes_by_its_age_alone(shared: SharedFolder, output: KeptOutput) -> None:
     """No job of this one has its number, so nobody can ask for it."""
     earlier = SharedFolder(shared.path, "y")
