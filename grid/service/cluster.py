@@ -279,22 +279,33 @@ def add_site(
     if site.batch is None:
         _add_machines(found, site, settings, place, kinds, probing)
     else:
-        check_batch_system(site.name, site.batch)
+        for note in batch_notes(site):
+            logger.warning("%s", note)
         kind, options = BatchSiteActor, options | {"batch": site.batch}
     journal = site_place(place.folder, site.name, site.journal)
     spot = _spot(place.labelled, site, settings.machines[0].name)
     found.add(kind, site_actor(site.name), spot, settings, journal, Clock(), **options)
 
 
-def check_batch_system(site: str, batch: BatchPlan) -> None:
-    """Raise InputError, in one line, if the batch system of a site can give it nothing; one that is away may come."""
+def batch_notes(site: SitePlan) -> tuple[str, ...]:
+    """Return what an operator should know of a site's batch system, in a line each; nothing if it has none.
+
+    A batch system that does not answer is only a line: it may answer later.
+
+    Raises
+    ------
+    InputError
+        If the batch system can give the site nothing, in one line.
+    """
+    if site.batch is None:
+        return ()
     try:
-        for note in asyncio.run(check_plan(batch)):
-            logger.warning("site %s: %s", site, note)
+        notes = asyncio.run(check_plan(site.batch, site.nodes))
     except InputError as error:
-        raise InputError(f"site {site}: {error}") from None
+        raise InputError(f"site {site.name}: {error}") from None
     except UnavailableError as error:
-        logger.warning("site %s: %s", site, error)
+        notes = (str(error),)
+    return tuple(f"site {site.name}: {note}" for note in notes)
 
 
 def _spot(labelled: bool, site: SitePlan, machine: str) -> Spot:

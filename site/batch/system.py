@@ -179,6 +179,21 @@ class BatchSystem(Protocol):
         """Give allocations back, or take what waits out of the queue; those that have ended are passed over."""
 
 
+def size_problem(nodes: int, view: BatchView) -> str | None:
+    """Return what it means that a site counts more nodes than its batch system has for it, in one line, or None.
+
+    Examples
+    --------
+    >>> size_problem(16, BatchView(nodes=4, idle=2))
+    'nodes is 16, and the batch system has 4 nodes for it that are up; a job of more waits until there are as many'
+    >>> size_problem(4, BatchView(nodes=4, idle=2))
+    """
+    if nodes <= view.nodes:
+        return None
+    up = f"{view.nodes} node for it that is up" if view.nodes == 1 else f"{view.nodes} nodes for it that are up"
+    return f"nodes is {nodes}, and the batch system has {up}; a job of more waits until there are as many"
+
+
 def allocation_name_problem(name: str) -> str | None:
     """Return what is wrong with the name of an allocation, in one line, or None.
 

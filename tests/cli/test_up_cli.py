@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from fake_batch import FakeBatch
+from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.config.reading import grid_of_text
+from gridweave.grid.service.actors import RunningActors
+from gridweave.grid.service.cluster import Place, add_site, plan_of
+from gridweave.site.batch.service.dictionary import SYSTEMS
+
 Shell = Callable[..., tuple[int, str, str]]
 
 
@@ -37,6 +44,52 @@ def test_limits_of_memory_that_the_machine_does_not_have_are_told(shell: Shell, 
     status, _, err = shell("up", tmp_path / "GRID.toml", "--check")
     assert status == 0
     assert "jobs may use 2,000,000,000 MiB by the limits of north, south, and this machine has " in err
+
+
+SLURM_SITE = "nodes = 16\ndiscipline = 'slurm'\nslurm = {{ partition = 'main', folder = '{}' }}\n"
+TOO_FEW = (
+    "site cluster: nodes is 16, and the batch system has 4 nodes for it that are up; a job of more waits until there "
+    "are as many"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "head", "more"),
+    [
+        ("up", "[[sites]]\n", "[grid]\ncontrol = 'limited'\n"),
+        ("serve", "folder = '{folder}'\n[site]\nnumber = 0\n", ""),
+    ],
+)
+def test_more_nodes_than_slurm_has_are_told_when_a_file_is_checked(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, head: str, more: str
+) -> None:
+    """In one line; the file is fine, since more nodes may come up. What Slurm can never give is an error."""
+    slurm = FakeBatch()
+    monkeypatch.setitem(SYSTEMS, "slurm", lambda settings: slurm)
+    file = tmp_path / "FILE.toml"
+    file.write_text(f"{head.format(folder=tmp_path)}name = 'cluster'\n{SLURM_SITE.format(tmp_path)}{more}")
+    status, out, err = shell(command, file, "--check")
+    assert (status, err.splitlines()) == (0, [TOO_FEW])
+    assert "is fine" in out
+    slurm.fails["view"] = UnavailableError("sinfo does not answer")
+    assert shell(command, file, "--check")[::2] == (0, "site cluster: sinfo does not answer\n")
+    slurm.fails["view"] = InputError("there is no partition main")
+    assert shell(command, file, "--check") == (2, "", "gridweave: site cluster: there is no partition main\n")
+
+
+def test_more_nodes_than_slurm_has_are_told_when_a_site_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`up` and `serve` start sites by the same call, which says so before the site looks at Slurm itself."""
+    monkeypatch.setitem(SYSTEMS, "slurm", lambda settings: FakeBatch())
+    file = grid_of_text(
+        f"[[sites]]\nname = 'cluster'\n{SLURM_SITE.format(tmp_path)}[grid]\ncontrol = 'limited'\n", "GRID.toml", ""
+    )
+    plan = plan_of(file, folder=str(tmp_path), namespace="", labelled=False, first_port=20_000, secret=b"")
+    found = RunningActors("")
+    monkeypatch.setattr(found, "add", lambda *made, **options: None)
+    add_site(found, plan.sites[0], plan.site_settings(0), Place(folder=str(tmp_path)))
+    assert caplog.messages == [TOO_FEW]
 
 
 def test_a_grid_comes_up_without_the_simulator() -> None:

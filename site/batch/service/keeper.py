@@ -33,6 +33,7 @@ from gridweave.site.batch.system import (
     BatchView,
     LimitError,
     NotTakenError,
+    size_problem,
 )
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.disciplines.protocol import PILOT, NodesAsked
@@ -236,10 +237,9 @@ class BatchKeeper:
 
     def _note_size(self, view: BatchView) -> None:
         """Warn, at the first look, of a site that counts more nodes than the batch system has for it."""
-        settings, nodes = self._driver.settings, self._driver.site.core.nodes
-        if nodes > view.nodes:
-            told = f"has {view.nodes} nodes for it that are up; a job of more waits until there are as many"
-            logger.warning("site %s: nodes is %d, and the batch system %s", settings.name, nodes, told)
+        problem = size_problem(self._driver.site.core.nodes, view)
+        if problem is not None:
+            logger.warning("site %s: %s", self._driver.settings.name, problem)
 
     def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
         """Return those of the accounts by which they were asked for: anybody may give a job any name."""

@@ -11,7 +11,7 @@ from gridweave.site.batch.service.dictionary import system_of
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.service.keeper import BatchKeeper
-from gridweave.site.batch.system import BatchPlan, BatchSystem
+from gridweave.site.batch.system import BatchPlan, BatchSystem, size_problem
 from gridweave.site.messages import MachineTakes
 from gridweave.site.service.site_driver import SiteDriver
 
@@ -37,8 +37,8 @@ def _folder_of(plan: BatchPlan, token: str = "") -> SharedFolder:
     return SharedFolder(Path(plan.folder), token, others=any(user.runs_as for user in plan.users.values()))
 
 
-async def check_plan(plan: BatchPlan) -> tuple[str, ...]:
-    """Return what an operator should know before jobs come, in a line each.
+async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
+    """Return what an operator should know before jobs come to a site of so many nodes, in a line each.
 
     Raises
     ------
@@ -51,7 +51,10 @@ async def check_plan(plan: BatchPlan) -> tuple[str, ...]:
     for problem in map(_folder_of(plan).problem_of, accounts) if accounts else ():
         if problem is not None:
             raise InputError(problem)
-    return await system_of(plan).check(plan.users.values())
+    system = system_of(plan)
+    notes = await system.check(plan.users.values())
+    problem = size_problem(nodes, await system.view(""))
+    return notes if problem is None else (problem, *notes)
 
 
 def make_keeper(

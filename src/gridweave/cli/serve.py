@@ -11,7 +11,7 @@ import typer
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import counted, say
 from gridweave.cli.run import problems_as_lines
-from gridweave.cli.up import Fresh, Yes, check_forgetting
+from gridweave.cli.up import Fresh, Yes, check_forgetting, say_batch_notes
 from gridweave.errors import OptionError, check_known, not_installed
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ _File = Annotated[
     str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the meta-scheduler.")
 ]
 _KeepJobs = Annotated[bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")]
-_Check = Annotated[bool, typer.Option("--check", help="Only check the file, and that the journal goes with it.")]
+_CHECK = "Only check the file, that the journal goes with it, and the Slurm of its site."
+_Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
 _Example = Annotated[
     str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")
 ]
@@ -85,6 +86,7 @@ def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -
         start_over(grid_service(read) if is_grid else site_service(read))
     if check:
         check_service(grid_service(read) if is_grid else site_service(read))
+        say_batch_notes(read)
         typer.echo(_told(read))
     elif is_grid:
         serve_grid(grid_service(read), say)

@@ -18,6 +18,7 @@ from gridweave.cli.run import print_live_run, problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
 
 if TYPE_CHECKING:
+    from gridweave.grid.config.reading import ReadGrid
     from gridweave.grid.service.local import Brought, TakenDown, Wanted
     from gridweave.grid.service.state import LocalGridState
     from gridweave.grid.service.status import LocalStatus
@@ -44,7 +45,8 @@ _Address = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
-_Check = Annotated[bool, typer.Option("--check", help="Only check the file, and that the journals go with it.")]
+_CHECK = "Only check the file, that the journals go with it, and the Slurm of its sites."
+_Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
 _Example = Annotated[bool, typer.Option("--example", help="Print an example file and exit.")]
 
 
@@ -161,8 +163,18 @@ def _check(file: str | None, name: str, address: str | None, fresh: bool) -> Non
     read = wanted.read
     if not fresh:
         check_start(wanted, last)
+    say_batch_notes(read)
     nodes = sum(site.nodes for site in read.sites)
     typer.echo(f"{read.source} is fine: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
+
+
+def say_batch_notes(read: ReadGrid) -> None:
+    """Say what an operator should know of the batch systems of sites; InputError if one can give its site nothing."""
+    from gridweave.grid.service.cluster import batch_notes, site_plan
+
+    for site in read.sites:
+        for note in batch_notes(site_plan(site, read.grid)):
+            say(note)
 
 
 def _wanted(file: str | None, name: str, address: str | None, fresh: bool) -> tuple[Wanted, LocalGridState | None]:

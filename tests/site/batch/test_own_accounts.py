@@ -89,7 +89,7 @@ class Ground:
     def problem(self, **slurm: object) -> str:
         """Return what is wrong with a cluster as it is set up, in one line."""
         with pytest.raises(InputError) as found:
-            asyncio.run(check_plan(self.plan(**slurm)))
+            asyncio.run(check_plan(self.plan(**slurm), 1))
         assert "\n" not in str(found.value)
         return str(found.value)
 

@@ -43,7 +43,7 @@ async def test_a_second_system_is_one_entry(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(SYSTEMS, "bell", Bell)
     users = {"anna": BatchUser(account="physics")}
     plan = BatchPlan(system="bell", settings=BellSettings("the large one"), folder=str(tmp_path / "x"), users=users)
-    assert await check_plan(plan) == ("the large one is for physics",)
+    assert await check_plan(plan, 4) == ("the large one is for physics",)
     async with kept_site(tmp_path) as site:
         site.hub, site.keeper = make_keeper(site.driver, site.shared, plan)
         await site.round()
@@ -57,4 +57,4 @@ async def test_a_second_system_is_one_entry(tmp_path: Path, monkeypatch: pytest.
 async def test_a_system_that_nobody_knows(tmp_path: Path) -> None:
     """One line says which there are."""
     with pytest.raises(OptionError, match=r"^system: 'pbs' is not a batch system; one of slurm$"):
-        await check_plan(BatchPlan(system="pbs", settings=None, folder=str(tmp_path)))
+        await check_plan(BatchPlan(system="pbs", settings=None, folder=str(tmp_path)), 4)

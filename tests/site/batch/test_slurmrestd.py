@@ -22,7 +22,7 @@ from aiohttp import web
 
 from certificates import make_certificate
 from gridweave.errors import GridweaveError, InputError, UnavailableError
-from gridweave.grid.service.cluster import check_batch_system
+from gridweave.grid.service.cluster import SitePlan, batch_notes
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest, BatchPlan, BatchView
@@ -208,7 +208,7 @@ async def test_tokens_of_a_command_are_used_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_jobs_that_are_not_shown(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_jobs_that_are_not_shown(tokens: Path) -> None:
     """Nodes that are taken, and nobody is seen who has them: the site starts, and says what that means."""
     restd = FakeRestd()
     restd.answers["nodes"]["nodes"].append({"state": ["ALLOCATED"], "partitions": ["main"]})
@@ -216,8 +216,8 @@ async def test_jobs_that_are_not_shown(tokens: Path, caplog: pytest.LogCaptureFi
         slurm = over(where, tokens=str(tokens))
         (note,) = await slurm.check()
         assert note.startswith(f"PrivateData=jobs in slurm.conf hides the jobs of others from {OWN}, it seems: what it")
-        await asyncio.to_thread(check_batch_system, "far", BatchPlan(settings=slurm.settings, folder=str(tokens)))
-        assert caplog.messages == [f"site far: {note}"]
+        plan = SitePlan(name="far", nodes=1, batch=BatchPlan(settings=slurm.settings, folder=str(tokens)))
+        assert await asyncio.to_thread(batch_notes, plan) == (f"site far: {note}",)
         restd.answers["jobs"] = {"jobs": [{"job_id": 1, "job_state": ["RUNNING"], "node_count": 1}]}
         assert await over(where, tokens=str(tokens)).check() == ()
 
