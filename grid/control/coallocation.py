@@ -91,13 +91,14 @@ class Attempt(msgspec.Struct, gc=False):
 class AttemptChange(msgspec.Struct, frozen=True, gc=False):
     """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed.
 
-    `never` is why that site can never run the job, if it can not.
+    `never` is why that site can never run the job, if it can not; `refusal` is why the site refused it.
     """
 
     kind: str
     attempt: Attempt
     sites: tuple[int, ...] = ()
     never: str | None = None
+    refusal: str = ""
 
 
 class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -223,7 +224,8 @@ class CoAllocator:
                 if len(attempt.fragments) > 1 and now_ms >= attempt.start_ms:
                     self._came_too_soon()
                 never = reason if cause == "never" else None
-                return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,), never)
+                refusal = reason or "it gave no reason"
+                return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,), never, refusal)
             case LeaseEnded():
                 if attempt.state == ASKED:
                     # A lease ends at the instant at which the attempt expires; then the silent sites are to blame.

@@ -12,6 +12,7 @@ import msgspec
 from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, AttemptsState, CoAllocator
 from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
+from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue, QueueState
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.explain.delegated import apart_forecast
@@ -46,6 +47,8 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     never: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
+    # Why those of the closed sites that refused a job did so; the others were silent.
+    refusals: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 class FullControl(Control):
@@ -67,6 +70,7 @@ class FullControl(Control):
         self._hopeless: dict[int, str] = {}
         # Sites that are not asked for now: what of them counts as taken for that, and until when.
         self._closed: dict[int, tuple[int, int]] = {}
+        self._refusals: dict[int, str] = {}
         self._changed = False
         self._options = options._replace(rng=None)
         self._barred: dict[int, GridJobSubmitted] = {}
@@ -92,6 +96,7 @@ class FullControl(Control):
             apart=None if self._apart is None else self._apart.state(),
             apart_nodes=[(*key, nodes) for key, nodes in self._apart_nodes.items()],
             never=self._never,
+            refusals=self._refusals,
         )
 
     def restore(self, state: FullControlState) -> None:
@@ -101,10 +106,13 @@ class FullControl(Control):
         self._attempts.restore(state.attempts)
         self._number, self._held = state.number, set(state.held)
         self._hopeless, self._closed = state.hopeless, state.closed
-        self._barred, self._never = state.barred, state.never
+        self._barred, self._never, self._refusals = state.barred, state.never, state.refusals
         if state.apart is not None:
             self._those_apart().restore(state.apart)
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
+        # A journal of an older release does not have it in the queue.
+        for site in self._shut:
+            self._queue.set_shut(site, True)
 
     @property
     def model(self) -> NetworkModel | None:
@@ -126,7 +134,7 @@ class FullControl(Control):
         twin._rng = copy.deepcopy(self._rng)
         twin._number, twin._closed = self._number.copy(), self._closed.copy()
         twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
-        twin._never, twin._shut = self._never.copy(), self._shut.copy()
+        twin._never, twin._shut, twin._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
         # What jobs apart have they keep in the twin.
         twin._apart = None
         return twin
@@ -154,9 +162,12 @@ class FullControl(Control):
         return self._attempts.attempts
 
     @property
-    def closed(self) -> dict[int, tuple[int, int]]:
-        """The sites that are not asked for now: since when, and until when at most."""
-        return {site: (until_ms - self._retry_ms, until_ms) for site, (_, until_ms) in self._closed.items()}
+    def closed(self) -> dict[int, LeftAlone]:
+        """The sites that are not asked for now, and why."""
+        return {
+            site: LeftAlone(until_ms - self._retry_ms, until_ms, self._refusals.get(site, ""))
+            for site, (_, until_ms) in self._closed.items()
+        }
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return what works out when a job starts, and why not sooner; None if it is not known."""
@@ -199,6 +210,7 @@ class FullControl(Control):
     def site_changed(self, site: int, change: SiteChanged) -> None:
         """See `Control`."""
         super().site_changed(site, change)
+        self._queue.set_shut(site, site in self._shut)
         if self._apart is not None:
             self._apart.site_changed(site, change)
 
@@ -353,7 +365,7 @@ class FullControl(Control):
                 # A site that has said why (others have its nodes, it does not take the user, it can never run the job)
                 # need not be left alone as well.
                 if self._queue.free(site) >= width[site] and site not in barred:
-                    self._close(now_ms, site)
+                    self._close(now_ms, site, change.refusal)
         return report
 
     def _note_no_part(self, job: Job, change: AttemptChange) -> None:
@@ -460,16 +472,19 @@ class FullControl(Control):
         instants += [until_ms for _, until_ms in self._closed.values()]
         return min((instant for instant in instants if instant is not None), default=None)
 
-    def _close(self, now_ms: int, site: int) -> None:
-        """Ask a site for nothing until something is heard of it, or some time has passed."""
+    def _close(self, now_ms: int, site: int, refusal: str) -> None:
+        """Ask a site for nothing until something is heard of it, or some time has passed; it refused, or was silent."""
         self._open(site)
         taken = max(0, self._queue.free(site))
         self._queue.set_others(site, self._queue.others(site) + taken)
         self._closed[site] = taken, now_ms + self._retry_ms
+        if refusal:
+            self._refusals[site] = refusal
 
     def _open(self, site: int) -> None:
         if site in self._closed:
             taken, _ = self._closed.pop(site)
+            self._refusals.pop(site, None)
             self._queue.set_others(site, self._queue.others(site) - taken)
 
     def check_invariants(self) -> None:

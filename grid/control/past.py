@@ -10,6 +10,7 @@ refused for good, so that nothing is asked for without end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -100,3 +101,25 @@ def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int
     times = 1 if before is None else before.times + 1
     again_ms = now_ms + growing_pause_ms(pause_ms, times - 1)
     return SiteRefusals(times, reason, None if times >= MOST_REFUSALS else again_ms)
+
+
+class LeftAlone(NamedTuple):
+    """Since when and until when at most a site is not asked for any job, and why it refused one; empty: it was silent.
+
+    Examples
+    --------
+    >>> LeftAlone(5_000, 65_000, "others have its nodes").text(15_000)
+    'refused a job 10s ago: others have its nodes; is asked again in 50s at latest'
+    >>> LeftAlone(5_000, 65_000).text(15_000)
+    'did not answer 10s ago; is asked again in 50s at latest'
+    """
+
+    since_ms: int
+    until_ms: int
+    refusal: str = ""
+
+    def text(self, now_ms: int) -> str:
+        """Say what the site did, and when it is asked again."""
+        since, again = when_text(self.since_ms, now_ms), when_text(max(self.until_ms, now_ms), now_ms)
+        did = f"refused a job {since}: {self.refusal}" if self.refusal else f"did not answer {since}"
+        return f"{did}; is asked again {again} at latest"

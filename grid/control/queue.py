@@ -98,6 +98,7 @@ class GridQueue:
         self._late: dict[int, RunsLate] = {}
         self._state = empty_grid(self._nodes, slots=FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
+        self._shut: set[int] = set()
         self._slots = JobSlots()
         self.n_waiting = 0
         # Of all jobs that have started since the last `_compact`.
@@ -143,6 +144,7 @@ class GridQueue:
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
         self._others = state.others
+        self._shut = set(np.flatnonzero(self._state.shut).tolist())
         self._late = {late.job_id: late for late in state.late}
         if self._links is not None and state.links is not None:
             self._links.restore(state.links)
@@ -160,6 +162,7 @@ class GridQueue:
         twin._state = copied(self._state)
         twin._plan = None if self._plan is None else copied(self._plan)
         twin._others, twin._slots, twin._late = self._others.copy(), self._slots.copy(), self._late.copy()
+        twin._shut = self._shut.copy()
         twin.tuning = None if self.tuning is None else self.tuning.copy()
         if self._links is not None:
             twin._links = self._links.copy()
@@ -497,6 +500,29 @@ class GridQueue:
             change_free(self._state, np.int64(site), np.int64(self._others[site] - nodes))
             self._others[site] = nodes
             self._replan()
+            self._keep_shut()
+
+    def set_shut(self, site: int, is_shut: bool) -> None:
+        """Note whether a site takes in nothing new: then it has nothing free, and ends there free nothing."""
+        if is_shut == (site in self._shut):
+            return
+        self._state.shut[site] = is_shut
+        self._shut ^= {site}
+        # What was found of the head and of later ends holds no more.
+        change_free(self._state, np.int64(site), np.int64(0))
+        self._replan()
+        self._keep_shut()
+
+    @property
+    def shut(self) -> frozenset[int]:
+        """The sites that take in nothing new."""
+        return frozenset(self._shut)
+
+    def _keep_shut(self) -> None:
+        """Count the free nodes of sites that are shut as other people's."""
+        for site in self._shut:
+            if (free := self.free(site)) > 0:
+                self.set_others(site, self._others[site] + free)
 
     def others(self, site: int) -> int:
         """Return how many nodes of a site are not the grid's to have."""
@@ -516,6 +542,9 @@ class GridQueue:
         else:
             left = planned_job_ended(self._state, self._plan, np.int64(slot), np.int64(now_ms))
         assert left, f"job {job_id} is not among the running jobs"
+        if self._shut:
+            self._keep_shut()
+            self._replan()
         return slot
 
     def _compact(self) -> None:
@@ -563,6 +592,8 @@ class GridQueue:
         free = self._nodes - held - np.array(self._others)
         assert (free == self._state.free).all(), "free nodes and running jobs do not add up"
         assert free.sum() == counters["free"], "the sum of free nodes is wrong"
+        assert set(np.flatnonzero(self._state.shut).tolist()) == self._shut, "the sites that are shut differ"
+        assert all(free[site] <= 0 for site in self._shut), "a site that is shut has free nodes"
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()
         assert len(waiting) == self.n_waiting, "waiting jobs differ"
         assert counters["n_fragments"] == self._n_fragments, "fragments differ"

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Protocol, Self
 
 from gridweave.grid.control.coallocation import ASKED, Attempt, Fragments
+from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.explain.queue import Standing, named
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
@@ -48,8 +49,8 @@ class Copy(Protocol):
         """The attempts that are under way, by job."""
 
     @property
-    def closed(self) -> dict[int, tuple[int, int]]:
-        """The sites that are not asked for now: since when, and until when at most."""
+    def closed(self) -> dict[int, LeftAlone]:
+        """The sites that are not asked for now, and why."""
 
     @property
     def shut(self) -> dict[int, str]:
@@ -265,11 +266,8 @@ def _grant_all(control: Copy, now_ms: int, end_ms: int) -> None:
 def _end_jobs(control: Copy, now_ms: int) -> None:
     for job_id in control.queue.ending(now_ms):
         attempt = control.attempts[job_id]
-        for site, width in attempt.fragments:
+        for site, _ in attempt.fragments:
             if site not in attempt.ended:
-                if site in control.shut:
-                    # As the site itself does, it gives the grid none of its nodes again.
-                    control.answered(now_ms, site, SiteChanged(control.queue.others(site) + width, 0))
                 control.answered(now_ms, site, Ended(job_id, attempt.number, now_ms, "finished"))
 
 

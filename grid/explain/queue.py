@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from gridweave.grid.control.coallocation import Fragments
+from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.explain.cost import bound_text, split_cost
 from gridweave.grid.policy import GridPolicy
@@ -62,15 +63,15 @@ class _Alone(NamedTuple):
 class Standing:
     """A waiting job, and all that is said of it as things are now; when it starts is found by play.
 
-    In the queue no running job is past its expected end. `closed` are the sites that are not asked for now: since when,
-    and until when. `shut` are those that take in nothing new, and why.
+    In the queue no running job is past its expected end. `closed` are the sites that are not asked for now, and why.
+    `shut` are those that take in nothing new, and why.
     """
 
     def __init__(
         self,
         queue: GridQueue,
         policy: GridPolicy,
-        closed: Mapping[int, tuple[int, int]],
+        closed: Mapping[int, LeftAlone],
         shut: Mapping[int, str],
         now_ms: int,
         job_id: int,
@@ -272,9 +273,7 @@ class Standing:
         if site in self._shut:
             return shut_text(self._shut[site])
         if site in self._closed:
-            since_ms, until_ms = self._closed[site]
-            asked = when_text(max(until_ms, now_ms), now_ms)
-            return f"refused, or was silent, {when_text(since_ms, now_ms)}; is asked again {asked} at latest"
+            return self._closed[site].text(now_ms)
         if self._free[site] < width:
             return f"needs {nodes_text(width)}, {free}{self._later(site)}"
         return free + (self._hindrance(site) or ": it could start there now")

@@ -138,7 +138,8 @@ def _queue_of(grid: GridNow, stage: _Stage) -> GridQueue:
         queue.take_over(job.job_id, fragments, end_ms)
     for site, (name, size) in enumerate(sizes.items()):
         others = grid.queue.others(site) if name in had else 0
-        queue.set_others(site, size if name in stage.drain else others + size - stage.nodes[name])
+        queue.set_others(site, others + size - stage.nodes[name])
+        queue.set_shut(site, name in stage.drain or site in grid.queue.shut)
     return queue
 
 

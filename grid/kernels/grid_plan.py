@@ -17,7 +17,7 @@ from gridweave.grid.kernels.reservations import (
     release_row,
 )
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, place_of, row_at
-from gridweave.grid.kernels.state import GridState, Place, Slot, give_back
+from gridweave.grid.kernels.state import GridState, Place, Slot, freed_by, give_back
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.planning import OVERDUE_MS
 from gridweave.site.kernels.profile import advance, clear, earliest_fit
@@ -94,7 +94,7 @@ def _can_stay(state: GridState, plan: ReservedStarts, slot: Slot, from_ms: Int, 
     for k in range(first, first + state.n_fragments[slot]):
         site = state.fragments[k].site
         profile = plan.step_ms[site], plan.step_free[site], plan.n_steps[site]
-        if earliest_fit(*profile, from_ms, state.fragments[k].width, until_ms - from_ms) != from_ms:
+        if earliest_fit(*profile, from_ms, freed_by(state, k), until_ms - from_ms) != from_ms:
             return False
     return True
 

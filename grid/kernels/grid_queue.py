@@ -39,6 +39,8 @@ from gridweave.grid.kernels.state import (
     add_free,
     copy_order,
     freed,
+    freed_by,
+    freed_in_all,
     move_site,
 )
 from gridweave.jit import Int, kernel, kernel_part
@@ -185,7 +187,7 @@ def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
         fits = False
         while ending.end_ms == when_ms:
             fits = _free_ahead(state, ending.slot, width, in_order) or fits
-            total += state.jobs[ending.slot].width
+            total += freed_in_all(state, ending.slot)
             place = next_place(state, place)
             if place == last:
                 break
@@ -226,7 +228,7 @@ def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> boo
     for k in range(first, first + state.n_fragments[slot]):
         site = state.fragments[k].site
         before = state.ahead[site]
-        after = before + state.fragments[k].width
+        after = before + freed_by(state, k)
         state.ahead[site] = after
         if in_order:
             move_site(state.ahead_order, site, before, after)

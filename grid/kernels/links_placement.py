@@ -31,7 +31,7 @@ from gridweave.grid.kernels.placement import (
     take_split_in_order,
 )
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.state import GridState, SiteNodes, SiteOrder, Slot, most_of, nodes_of, site_of
+from gridweave.grid.kernels.state import GridState, SiteNodes, SiteOrder, Slot, freed_by, most_of, nodes_of, site_of
 from gridweave.jit import Int, kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.choice import choose_sites, first_parts_factor, may_grow_by, waits_for_all
 from gridweave.netmodel.kernels.placements import Choice
@@ -362,7 +362,7 @@ def _ends_near_by(state: GridState, net: GridLinks, slot: Slot, when_ms: Int, en
         for k in range(first, first + state.n_fragments[ending.slot]):
             site = state.fragments[k].site
             before = net.room[site]
-            net.room[site] = before + state.fragments[k].width
+            net.room[site] = before + freed_by(state, k)
             start_ms = max(when_ms, ending.end_ms)
             if before < width <= net.room[site] and _ends_there_by(state, net, slot, site, start_ms, end_ms):
                 return True

@@ -12,7 +12,17 @@ import numpy.typing as npt
 
 from gridweave.grid.kernels.links import GridLinks
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.state import GridState, SiteNodes, SiteOrder, Slot, first_with, most_of, nodes_of, site_of
+from gridweave.grid.kernels.state import (
+    GridState,
+    SiteNodes,
+    SiteOrder,
+    Slot,
+    first_with,
+    freed_by,
+    most_of,
+    nodes_of,
+    site_of,
+)
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
@@ -281,7 +291,7 @@ def _look_ahead(state: GridState, width: Int, limit_ms: Int) -> None:
         first = state.first_fragment[ending.slot]
         for k in range(first, first + state.n_fragments[ending.slot]):
             site = state.fragments[k].site
-            later[site] += state.fragments[k].width
+            later[site] += freed_by(state, k)
             most = max(most, later[site])
         if most > state.horizon_most[counters.n_horizon - 1]:
             state.horizon_ms[counters.n_horizon] = ending.end_ms

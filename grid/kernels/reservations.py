@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
 from gridweave.grid.kernels.placement import GridCodes, choose_site, may_split, take_site
-from gridweave.grid.kernels.state import FRAGMENT, GridState, Slot
+from gridweave.grid.kernels.state import FRAGMENT, GridState, Slot, freed_by, freed_in_all
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 from gridweave.site.kernels.state import NEVER_MS
@@ -140,11 +140,14 @@ def occupy_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: In
 
 @kernel
 def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
-    """Enter what a running job holds from one instant to another into the profiles, or take it out."""
+    """Enter what a running job holds from one instant to another into the profiles, or take it out.
+
+    The profile of a site that is shut has no nodes at all, so what the job holds there is not entered.
+    """
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
-        occupy_nodes(plan, state.fragments[k].site, start_ms, end_ms, sign * state.fragments[k].width)
-    occupy_nodes(plan, len(state.nodes), start_ms, end_ms, sign * state.jobs[slot].width)
+        occupy_nodes(plan, state.fragments[k].site, start_ms, end_ms, sign * freed_by(state, k))
+    occupy_nodes(plan, len(state.nodes), start_ms, end_ms, sign * freed_in_all(state, slot))
 
 
 @kernel_part

@@ -130,6 +130,8 @@ class GridState(NamedTuple):
         Room to work in: nodes that a candidate may take, and nodes free at some later instant.
     horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)
         The instants, by estimates, at which the most nodes free on one site become more, and how many they then are.
+    shut : numpy.ndarray of bool, shape (sites,)
+        Whether a site takes in nothing new for the grid: jobs that end there free no nodes for it.
     """
 
     counters: npt.NDArray[np.void]
@@ -160,6 +162,7 @@ class GridState(NamedTuple):
     later: npt.NDArray[np.int64]
     horizon_ms: npt.NDArray[np.int64]
     horizon_most: npt.NDArray[np.int64]
+    shut: npt.NDArray[np.bool_]
 
 
 def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
@@ -195,6 +198,7 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
         later=np.zeros(sites, np.int64),
         horizon_ms=np.zeros(running + 1, np.int64),
         horizon_most=np.zeros(running + 1, np.int64),
+        shut=np.zeros(sites, np.bool_),
     )
     state.counters["nodes"] = state.counters["free"] = nodes.sum()
     state.counters["largest"] = nodes.max()
@@ -242,10 +246,26 @@ def recall_taken(state: GridState, slot: Slot) -> None:
 
 @kernel_part
 def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
-    """Add the nodes of a job to a vector of free nodes."""
+    """Add the nodes that the end of a running job frees to a vector of free nodes."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
-        free[state.fragments[k].site] += state.fragments[k].width
+        free[state.fragments[k].site] += freed_by(state, k)
+
+
+@kernel_part
+def freed_by(state: GridState, k: Int) -> Int:
+    """Return how many nodes the end of a fragment frees for the grid: none at a site that is shut."""
+    return 0 if state.shut[state.fragments[k].site] else state.fragments[k].width
+
+
+@kernel_part
+def freed_in_all(state: GridState, slot: Slot) -> Int:
+    """Return how many nodes the end of a running job frees for the grid, on all its sites."""
+    nodes = np.int64(0)
+    first = state.first_fragment[slot]
+    for k in range(first, first + state.n_fragments[slot]):
+        nodes += freed_by(state, k)
+    return nodes
 
 
 @kernel_part

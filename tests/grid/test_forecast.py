@@ -178,7 +178,22 @@ def test_a_site_that_refused_is_left_alone() -> None:
     core.handle(5_000, FromLiveSite(0, Refused(1, 1, "drained")))
     forecast = told(core, 1, 15_000)
     assert (forecast.start_ms, forecast.places) == (5_000 + MINUTE_MS, (("south", 4),))
-    assert at(forecast, "south")[2] == "refused, or was silent, 10s ago; is asked again in 50s at latest"
+    assert at(forecast, "south")[2] == "refused a job 10s ago: drained; is asked again in 50s at latest"
+
+
+def test_a_site_that_was_silent_is_left_alone() -> None:
+    """It is not said to have refused anything, and a site that has answered is not left alone."""
+    core = grid((12, 10), retry_ms=MINUTE_MS, margin_ms=500)
+    core.handle(10, FromLiveSite(NORTH, Reserved(1, 1)))
+    core.handle(501, UserSubmitted("small", request(3, 10)), UserSubmitted("other", request(8, 10)))
+    again = LiveGrid(core.settings)
+    again.restore(core.state())
+    for each in (core, again):
+        assert at(told(each, 3, 10_501), "south")[2] == "offers the grid 4 nodes in all: never alone"
+        assert at(told(each, 3, 10_501), "north")[2].startswith("needs 8 nodes")
+        assert at(each.quote(10_501, request(3, 5)), "south")[2] == (
+            "did not answer 10s ago; is asked again in 50s at latest"
+        )
 
 
 def test_a_job_that_is_being_started() -> None:
@@ -304,6 +319,40 @@ def test_a_drained_site_is_not_one_that_others_use() -> None:
     assert told(core, 3, 2).cause == "sites take nothing new"
     core.handle(3, FromLiveSite(NORTH, SiteChanged(0, 2)))
     assert told(core, 2, 3).start_ms == 10 * MINUTE_MS
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_the_reservation_of_the_head_does_not_count_on_ends_at_a_drained_site(backfill: str) -> None:
+    """So nobody is let ahead of the head at the site that it can have; when the other opens, its ends count again."""
+    core = grid((4, 10), (3, 20), sites=(("north", 4), ("south", 4)), mode="sharing", backfill=backfill)
+    core.handle(0, FromLiveSite(NORTH, Started(1, 1, 0)), FromLiveSite(SOUTH, Started(2, 1, 0)))
+    core.handle(1, FromLiveSite(NORTH, SiteChanged(0, 0, DRAINED)))
+    core.handle(2, UserSubmitted("head", request(4, 30)), UserSubmitted("long", request(1, 60)))
+    assert (told(core, 3, 2).start_ms, told(core, 3, 2).places) == (20 * MINUTE_MS, (("south", 4),))
+    assert told(core, 4, 2).state == "waiting"
+    ended_ms = 5 * MINUTE_MS
+    core.handle(ended_ms, FromLiveSite(NORTH, SiteChanged(4, 0, DRAINED)))
+    core.handle(ended_ms, FromLiveSite(NORTH, Ended(1, 1, ended_ms, "finished")))
+    core.core.check_invariants()
+    assert (told(core, 3, ended_ms).start_ms, told(core, 4, ended_ms).state) == (20 * MINUTE_MS, "waiting")
+    again = LiveGrid(core.settings)
+    again.restore(core.state())
+    assert told(again, 3, ended_ms).start_ms == 20 * MINUTE_MS
+    again.handle(ended_ms + 1, FromLiveSite(NORTH, SiteChanged(0, 4)))
+    again.core.check_invariants()
+    assert (told(again, 3, ended_ms + 1).state, told(again, 4, ended_ms + 1).state) == ("starting", "starting")
+
+
+def test_a_split_does_not_wait_for_ends_at_a_drained_site() -> None:
+    """Adaptive: a site alone would have the nodes in a minute, but it gives them to nobody."""
+    jobs, sites = ((8, 1), (1, 60), (1, 60)), (("north", 8), ("south", 4), ("west", 4))
+    core, drained = grid(*jobs, sites=sites), grid(*jobs, sites=sites)
+    drained.handle(1, FromLiveSite(NORTH, SiteChanged(0, 0, DRAINED)))
+    for each in (core, drained):
+        each.handle(2, UserSubmitted("wide", request(6, 10)))
+    assert told(core, 4, 2).state == "waiting"
+    found = told(drained, 4, 2)
+    assert (found.state, found.places) == ("starting", (("west", 4), ("south", 2)))
 
 
 @pytest.mark.parametrize("control", ["limited", "none"])

@@ -105,6 +105,16 @@ def test_a_site_that_is_drained_starts_nothing(grid: LiveGrid) -> None:
     assert (then.started, then.wait_ms, then.longest_ms) == (2, 3 * HOUR_MS // 2, 2 * HOUR_MS)
 
 
+@pytest.mark.parametrize("mode", ["sharing", "adaptive"])
+def test_a_site_that_is_drained_now_stays_drained(mode: str) -> None:
+    """What ends there frees nothing, and what runs there keeps no job from nodes elsewhere."""
+    grid = grid_of({"north": 4, "south": 4, "west": 4}, mode=mode)
+    hand_in(grid, 0, request(4), request(4), request(4, 30), request(4))
+    grid.handle(0, FromLiveSite(0, SiteChanged(0, 0, "the site is being drained")))
+    for outlook in outlooks(grid, 0, drain=("north",), again=False, hours=4):
+        assert [site.used for site in outlook.sites] == [0.25, 0.25, 0.375]
+
+
 def test_a_new_site_and_more_nodes_start_jobs_at_once(grid: LiveGrid) -> None:
     """A name that the grid does not know is a site, and a number for one that it knows its nodes."""
     _, then = outlooks(grid, 0, nodes={"west": 4}, again=False, hours=4)

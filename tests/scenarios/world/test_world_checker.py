@@ -277,7 +277,7 @@ def test_a_grid_that_never_gets_on_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_instant_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that answers every refusal with the same request, where messages take no time, is found out."""
     monkeypatch.setattr(GridShare, "why_not", lambda self, width: "not today")
-    monkeypatch.setattr(FullControl, "_close", lambda self, now_ms, site: None)
+    monkeypatch.setattr(FullControl, "_close", lambda self, now_ms, site, refusal: None)
     assert_found("no end of answers", Network())
 
 
