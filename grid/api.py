@@ -442,10 +442,16 @@ class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
     """When and where jobs that wait start, if each job takes as long as it may and no other comes.
 
     Those of which that is known, by their starts; which these are depends on the level of control (docs/explain.md).
+
+    Attributes
+    ----------
+    waits_at : dict of int to str
+        The sites in whose own queues jobs wait, by job: these start when their site expects it.
     """
 
     now_ms: int
     jobs: list[ScheduledJob]
+    waits_at: dict[int, str] = {}
 
 
 class OtherPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

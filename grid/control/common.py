@@ -228,10 +228,13 @@ class Control(ABC):
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
-        """Return what works out when jobs start that wait, for so many of them at most."""
+        """Return what works out when jobs start that wait, for so many of them at most.
+
+        Those in the queue of a site may have no start: the site knows more of them.
+        """
         found = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
         told = [forecast() for forecast in found if forecast is not None]
-        return lambda: [forecast for forecast in told if forecast.start_ms is not None]
+        return lambda: [forecast for forecast in told if forecast.start_ms is not None or forecast.queues]
 
     @abstractmethod
     def state(self) -> Any:

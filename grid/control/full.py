@@ -200,8 +200,12 @@ class FullControl(Control):
         return partial(quoted_forecast, twin, now_ms, asked, self._names, end_ms)
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
-        """Return what works out when jobs start that wait: one play for all of them."""
-        return partial(QueueForecasts(self.copy(), now_ms, self._names, end_ms).starts, most_jobs)
+        """Return what works out when jobs start that wait: one play for all of the queue."""
+        queued = partial(QueueForecasts(self.copy(), now_ms, self._names, end_ms).starts, most_jobs)
+        if self._apart is None:
+            return queued
+        apart = self._apart.planner(now_ms, most_jobs, end_ms)
+        return lambda: [*queued(), *apart()][:most_jobs]
 
     def knows(self, job_id: int) -> bool:
         """Return whether a job is here."""

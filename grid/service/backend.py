@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import functools
-from collections.abc import Awaitable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ from gridweave.grid.api import (
     PlannedStarts,
     Queue,
     QueuedJob,
+    ScheduledJob,
     Scheduling,
     SiteExperience,
     SiteInfo,
@@ -305,7 +306,13 @@ class LiveBackend:
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known."""
-        return await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit, timeout_s=FORECAST_S)
+        found = await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit, timeout_s=FORECAST_S)
+        told = await self._told_by_sites(found.waits_at)
+        jobs = [
+            _expected_there(job, told[job.job_id], found.now_ms) if job.job_id in told else job for job in found.jobs
+        ]
+        known = [(job.start_ms, job.job_id, job) for job in jobs if job.start_ms is not None]
+        return msgspec.structs.replace(found, jobs=[job for _, _, job in sorted(known, key=lambda each: each[:2])])
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Return what would become of waits and of the use of nodes if the grid were another."""
@@ -405,18 +412,20 @@ class LiveBackend:
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first of the jobs that wait; where they do so at a site, with what that expects and says."""
         found = await self._ask(self.home, "queue", Queue, limit, explain)
-        names = sorted({job.waits_at for job in found.jobs} - {""})
-        if not names:
-            return found
-        waiting = [[job.job_id for job in found.jobs if job.waits_at == name] for name in names]
+        told = await self._told_by_sites({job.job_id: job.waits_at for job in found.jobs if job.waits_at})
+        jobs = [_queued_there(job, told[job.job_id]) if job.job_id in told else job for job in found.jobs]
+        return msgspec.structs.replace(found, jobs=jobs)
+
+    async def _told_by_sites(self, waits_at: Mapping[int, str]) -> dict[int, Forecast]:
+        """Return what sites say of the jobs in their queues, by job; what they cannot tell in a second is left out."""
+        names = sorted(set(waits_at.values()))
+        waiting = [[job_id for job_id, site in waits_at.items() if site == name] for name in names]
         asked = (
             self._ask(site_actor(name), "forecasts", list[Forecast], job_ids, timeout_s=LOOK_S)
             for name, job_ids in zip(names, waiting, strict=True)
         )
         answers = await asyncio.gather(*map(_or_none, asked))
-        told = {each.job_id: each for answer in answers for each in answer or ()}
-        jobs = [_queued_there(job, told[job.job_id]) if job.job_id in told else job for job in found.jobs]
-        return msgspec.structs.replace(found, jobs=jobs)
+        return {each.job_id: each for answer in answers for each in answer or () if each.job_id is not None}
 
     async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known."""
@@ -467,6 +476,14 @@ def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
     known = Forecast(job_id=job.job_id, now_ms=answer.now_ms, places=job.places)
     known = with_site_answer(known, job.waits_at, answer)
     return msgspec.structs.replace(job, start_ms=known.start_ms, reason=known.reason)
+
+
+def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> ScheduledJob:
+    """Return where a job is expected to be that waits at a site, by what that says; it has no start if it is not to."""
+    if answer.start_ms is None or answer.state not in ("waiting", "starting"):
+        return msgspec.structs.replace(job, start_ms=None, end_ms=None)
+    start_ms, places = max(answer.start_ms, now_ms), answer.places or job.places
+    return msgspec.structs.replace(job, start_ms=start_ms, end_ms=start_ms + answer.length_ms, places=places)
 
 
 def _site_of_rank(record: JobRecord, rank: int) -> str:

@@ -100,13 +100,17 @@ class GridDesk(Desk[GridDriver]):
         return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), request, instead_of))
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where what waits starts, as far as that is known: so many jobs at most."""
+        """Return when and where what waits starts, so many jobs at most; of one at a site that may know more."""
         await self.driver.durable()
         starts = await self._forecasts.plan(limit)
         now_ms = starts[0].now_ms if starts else self.driver.clock.now_ms()
         records = self.core.book.records
         known = [(records[job.job_id], job) for job in starts if job.job_id in records]
-        return PlannedStarts(now_ms=now_ms, jobs=[planned_job(record, job) for record, job in known])
+        return PlannedStarts(
+            now_ms=now_ms,
+            jobs=[planned_job(record, job) for record, job in known],
+            waits_at={record.job_id: job.queues[0] for record, job in known if len(job.queues) == 1},
+        )
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Return what would become of waits and of the use of nodes if the grid were another."""
@@ -147,7 +151,6 @@ class GridDesk(Desk[GridDriver]):
 
 def planned_job(record: JobRecord, forecast: Forecast) -> ScheduledJob:
     """Return where a job that waits is expected to be."""
-    length_ms = forecast.length_ms or record.request.limit_ms
-    start_ms = forecast.start_ms or 0
-    span = record.submit_ms, start_ms, start_ms + length_ms
+    length_ms, start_ms = forecast.length_ms or record.request.limit_ms, forecast.start_ms
+    span = record.submit_ms, start_ms, None if start_ms is None else start_ms + length_ms
     return ScheduledJob(record.job_id, record.request.user, record.request.name, record.state, *span, forecast.places)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.api import PlannedStarts, ScheduledJob
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import Queue, QueuedJob
 from gridweave.site.explain import Forecast, SiteReason
@@ -37,6 +38,35 @@ async def test_a_queue_shows_the_start_that_the_site_of_a_job_expects() -> None:
         (None, "r"),
         (70, "it waits in the queue of a: as 4711 there: others go first"),
         (None, "r"),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_the_schedule_shows_the_start_that_the_site_of_a_job_expects() -> None:
+    """Never one that is past, none of a job that runs by now or has no known start; all by their starts."""
+
+    def planned(job_id: int, start_ms: int | None) -> ScheduledJob:
+        end_ms = None if start_ms is None else start_ms + 10
+        return ScheduledJob(job_id, "anna", "", "waiting", 0, start_ms, end_ms, (("a", 2),))
+
+    sites = {1: "a", 2: "a", 3: "a", 4: "a", 5: "b", 6: "b"}
+    jobs = [planned(job_id, start_ms) for job_id, start_ms in enumerate((90, None, 60, 60, 70, None, 80), start=1)]
+    plan = PlannedStarts(now_ms=50, jobs=jobs, waits_at=sites)
+    known = {"places": (("a", 1),), "length_ms": 30}
+    said = [
+        Forecast(job_id=1, now_ms=50, start_ms=120, **known),
+        Forecast(job_id=2, now_ms=49, start_ms=49, **known),
+        Forecast(job_id=3, now_ms=50, reason="others go first"),
+        Forecast(job_id=4, now_ms=50, state="running", start_ms=40),
+    ]
+    found = await MadeUp({(GRID_ACTOR, "plan"): plan, (site_actor("a"), "forecasts"): said}).plan(500)
+    drawn = [(job.job_id, job.start_ms, job.end_ms, job.places) for job in found.jobs]
+    # Of site b, which does not answer, what the grid knows stays; job 7 waits in no site's queue.
+    assert drawn == [
+        (2, 50, 80, (("a", 1),)),
+        (5, 70, 80, (("a", 2),)),
+        (7, 80, 90, (("a", 2),)),
+        (1, 120, 150, (("a", 1),)),
     ]
 
 
