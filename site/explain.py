@@ -191,21 +191,19 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
         start_ms=record.start_ms,
         places=record.places if record.state in ("starting", "running", "ending", "ended") else (),
         length_ms=record.request.limit_ms,
-        reason=kept or _recorded(record, now_ms),
+        reason=kept or _recorded(record),
     )
 
 
-def _recorded(record: JobRecord, now_ms: int) -> str:
-    where = places_text(record.places)
-    runs = f"on {where}" if record.split is None else record.split.text
+def _recorded(record: JobRecord) -> str:
+    """Return what the forecast's fields do not say: these have the state, the start, and where that is."""
     match record.state:
         case "starting":
-            return f"it was placed on {where}, and is being started"
+            return "it was placed"
         case "running":
-            since = "" if record.start_ms is None else f", for {rough_span_text(max(0, now_ms - record.start_ms))}"
-            return f"it runs {runs}{since}"
+            return "" if record.split is None else record.split.text
         case "ending":
-            return f"it was told to end on {where}, and has time for that" if where else "it was told to end"
+            return "it was told to end, and has time for that" if record.places else "it was told to end"
         case "ended":
             ended = f"{record.outcome}: {record.reason}" if record.reason else f"{record.outcome}"
             took = "" if record.split is None else took_text(record)
@@ -344,7 +342,7 @@ def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecas
     start_ms = answer.start_ms
     if forecast.job_id is not None:
         where = f"it waits in the queue of {site}" if answer.state == "waiting" else f"at {site}"
-        reason = with_evictions(f"{where}: {answer.reason}", forecast.evicted)
+        reason = with_evictions(f"{where}: {answer.reason}" if answer.reason else "", forecast.evicted)
         return msgspec.structs.replace(
             forecast, state=answer.state, start_ms=start_ms, ahead=answer.ahead, reason=reason
         )

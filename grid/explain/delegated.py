@@ -43,7 +43,7 @@ def delegated_forecast(
         known, start_ms=start_ms, places=((name, job.width),), length_ms=job.estimate_ms, queues=(name,)
     )
     if delegation.state == RUNNING:
-        return msgspec.structs.replace(known, state="running", queues=(), reason=f"it runs on {name} ({job.width})")
+        return msgspec.structs.replace(known, state="running", queues=(), reason="")
     if delegation.state == WITHDRAWING:
         reason = f"it is being taken back from {name}, as another site could start it at once"
     else:

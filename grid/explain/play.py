@@ -19,8 +19,7 @@ from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.explain import Forecast, Places, listed, places_text
 from gridweave.site.kernels.planning import OVERDUE_MS
-from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes, SiteChanged
-from gridweave.site.times import when_text
+from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes
 
 MOST_STEPS = 20_000
 """So many instants are played at most."""
@@ -78,16 +77,15 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
     missing = attempt.missing if attempt.state == ASKED else ()
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
     reserved = places_text(named(tuple(part for part in attempt.fragments if part[0] not in missing), names))
-    start = when_text(attempt.start_ms, now_ms)
     if attempt.ahead and attempt.state == ASKED:
         return _ahead_forecast(now_ms, attempt, places, asked, reserved)
     if len(places) == 1:
-        reason = f"it was placed on {places_text(places)}, which is starting it"
+        reason = "it was placed"
     elif not asked:
-        reason = f"reserved on {reserved}: the start was agreed for {start}"
+        reason = f"reserved on {reserved}: the start is agreed"
     else:
         reason = f"reserved on {reserved}" if reserved else "it was placed"
-        reason += f"; {listed(asked)} {'has' if len(asked) == 1 else 'have'} been asked, to start {start}"
+        reason += f"; {listed(asked)} {'has' if len(asked) == 1 else 'have'} been asked"
     return Forecast(
         job_id=attempt.job.job_id,
         now_ms=now_ms,

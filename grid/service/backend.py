@@ -274,7 +274,8 @@ class LiveBackend:
         """Return what is known of a job that runs at a site, with why it stands still there, if it does."""
         kind: Any = Forecast | None
         said: Forecast | None = await _or_none(self._ask(site_actor(site), "forecast", kind, job_id, timeout_s=LOOK_S))
-        return known if said is None else msgspec.structs.replace(known, reason=f"at {site}: {said.reason}")
+        why = "" if said is None else said.reason
+        return msgspec.structs.replace(known, reason=f"at {site}: {why}") if why else known
 
     async def _with_sites(self, known: Forecast, method: str, *arguments: object) -> Forecast:
         """Return a forecast with what the sites say in whose queues the job waits, or would; those that answer."""

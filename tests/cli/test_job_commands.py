@@ -28,7 +28,7 @@ from gridweave.errors import OptionError
 from gridweave.grid.api import JobProgress
 from gridweave.ranges import ranges_text
 from gridweave.site.elements import Element
-from gridweave.site.explain import Forecast
+from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.launch import SplitCost
 
@@ -223,6 +223,18 @@ def test_a_job_that_has_ended_is_explained_in_one_sentence(capsys: pytest.Captur
         "job 5 has ended: failed: exit code 2",
         "it started 1m ago",
     ]
+
+
+def test_a_job_that_runs_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """That it runs, since when, where and for how long at most, as a site or the grid knows it from its record."""
+    request = JobRequest(program=Program(argv=("true",)), nodes=3, limit_ms=600_000)
+    record = JobRecord(job_id=5, request=request, submit_ms=0, start_ms=30_000, places=(("south", 3),))
+    record.state = "running"
+    print_forecast(record_forecast(record, 90_000))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "job 5 runs"
+    assert re.fullmatch(r"it started 1m ago \(.*\) on south 3, for at most 10m", lines[1])
+    assert len(lines) == 2
 
 
 def test_a_job_is_explained(here: Elsewhere, shell: Shell) -> None:

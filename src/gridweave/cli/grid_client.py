@@ -374,6 +374,8 @@ def _lines(forecast: Forecast) -> list[str]:
         lines.append(f"it {begins} {_start(forecast.start_ms, forecast)}{where}{_length(forecast)}")
     elif forecast.state == "waiting":
         lines.append("when it starts is not known" + _length(forecast))
+    elif forecast.places and forecast.state in ("starting", "running", "ending"):
+        lines.append(f"it is on {places_text(forecast.places)}{_length(forecast)}")
     if forecast.ahead:
         lines.append(f"{forecast.ahead:,} job{'s stand' if forecast.ahead > 1 else ' stands'} before it in the queue")
     return lines

@@ -67,8 +67,7 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         assert own.reason == "it is first in the queue; it needs 1 node, and none is free"
         running = await grid.backend.forecast(first)
         assert running is not None
-        assert running.state == "running"
-        assert running.reason.startswith("it runs on south (2), for ")
+        assert (running.state, running.places, running.reason) == ("running", (("south", 2),), "")
         behind = msgspec.structs.replace(sleeper(1, 1), after=(After(job_id=waits, has="started"),))
         (follower,) = await submit(grid, behind)
         assert [record.job_id for record in (await grid.backend.jobs(JobQuery(follows=waits))).jobs] == [follower]
