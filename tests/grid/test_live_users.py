@@ -175,6 +175,19 @@ def test_the_queue_knows_which_nodes_jobs_apart_have() -> None:
     ]
 
 
+def test_a_plan_has_the_jobs_that_are_apart_from_the_queue() -> None:
+    """Those of the queue with their starts; bert's, with the queue of the site at which the start is known."""
+    core = grid()
+    do(core, 1, job("a", "anna", 4), job("a2", "anna", 4), job("a3", "anna", 4))
+    ((_, enqueued),) = place(core, 2, do(core, 2, job("b", "bert", 3)))
+    do(core, 3, FromLiveSite(SOUTH, Enqueued(4, enqueued.attempt)))
+    planned = {each.job_id: each for each in core.planner(3, 10)()}
+    assert sorted(planned) == [3, 4]
+    assert planned[3].start_ms is not None
+    assert planned[4].queues == ("south",)
+    assert len(core.planner(3, 1)()) == 1
+
+
 def test_a_site_that_refuses_a_user_is_not_asked_again_for_that_user_alone() -> None:
     """The grid did not know; it places the job elsewhere, and goes on to give that site the jobs of others."""
     core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing")))

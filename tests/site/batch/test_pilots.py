@@ -46,7 +46,7 @@ def submitted(cluster: SlurmCluster) -> int:
 
 @pytest.mark.asyncio
 async def test_many_jobs_run_in_few_allocations(site: BatchSite, cluster: SlurmCluster) -> None:
-    """Narrow and wide ones, with their output; Slurm sees two pilots, which go when they have been idle."""
+    """Narrow and wide ones, with their output; Slurm sees two pilots, which end by themselves when they are idle."""
     before = submitted(cluster)
     text = 'echo "$GRIDWEAVE_RANK of $GRIDWEAVE_SIZE"'
     narrow = [await site.submit("true", key=f"narrow {number}") for number in range(8)]
@@ -56,7 +56,11 @@ async def test_many_jobs_run_in_few_allocations(site: BatchSite, cluster: SlurmC
     record = await site.over(wide)
     assert [site.output(record, rank) for rank in range(4)] == [f"{rank} of 4\n" for rank in range(4)]
     assert submitted(cluster) - before <= 4
+    pilots = site.queue()
     await site.until(lambda: not site.queue(), "pilots that are given back")
+    ended = cluster.run("squeue", "-h", "-a", "-t", "all", "-n", ",".join(pilots), "-o", "%T").split()
+    assert ended
+    assert set(ended) == {"COMPLETED"}
     site.driver.site.check_invariants()
 
 
