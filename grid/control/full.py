@@ -494,6 +494,8 @@ class FullControl(Control):
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self._queue.check_invariants()
+        assert self._queue.shut == set(self._shut), "the queue has other sites that are shut"
+        assert all(self._queue.free(site) <= 0 for site in self._shut), "a site that is shut has free nodes"
         if self._apart is not None:
             self._apart.check_invariants()
         assert set(self._barred) <= set(self._attempts.attempts), "a job is in the queue that not all sites take"

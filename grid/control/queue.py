@@ -592,8 +592,6 @@ class GridQueue:
         free = self._nodes - held - np.array(self._others)
         assert (free == self._state.free).all(), "free nodes and running jobs do not add up"
         assert free.sum() == counters["free"], "the sum of free nodes is wrong"
-        assert set(np.flatnonzero(self._state.shut).tolist()) == self._shut, "the sites that are shut differ"
-        assert all(free[site] <= 0 for site in self._shut), "a site that is shut has free nodes"
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()
         assert len(waiting) == self.n_waiting, "waiting jobs differ"
         assert counters["n_fragments"] == self._n_fragments, "fragments differ"

@@ -353,20 +353,22 @@ def print_forecast(forecast: Forecast) -> None:
         typer.echo(_split_text(forecast.split, forecast))
 
 
+_STATES = {
+    "waiting": "waits",
+    "starting": "is starting",
+    "running": "runs",
+    "held": "is held",
+    "ending": "is ending",
+    "ended": "has ended",
+    "refused": "was refused",
+}
+
+
 def _lines(forecast: Forecast) -> list[str]:
     if forecast.job_id is None:
         lines = [f"such a job: {forecast.reason}"] if forecast.reason else []
     else:
-        waits = {
-            "waiting": "waits",
-            "starting": "is starting",
-            "running": "runs",
-            "held": "is held",
-            "ending": "is ending",
-            "ended": "has ended",
-            "refused": "was refused",
-        }
-        said = f"job {forecast.job_id} {waits.get(forecast.state, f'is {forecast.state}')}"
+        said = f"job {forecast.job_id} {_STATES.get(forecast.state, f'is {forecast.state}')}"
         lines = [f"{said}: {forecast.reason}" if forecast.reason else said]
     if forecast.start_ms is not None:
         begins = "started" if forecast.state in ("running", "ending", "ended") else "starts"
