@@ -126,7 +126,7 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
         assert quote.places == (("north", 2),)
         assert [site.reason for site in quote.sites] == [
             "it needs 2 nodes, 0 of 4 nodes are free, and 1 job waits",
-            "has not said when it could start it",
+            "does not answer now; has not said when it could start it",
         ]
         grid.away.clear()
         assert await grid.backend.wish("cancel", [runs, waits], origin="a test")
