@@ -20,6 +20,7 @@ from reference.ordering import ORDERS
 if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
+    from gridweave.site.kernels.limits import WeekClock
 
 T = TypeVar("T")
 
@@ -436,3 +437,10 @@ def random_grid_jobs(
     draws = {job.id: float(drawn) for job, drawn in zip(jobs, rng.random(count), strict=True)}
     sensitivity = {job.id: float(rng.choice((1.0, 0.0, 0.5, 2.0))) for job in jobs}
     return GridCase(tuple(nodes), jobs, home, draws, sensitivity)
+
+
+def week_beginning(offset_ms: int) -> WeekClock:
+    """Return a clock that shows this time of the week at instant zero, and is never moved."""
+    from gridweave.site.kernels.limits import WeekClock
+
+    return WeekClock(np.zeros(1, np.int64), np.array([offset_ms], np.int64))

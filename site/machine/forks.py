@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gridweave.site.machine.forkserver import FAILED, MAX_REQUEST_BYTES, OK
+from gridweave.site.machine.forkserver import FAILED, HELLO, MAX_REQUEST_BYTES, OK
 
 LOG = "forkserver.log"
 _AT_ONCE = 64
@@ -37,6 +39,7 @@ class Forks:
         self._socket: socket.socket | None = None
         self._waiting: deque[bytes] = deque()
         self._asked: dict[bytes, None] = {}
+        self._server = -1  # a pidfd of the server, once it has sent one
         self._in_vain = 0
         self._patience: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[int]] = set()
@@ -126,8 +129,11 @@ class Forks:
             self._server_gone(None)
             self._send()
             return
-        self._in_vain = 0
         kind, text = packet[:1], packet[1:]
+        if kind == HELLO and handles:
+            self._server = handles[0]
+            return
+        self._in_vain = 0
         if kind == OK and handles:
             self._answered(text, handles[0], "")
         elif kind == FAILED:
@@ -161,3 +167,9 @@ class Forks:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
+        if self._server >= 0:
+            # A job may have stopped it: only awake does it see that it is not needed any more.
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._server, signal.SIGCONT)
+            os.close(self._server)
+            self._server = -1

@@ -45,6 +45,8 @@ from gridweave.site.machine.usage import process_io
 MAX_REQUEST_BYTES = 8192
 OK = b"+"
 FAILED = b"-"
+HELLO = b"!"
+"""What the server sends first, with a pidfd of itself."""
 
 _FIRST_GUARD_S = 0.02
 _LAST_GUARD_S = 1.0
@@ -235,6 +237,9 @@ def serve(number: int) -> None:
     with contextlib.suppress(OSError):
         control_process(PR_SET_NAME, b"gridweave-forks")
     be_last_to_go()  # and so the shims
+    own = os.pidfd_open(os.getpid())
+    socket.send_fds(requests, [HELLO], [own])
+    os.close(own)
     ForkServer().run(requests)
 
 

@@ -64,7 +64,7 @@ class Served:
         return f'[[sites]]\n{keys}token_file = "grid-{site}"\naccepts_file = "{site}-grid"\n'
 
     def _own(self, site: str, number: int, nodes: int) -> str:
-        own = f'[site]\nname = "{site}"\nnumber = {number}\nnodes = {nodes}\n'
+        own = f'[site]\nname = "{site}"\nnumber = {number}\nnodes = {nodes}\nlauncher.trust = "all"\n'
         return own + f'[uplink]\nurl = "{self.url("grid")}"\ntoken_file = "{site}-grid"\naccepts_file = "grid-{site}"\n'
 
     def url(self, name: str) -> str:

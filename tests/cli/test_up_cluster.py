@@ -212,7 +212,7 @@ def test_every_actor_is_seen_from_any_host_of_the_cluster(hosts: Hosts) -> None:
         actors = {actor["name"]: actor for actor in json.loads(printed)["actors"]}
         assert actors.keys() == names
         assert all(actor["well"] and actor["host"] and actor["pid"] and actor["since_ms"] for actor in actors.values())
-    status, printed = hosts.world.run("up", "--address", "auto", "--grid", "grid.toml")
+    status, printed = hosts.world.run("up", "grid.toml", "--address", "auto")
     assert (status, "has the actors of another grid" in printed) == (3, True), printed
 
 
@@ -226,7 +226,7 @@ def test_nothing_is_lost_when_hosts_and_the_head_are(hosts: Hosts) -> None:
     jobs += hosts.submit("second", [3, 5, 1], 2.0)
     for host in SITES:
         hosts.kill(host)
-    status, printed = hosts.world.run("up", "--address", "auto", "--grid", "grid.toml")
+    status, printed = hosts.world.run("up", "grid.toml", "--address", "auto")
     assert (status, f"--address: no Ray cluster answers at {hosts.address}" in printed) == (3, True), printed
     hosts.start_all()
     hosts.up()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders import week_beginning
 from gridweave.errors import InputError
 from gridweave.site.core import SiteCore
 from gridweave.site.job import Job
@@ -234,9 +235,8 @@ def test_a_planning_site_shows_its_plan() -> None:
 def test_a_window_is_named_as_the_reason() -> None:
     """A job that a window alone holds back is told so."""
     closed = Window(days=(0,), from_ms=8 * HOUR_MS, to_ms=18 * HOUR_MS)
-    core = SiteCore(
-        4, SitePolicy(discipline="planning", limits=(Limit(wider_than=3, window=closed),)), week_offset_ms=9 * HOUR_MS
-    )
+    policy = SitePolicy(discipline="planning", limits=(Limit(wider_than=3, window=closed),))
+    core = SiteCore(4, policy, week=week_beginning(9 * HOUR_MS))
     assert core.handle(0, submitted(1, 4, 10)) == []
     explanation = core.explain(0, 1)
     assert explanation.start_ms == 9 * HOUR_MS

@@ -16,6 +16,7 @@ from builders import (
     queue_options,
     random_jobs,
     reservation_lists,
+    week_beginning,
 )
 from gridweave.site.core import SiteCore
 from reference.simulation import simulate as simulate_reference
@@ -73,7 +74,7 @@ def test_planning_with_limits(data: st.DataObject) -> None:
     offset = data.draw(st.integers(0, 7 * 24 - 1)) * HOUR
     want = simulate_reference(case.jobs, case.nodes, limits=limits, week_offset_ms=offset, **options)
     policy = site_policy(options | {"limits": tuple(site_limit(limit) for limit in limits)})
-    got = step(SiteCore(case.nodes, policy, week_offset_ms=offset), case.jobs)
+    got = step(SiteCore(case.nodes, policy, week=week_beginning(offset)), case.jobs)
     assert got.start == want.start
 
 

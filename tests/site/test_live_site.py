@@ -759,7 +759,7 @@ def test_a_site_without_a_machine_that_can_start_anything_hands_the_jobs_of_the_
     commands = do(core, 4, ended("a", 7, "cancelled", has_run=False))
     (told,) = of(commands, Ended)
     assert (told.outcome, told.attempt) == ("lost", 1)
-    assert of(commands, SiteChanged) == [SiteChanged(3, 0)], "one node has the other job of the grid"
+    assert of(commands, SiteChanged) == [SiteChanged(3, 0, "b is full")], "one node has the other job of the grid"
     commands = do(core, 5, described(7, 1, attempt=2), ReserveNodes(7, 2, 1, 1000))
     assert of(commands, Refused) == [Refused(7, 2, "b is full")]
     assert state(core)[0] == "starting"
