@@ -106,6 +106,8 @@ def _remarks(built: Built) -> list[str]:
 
 def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> GridPlan:
     """Return the grid of a scenario: one virtual machine for each site."""
+    from gridweave.grid.service.local import first_port_of
+
     sites = tuple(
         SitePlan(name=name, nodes=nodes, policy=policy, owner=owner)
         for name, nodes, policy, owner in zip(
@@ -122,6 +124,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> G
         seed=built.scenario.header.seed,
         margin_ms=MARGIN_MS,
         retry_ms=RETRY_MS,
+        first_port=first_port_of(namespace),  # a grid that runs here keeps the ports of its own ranks
     )
 
 
