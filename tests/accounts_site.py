@@ -88,7 +88,7 @@ echo asked
 
 async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
     """Run jobs of two users who do not trust each other, and of one who is not in the table."""
-    await check_plan(plan)
+    await check_plan(plan, 1)
     site = AccountsSite(folder, plan)
     await site.start()
     told: dict[str, object] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.errors import InputError
+from gridweave.errors import UnavailableError
 from gridweave.site.launch import Launch, Rank, meeting_of
 from gridweave.site.machine.folders import CALL, user_folder
 from gridweave.site.machine.processes import TOKEN_VARIABLE
@@ -125,8 +125,8 @@ def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
 
     Raises
     ------
-    InputError
-        If another program listens there: ranks on other machines would take it for rank 0.
+    UnavailableError
+        If another program listens there, which ranks on other machines would take for rank 0.
     """
     meeting = meeting_of(launch.rendezvous)
     rank = next((rank for rank in launch.ranks if rank.rank == 0), None)
@@ -145,8 +145,7 @@ def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
             there = meeting._replace(port=held.getsockname()[1])
             return held, msgspec.structs.replace(launch, rendezvous=there.text)
         if time.monotonic() >= until_s:
-            right = "submit the job again later, or have that program ended"
-            raise InputError(f"port {meeting.port}, at which its ranks meet, is taken by another program; {right}")
+            raise UnavailableError(f"port {meeting.port}, at which its ranks meet, is taken by another program")
         time.sleep(_PORT_AGAIN_S)
 
 

@@ -17,6 +17,7 @@ from gridweave.site.machine.forkserver import FAILED, HELLO, MAX_REQUEST_BYTES, 
 
 LOG = "forkserver.log"
 _AT_ONCE = 64
+_WAKE = signal.SIGCONT
 _ATTEMPTS = 3
 
 ANSWER_S = 30.0
@@ -170,6 +171,6 @@ class Forks:
         if self._server >= 0:
             # A job may have stopped it: only awake does it see that it is not needed any more.
             with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._server, signal.SIGCONT)
+                signal.pidfd_send_signal(self._server, _WAKE)
             os.close(self._server)
             self._server = -1

@@ -256,8 +256,12 @@ class Supervisor:
             self._end("failed", problem)
             return
         try:
-            reserve(self.folder, len(self.launch.ranks))
             self.meeting, self.launch = hold_meeting(self.launch)
+        except UnavailableError as error:
+            self._end("lost", str(error), at_once=True)  # the next try gets another port
+            return
+        try:
+            reserve(self.folder, len(self.launch.ranks))
             self._choose_starter()
             self.gate = os.pipe2(os.O_CLOEXEC)
             for local_rank in range(len(self.launch.ranks)):

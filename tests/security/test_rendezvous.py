@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gridweave.errors import InputError
+from gridweave.errors import UnavailableError
 from gridweave.site.allocation import Ports
 from gridweave.site.launch import Launch, Meeting, Rank, meeting_of
 from gridweave.site.machine import environment
@@ -129,7 +129,10 @@ def test_a_job_on_several_machines_does_not_start_where_its_port_is_taken(
 ) -> None:
     """Its other ranks would take whoever listens there for rank 0."""
     monkeypatch.setattr(environment, "_PORT_S", 0.0)
-    with seized(port), pytest.raises(InputError, match=f"port {port}, at which its ranks meet, is taken by another"):
+    with (
+        seized(port),
+        pytest.raises(UnavailableError, match=f"port {port}, at which its ranks meet, is taken by another"),
+    ):
         hold_meeting(launch(port, ranks=1, size=2))
 
 

@@ -170,7 +170,7 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
     assert ground.problem(**away) == f"rest: slurmrestd at {away['rest']} does not answer: No such file or directory"
     with slurmrestd(ground) as where:
         rest = away | {"rest": where}
-        asyncio.run(check_plan(ground.plan(**rest)))
+        asyncio.run(check_plan(ground.plan(**rest), 1))
         path.write_text(path.read_text().strip() + "x")
         # 24.11 says that it is the token; 22.05 cannot tell that from a slurmctld that is down.
         assert f"slurmrestd at {where} does not take the token of {anna}" in ground.problem(**rest)
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
         said = f"there is no token for {anna}: {path}: No such file or directory; scontrol token username={anna} prints"
         assert said in ground.problem(**rest)
         printed = {"submit": "rest", "rest": where, "token_command": ["scontrol", "token", "username={account}"]}
-        asyncio.run(check_plan(ground.plan(**printed)))
+        asyncio.run(check_plan(ground.plan(**printed), 1))
         old = ground.cluster.run("scontrol", "token", f"username={anna}", "lifespan=1").strip()
         given = printed | {"token_command": ["echo", old]}
         ground.cluster.wait(
