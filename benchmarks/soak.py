@@ -332,7 +332,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--real", action="store_true")
-    parser.add_argument("--minutes", type=float, help="kill processes meanwhile, for so many minutes")
+    parser.add_argument("--minutes", type=float, help="Kill processes for this many minutes")
     parser.add_argument("--kill-every", type=float, default=20.0, metavar="S", help="seconds from kill to kill")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()

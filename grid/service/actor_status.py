@@ -46,9 +46,9 @@ def look_at_actors(address: str, namespace: str) -> list[ActorStatus]:
     knock(address)
     with connected(address) as ray:
         actors = find_all_actors(namespace)
-        told, nodes = ask_about(actors), ray.nodes()
+        infos, nodes = ask_about(actors), ray.nodes()
         head = str(ray.get_runtime_context().gcs_address)
-        return [_status(name, told.get(name), actors, nodes, head) for name in actors]
+        return [_status(name, infos.get(name), actors, nodes, head) for name in actors]
 
 
 def _status(

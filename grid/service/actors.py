@@ -35,7 +35,7 @@ GIVE_UP_S = 10.0
 _AGAIN_S, _ABOUT_S, _TELL_EVERY_S = 0.2, 5.0, 10.0
 
 TellMissing = Callable[[list[str]], None]
-"""Hears now and then which actors are not ready."""
+"""Called every 10 s with the names of the actors that are not ready."""
 
 
 def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
@@ -174,7 +174,7 @@ class RunningActors:
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
     def wait_for(self, names: Sequence[str], timeout_s: float, tell: TellMissing | None = None) -> None:
-        """Wait until actors work, reporting now and then to `tell` those that do not yet.
+        """Wait until actors work; call `tell` every 10 s with those that do not yet.
 
         Raises
         ------

@@ -151,8 +151,7 @@ def serve_grid(service: GridService, say: Say) -> None:
     taken = f"another process serves the grid in {folder}; end it, or name another folder"
     with locked(folder / _LOCK, taken), ended_in_order():
         settings = _settings(service)
-        for link in open_links(service.sites)[0].values():
-            asyncio.run(link.close())
+        open_links(service.sites)  # names a bad file before anything starts
         check_service(service)
         warn_of_plain([site.end for site in service.sites], say)
         place = RayPlace(folder=folder, address=service.address, port=service.ray_port, store_bytes=service.store_bytes)

@@ -69,7 +69,7 @@ class Calls(Protocol):
 
 
 class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What an actor says of itself."""
+    """The identity and health of an actor."""
 
     name: str
     grid_id: str  # of the grid that it belongs to: two grids in one namespace differ
@@ -82,7 +82,7 @@ class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveActor:
-    """An actor of a grid: it says who it is, and writes its log into a file of the grid.
+    """Base of a grid's actors: reports its identity, and logs into a file of the grid.
 
     Parameters
     ----------
