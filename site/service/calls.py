@@ -267,6 +267,8 @@ class ActorCalls:
         """Call a method of an actor. If there is no answer (UnavailableError), it may have run all the same."""
         import ray
 
+        if not ray.is_initialized():  # or Ray would start a cluster of its own to look in
+            raise UnavailableError(f"actor {actor} does not answer: this process has not joined Ray")
         reference = None
         try:
             async with asyncio.timeout(timeout_s):

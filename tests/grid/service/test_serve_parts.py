@@ -28,7 +28,6 @@ from gridweave.grid.service.serve import (
     site_service,
 )
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.service import calls
 from gridweave.site.service.calls import ActorCalls
 from gridweave.site.service.clock import Clock
 
@@ -128,15 +127,11 @@ async def test_a_work_that_fails_ends_it_with_its_error() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(tmp_path: Path) -> None:
     """A journal that can never be used is an error, not something to be tried for ever."""
     for name in ("in", "out"):
         (tmp_path / name).write_text("s" * 40)
 
-    # An actor whose work fails ends its process, and here that is this one: links that lead nowhere may fail so.
-    monkeypatch.setattr(calls, "_ended", lambda name, task: None)
     job = JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=1_000, user="anna")
 
     async def begin(text: str) -> None:

@@ -145,6 +145,16 @@ async def test_answers_come_in_the_order_of_the_questions() -> None:
     assert [answer_of(answer, decoder) for answer in answers] == [0, 2, 4, 8, 10]
 
 
+@pytest.mark.asyncio
+async def test_a_process_outside_ray_starts_no_cluster_to_look_for_an_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would by itself; the caller hears at once that there is no answer."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "get_actor", lambda *_: pytest.fail("Ray was asked"))
+    with pytest.raises(UnavailableError, match="this process has not joined Ray"):
+        await ActorCalls("nowhere").call("grid", "process")
+
+
 # -- on Ray
 
 MakeActors = Callable[..., RunningActors]
