@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -25,6 +26,8 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ----------
     own : str
         Jobs of the own users of this site; empty: those of the grid.
+    job : tuple of int
+        Only these jobs, wherever they were submitted: `own` does not matter then; empty: all.
     user, name, array, site : str, optional
         Only jobs of this user, of this name, of this array, with a part at this site.
     state : tuple of str
@@ -41,6 +44,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     own: str = ""
+    job: Annotated[tuple[JobId, ...], Meta(max_length=MOST_LISTED)] = ()
     user: str | None = None
     name: str | None = None
     array: str | None = None
@@ -65,6 +69,30 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
     jobs: list[JobRecord]
     below: int | None = None
+
+
+def matches(record: JobRecord, wanted: JobQuery) -> bool:
+    """Whether a job meets all conditions of a query except those on its number."""
+    request = record.request
+    array = None if request.array is None else request.array.name
+    return (
+        (not wanted.state or record.state in wanted.state)
+        and (not wanted.outcome or record.outcome in wanted.outcome)
+        and (wanted.user is None or request.user == wanted.user)
+        and (wanted.name is None or request.name == wanted.name)
+        and (wanted.array is None or array == wanted.array)
+        and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
+        and (wanted.follows is None or any(after.job_id == wanted.follows for after in request.after))
+        and (wanted.since_ms is None or record.end_ms is None or record.end_ms >= wanted.since_ms)
+        and (wanted.until_ms is None or record.submit_ms < wanted.until_ms)
+    )
+
+
+def page_of(found: Mapping[int, JobRecord], wanted: JobQuery) -> JobPage:
+    """Return the page that a query asks for, of jobs that meet it; there is a next page if more were found."""
+    numbers = sorted((job_id for job_id in found if wanted.below is None or job_id < wanted.below), reverse=True)
+    page = [found[job_id] for job_id in numbers[: wanted.limit]]
+    return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > wanted.limit else None)
 
 
 class LinkStatus(msgspec.Struct, frozen=True):

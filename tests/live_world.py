@@ -64,6 +64,10 @@ LONGEST_S = 600
 _FOREVER_MS = 10**15
 
 
+_LOST_FOR = ("gone for good", "its site did not say in time that all of it had begun")
+"""Why the grid itself gives up a job that no machine has lost."""
+
+
 class VirtualClock:
     """Stands for `gridweave.site.service.driver.Clock`; it may be wrong by some ms."""
 
@@ -592,7 +596,10 @@ class LiveWorld:
         request = self.requests[job_id]
         allowed = {
             "failed": job_id in self.works.failed
-            or (request.program.if_lost == "fail" and (job_id in self.works.lost or "gone for good" in reason)),
+            or (
+                request.program.if_lost == "fail"
+                and (job_id in self.works.lost or any(why in reason for why in _LOST_FOR))
+            ),
             "limit": job_id in self.works.limited,
         }
         if outcome in allowed:

@@ -19,7 +19,7 @@ from house import FOLDERS, PACKAGE, ROOT
 
 # Imports point down: a package imports only those of a lower number, and itself.
 LAYERS = dict.fromkeys(("errors", "jit", "ranges", "version"), 0)
-LAYERS |= {"values": 1, "netmodel": 2, "site": 2, "grid": 3, "scenarios": 4, "cli": 5}
+LAYERS |= {"values": 1, "shared_calls": 1, "netmodel": 2, "site": 2, "grid": 3, "scenarios": 4, "cli": 5}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -16,7 +16,7 @@ import msgspec
 
 from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid import api
-from gridweave.grid.client import arguments, streams
+from gridweave.grid.client import arguments, records, streams
 from gridweave.grid.client.arguments import Afters, AnyJob, AnyJobs
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
 from gridweave.grid.client.mapping import TAIL_BYTES, Results, called, outcomes_of
@@ -297,7 +297,7 @@ class Client:
         self._pauses = Pauses(patience or Patience(), rng, sleep)
         self._kind = transport
         self._transport: Transport | None = None
-        self._ends = EndWatch(self._follow, self.record)
+        self._ends = EndWatch(self._follow, lambda job_ids: records.records_of(self.transport, job_ids))
 
     async def __aenter__(self) -> Self:
         self._transport = self._kind(self.connection, self._pauses)

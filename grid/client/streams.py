@@ -16,7 +16,9 @@ import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.api import JobEvent
+from gridweave.grid.client.records import MOST_TOGETHER
 from gridweave.grid.client.transport import Transport, cut_errors
+from gridweave.shared_calls import SharedCalls
 from gridweave.site.job import OVER, OWN_IDS, JobRecord
 
 if TYPE_CHECKING:
@@ -180,20 +182,21 @@ Connected = Callable[[bool], None]
 class EndWatch:
     """Tells when jobs have ended.
 
-    `follow` returns the stream of events, and tells its argument whenever it was opened or cut off. While there is none
-    the record of a job is asked for after `first_poll_s`, and each time half as long again, up to `longest_poll_s`;
-    while there is one that tells of it, every half minute.
+    `follow` returns the stream of events, and tells its argument whenever it was opened or cut off. `records` asks for
+    the records of jobs; all that are wanted while it does share the next request. While there is no stream, a record is
+    asked for after `first_poll_s`, and each time half as long again, up to `longest_poll_s`; while there is one that
+    tells of its job, every half minute.
     """
 
     def __init__(
         self,
         follow: Callable[[Connected], AsyncIterator[JobEvent]],
-        record: Callable[[int], Awaitable[JobRecord]],
+        records: Callable[[list[int]], Awaitable[list[JobRecord | GridweaveError]]],
         *,
         first_poll_s: float = 0.2,
         longest_poll_s: float = 5.0,
     ) -> None:
-        self._follow, self._record = follow, record
+        self._follow, self._records = follow, SharedCalls(records, most_together=MOST_TOGETHER)
         self._first_poll_s, self._longest_poll_s = first_poll_s, longest_poll_s
         self._waiting: dict[int, set[asyncio.Event]] = {}
         self._is_open = False
@@ -211,7 +214,7 @@ class EndWatch:
         try:
             while True:
                 news.clear()
-                record = await self._record(job_id)
+                record = await self._records.ask(job_id)
                 if record.state in OVER:
                     return record
                 with contextlib.suppress(TimeoutError):
@@ -226,6 +229,7 @@ class EndWatch:
 
     async def close(self) -> None:
         """Wait for nothing any more."""
+        await self._records.close()
         if self._task is not None:
             import asyncio
 

@@ -50,6 +50,7 @@ from gridweave.grid.gateway.connections import Logins, token_digest, uid_of
 from gridweave.grid.gateway.issuer import Issuer, looks_like_jwt
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.web.browser import check_own_page, login_of
+from gridweave.shared_calls import SharedCalls
 from gridweave.site.job import JobRequest
 from gridweave.site.journal.store import checked_url, explained
 from gridweave.site.times import span_text
@@ -459,6 +460,8 @@ class AsyncTokens:
     def __init__(self, store: TokenStore, issuer: Issuer | None = None) -> None:
         self._store, self.issuer = store, issuer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
+        # With many requests under way most wait for the store, and for the same few tokens.
+        self._found = SharedCalls[str, TokenInfo | None](self._find_all)
 
     async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a method of the store does."""
@@ -469,7 +472,11 @@ class AsyncTokens:
         """Return what a token stands for, be it one of ours or of the issuer; None if it is none."""
         if self.issuer is not None and looks_like_jwt(token):
             return await self.issuer.find(token)
-        return await self.do(TokenStore.find, token)
+        return await self._found.ask(token)
+
+    async def _find_all(self, tokens: list[str]) -> list[TokenInfo | None]:
+        found = await self.do(lambda store: {token: store.find(token) for token in set(tokens)})
+        return [found[token] for token in tokens]
 
     async def usable(self) -> frozenset[str]:
         """Return the ids of all that can be used."""

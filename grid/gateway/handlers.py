@@ -53,6 +53,7 @@ from gridweave.grid.gateway.call import FEW_IDS, GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
+from gridweave.site.desk_messages import matches, page_of
 from gridweave.site.job import JobRecord, SignalName, WishKind
 from gridweave.site.launch import UsageCurve
 from gridweave.version import __version__
@@ -269,7 +270,11 @@ async def list_jobs(call: GatewayCall, query: JobQuery) -> JobPage:
         if query.user not in (None, call.identity.user):
             return JobPage(jobs=[])
         query = msgspec.structs.replace(query, user=call.identity.user)
-    page = await call.backend.jobs(query)
+    if query.job:
+        records = await call.backend.records(query.job)
+        page = page_of({record.job_id: record for record in records if matches(record, query)}, query)
+    else:
+        page = await call.backend.jobs(query)
     call.jobs = len(page.jobs)
     return page
 

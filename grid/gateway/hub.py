@@ -21,7 +21,7 @@ logger = logging.getLogger("gridweave.gateway")
 POLL_S = 20.0
 """So long one poll of the grid waits for something to happen."""
 
-REST_S, UNWATCHED_REST_S, FEW = 0.02, 0.2, 100
+REST_S, UNWATCHED_REST_S, FEW = 0.05, 0.2, 100
 """So long after an answer with no more than a few events the grid is not asked again, while somebody watches and
 while nobody does: what happens in the meantime is told by one answer. After more there is no rest: whoever is behind
 is not to fall back further."""

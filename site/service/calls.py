@@ -21,6 +21,7 @@ from typing import Any, Protocol, get_type_hints
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.shared_calls import SharedCalls
 from gridweave.site.desk_messages import LoggedFault
 from gridweave.site.machine.processes import spare_ray_worker
 from gridweave.site.service.faults import LAST_FAULT, LOG_FORMAT, fault_in, recent_fault
@@ -298,56 +299,25 @@ class ActorCalls:
         return await lane.ask(data, timeout_s)
 
 
-class _Question(msgspec.Struct):
-    data: bytes
-    timeout_s: float
-    answer: asyncio.Future[bytes]
-
-
 class _Lane:
-    """Questions to one actor by one method: those that wait while calls are under way share the next call."""
+    """Questions to one actor by one method, which share calls."""
 
     def __init__(self, calls: Calls, actor: str, method: str) -> None:
         self._calls, self._actor, self._method = calls, actor, method
-        self._waiting: list[_Question] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._shared = SharedCalls(self._call, most_under_way=MOST_UNDER_WAY, most_together=MOST_IN_A_CALL)
 
     async def ask(self, data: bytes, timeout_s: float) -> bytes:
-        question = _Question(data, timeout_s, asyncio.get_running_loop().create_future())
-        self._waiting.append(question)
-        self._send_waiting()
         try:
             async with asyncio.timeout(timeout_s):
-                return await question.answer
+                return await self._shared.ask((data, timeout_s))
         except TimeoutError as error:
             raise UnavailableError(f"actor {self._actor} does not answer within {timeout_s:g} s") from error
 
-    def _send_waiting(self) -> None:
-        self._waiting = [question for question in self._waiting if not question.answer.done()]
-        while self._waiting and len(self._under_way) < MOST_UNDER_WAY:
-            shared, self._waiting = self._waiting[:MOST_IN_A_CALL], self._waiting[MOST_IN_A_CALL:]
-            task = asyncio.get_running_loop().create_task(self._send(shared))
-            self._under_way.add(task)
-            task.add_done_callback(self._sent)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            self._send_waiting()
-
-    async def _send(self, questions: list[_Question]) -> None:
-        timeout_s = max(question.timeout_s for question in questions)
-        data = [question.data for question in questions]
-        try:
-            answers = await self._calls.call(self._actor, "ask_all", self._method, data, timeout_s=timeout_s)
-        except UnavailableError as error:
-            for question in questions:
-                if not question.answer.done():
-                    question.answer.set_exception(UnavailableError(str(error)))
-            return
-        for question, answer in zip(questions, answers, strict=True):
-            if not question.answer.done():
-                question.answer.set_result(answer)
+    async def _call(self, questions: list[tuple[bytes, float]]) -> list[bytes]:
+        timeout_s = max(timeout_s for _, timeout_s in questions)
+        data = [question for question, _ in questions]
+        answers: list[bytes] = await self._calls.call(self._actor, "ask_all", self._method, data, timeout_s=timeout_s)
+        return answers
 
 
 def reason_of(error: BaseException) -> str:

@@ -34,6 +34,8 @@ from gridweave.site.desk_messages import (
     SiteExperience,
     SiteInfo,
     SiteNames,
+    matches,
+    page_of,
 )
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import Forecast
@@ -223,9 +225,7 @@ class Desk(Generic[D]):
             more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
             for record in await self._history.find_ended(more):
                 found.setdefault(record.job_id, record)
-        numbers = sorted(found, reverse=True)
-        page = [found[job_id] for job_id in numbers[: wanted.limit]]
-        return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > wanted.limit else None)
+        return page_of(found, wanted)
 
     async def _known(self, wanted: JobQuery) -> dict[int, JobRecord]:
         """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
@@ -235,7 +235,7 @@ class Desk(Generic[D]):
             for number, (job_id, record) in enumerate(list(reversed(self.core.book.records.items())), 1):
                 if len(found) > wanted.limit:
                     break
-                if (wanted.below is None or job_id < wanted.below) and is_asked_for(record, wanted):
+                if (wanted.below is None or job_id < wanted.below) and matches(record, wanted):
                     found[job_id] = copy.copy(record)
                 if not number % RECORDS_AT_ONCE:
                     await asyncio.sleep(0)
@@ -292,23 +292,6 @@ class Desk(Generic[D]):
 
     def _is_held(self, job_id: int) -> bool:
         return self.core.book.eligibility.is_wished(job_id)
-
-
-def is_asked_for(record: JobRecord, wanted: JobQuery) -> bool:
-    """Return whether a job is one of those that are asked for, but for its number."""
-    request = record.request
-    array = None if request.array is None else request.array.name
-    return (
-        (not wanted.state or record.state in wanted.state)
-        and (not wanted.outcome or record.outcome in wanted.outcome)
-        and (wanted.user is None or request.user == wanted.user)
-        and (wanted.name is None or request.name == wanted.name)
-        and (wanted.array is None or array == wanted.array)
-        and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
-        and (wanted.follows is None or any(after.job_id == wanted.follows for after in request.after))
-        and (wanted.since_ms is None or record.end_ms is None or record.end_ms >= wanted.since_ms)
-        and (wanted.until_ms is None or record.submit_ms < wanted.until_ms)
-    )
 
 
 def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:

@@ -82,7 +82,7 @@ _MOST_BYTES = 2**63 - 1
 MOST_IN_SNAPSHOT = 100_000
 """With more open jobs a snapshot would take so long that leases run out meanwhile: it waits until there are fewer."""
 
-REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.01, 0.1
+REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.02, 0.1
 """After a turn no other is taken for so many times as long as it took beyond the least rest; for at least that."""
 
 _MOST_EVENTS = 2_000

@@ -307,11 +307,11 @@ async def test_who_waits_too_long_is_told(gateway: Served, grid: Client) -> None
 async def test_an_end_is_found_without_a_stream(gateway: Served) -> None:
     """Where there is no stream of events, the client asks now and then."""
 
-    async def fetch(job_id: int) -> Any:
-        asked.append(job_id)
+    async def fetch(job_ids: list[int]) -> Any:
+        asked.extend(job_ids)
         if len(asked) == 4:
-            gateway.grid.end(job_id)
-        return gateway.grid.records_by_id[job_id]
+            gateway.grid.end(job_ids[0])
+        return [gateway.grid.records_by_id[job_id] for job_id in job_ids]
 
     async def no_stream(connected: Any) -> Any:
         raise UnavailableError("no stream")
@@ -324,6 +324,20 @@ async def test_an_end_is_found_without_a_stream(gateway: Served) -> None:
         assert (await watch.ended(job.id)).state == "ended"
         await watch.close()
     assert len(asked) == 4
+
+
+async def test_many_who_wait_share_requests(gateway: Served, grid: Client) -> None:
+    """Waiting for a hundred jobs takes a few requests, not some for each; one that is not there fails alone."""
+    jobs = [await grid.submit(["true"]) for _ in range(100)]
+    waiting = [asyncio.create_task(job.done(timeout_s=20)) for job in jobs]
+    missing = asyncio.create_task(grid.ended(999))
+    with pytest.raises(RefusedError, match="there is no job 999"):
+        await missing
+    before = len(gateway.proxy.heard)
+    for job in jobs:
+        gateway.grid.end(job.id)
+    assert [record.outcome for record in await asyncio.gather(*waiting)] == ["finished"] * 100
+    assert len(gateway.proxy.heard) - before < 20
 
 
 # -- ends

@@ -91,7 +91,7 @@ async def test_a_user_sees_and_changes_own_jobs_alone(tmp_path: Path, tokens: di
             body = {"job_ids": [of_anna]}
             assert (await grid.ask("POST", f"/v1/jobs/{change}", body, token=tokens["bob"]))[1] == {"job_ids": []}
         assert backend.records_by_id[of_anna].state == "waiting"
-        for query, seen in (("", [of_bob]), ("?user=anna", []), ("?user=bob", [of_bob])):
+        for query, seen in (("", [of_bob]), ("?user=anna", []), (f"?job={of_anna}&job={of_bob}", [of_bob])):
             _, page, _ = await grid.ask("GET", f"/v1/jobs{query}", token=tokens["bob"])
             assert [job["job_id"] for job in page["jobs"]] == seen
         assert (await grid.ask("GET", "/v1/events?user=anna", token=tokens["bob"]))[0] == 403

@@ -32,6 +32,25 @@ async def test_jobs_are_handed_in_listed_shown_and_cancelled() -> None:
         assert [job["job_id"] for job in page["jobs"]] == [2]
 
 
+async def test_several_jobs_are_listed_by_their_numbers() -> None:
+    """Named jobs come newest first, whatever site they are of; other conditions and pages count for them too."""
+    async with serving(FakeBackend()) as grid:
+        await grid.submit(*(a_job(name=f"n{number % 2}") for number in range(4)))
+        _, answer, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [a_job()], "site": "north"})
+        own = answer["answers"][0]["job_id"]
+
+        async def listed(query: str) -> tuple[list[int], int | None]:
+            status, page, _ = await grid.ask("GET", f"/v1/jobs?{query}")
+            assert status == 200
+            return [job["job_id"] for job in page["jobs"]], page["below"]
+
+        assert await listed(f"job=1&job=4&job=99&job={own}") == ([own, 4, 1], None)
+        assert await listed("job=1&job=2&job=4&name=n1") == ([4, 2], None)
+        assert await listed("job=1&job=2&job=4&limit=2") == ([4, 2], 2)
+        assert await listed("job=1&job=2&job=4&limit=2&below=2") == ([1], None)
+        assert (await grid.ask("GET", "/v1/jobs?job=0"))[0] == 422
+
+
 async def test_what_a_job_uses_over_time_is_told_machine_by_machine() -> None:
     """All machines from rank to rank; where nothing is kept, or a job has written something else there, it ends."""
     backend = FakeBackend()

@@ -1,0 +1,30 @@
+"""The records of many jobs in one request."""
+
+from __future__ import annotations
+
+from gridweave.errors import GridweaveError
+from gridweave.grid.api import JobPage
+from gridweave.grid.client import arguments
+from gridweave.grid.client.transport import Transport
+from gridweave.site.job import JobRecord
+
+MOST_TOGETHER = 200
+"""Jobs that one request asks for at most: its URL stays below the 8,000 characters that servers take."""
+
+
+async def records_of(transport: Transport, job_ids: list[int]) -> list[JobRecord | GridweaveError]:
+    """Return the record of each job, or why it cannot be shown."""
+    found: dict[int, JobRecord] = {}
+    if len(job_ids) > 1:
+        query = [("job", str(job_id)) for job_id in dict.fromkeys(job_ids)] + [("limit", str(len(job_ids)))]
+        page = await transport.call("GET", "/v1/jobs", JobPage, query=query)
+        found = {record.job_id: record for record in page.jobs}
+    return [found.get(job_id) or await _record_or_error(transport, job_id) for job_id in job_ids]
+
+
+async def _record_or_error(transport: Transport, job_id: int) -> JobRecord | GridweaveError:
+    """Ask for one job: only then does the gateway say why it does not show it."""
+    try:
+        return await transport.call("GET", arguments.job_path(job_id), JobRecord)
+    except GridweaveError as error:
+        return error
