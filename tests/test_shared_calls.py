@@ -94,3 +94,10 @@ async def test_closing_ends_all_who_wait() -> None:
         asyncio.CancelledError,
         asyncio.CancelledError,
     ]
+
+
+async def test_closing_what_was_never_used_needs_no_event_loop() -> None:
+    """A command that asks one thing runs without one."""
+    shared = SharedCalls(Doubler())
+    with pytest.raises(StopIteration):
+        shared.close().send(None)

@@ -246,9 +246,6 @@ def node_ip() -> str:
     return ip
 
 
-MOST_UNDER_WAY = 2
-"""Calls with questions of one kind to one actor that are under way at most; what comes meanwhile shares the next."""
-
 MOST_IN_A_CALL = 500
 """Questions that one call carries at most."""
 
@@ -304,7 +301,7 @@ class _Lane:
 
     def __init__(self, calls: Calls, actor: str, method: str) -> None:
         self._calls, self._actor, self._method = calls, actor, method
-        self._shared = SharedCalls(self._call, most_under_way=MOST_UNDER_WAY, most_together=MOST_IN_A_CALL)
+        self._shared = SharedCalls(self._call, most_together=MOST_IN_A_CALL)
 
     async def ask(self, data: bytes, timeout_s: float) -> bytes:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gridweave.errors import GridweaveError
 
@@ -18,29 +18,27 @@ A = TypeVar("A")
 class SharedCalls(Generic[Q, A]):
     """Answers single questions by calls that carry several.
 
-    A call starts as soon as a question arrives, unless `most_under_way` calls are under way; then the question waits
-    for the end of one, and goes with all others that wait by then. So a question is never answered by a call that
-    started before it, and no timer delays it.
+    One call is under way at a time. A question that arrives meanwhile waits for its end, and goes with all others that
+    wait by then. So no question is answered by a call that started before it, and no timer delays it.
 
     Parameters
     ----------
     call
         Answers questions, in their order; an answer may be an error, for its question alone. If the call itself raises
         a GridweaveError, each of its questions gets that.
-    most_under_way, most_together
-        How many calls may be under way, and how many questions one may carry.
+    most_together
+        How many questions one call may carry.
     """
 
     def __init__(
         self,
         call: Callable[[list[Q]], Awaitable[Sequence[A | GridweaveError]]],
         *,
-        most_under_way: int = 1,
         most_together: int = 500,
     ) -> None:
-        self._call, self._most_under_way, self._most_together = call, most_under_way, most_together
+        self._call, self._most_together = call, most_together
         self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: asyncio.Task[None] | None = None
 
     async def ask(self, question: Q) -> A:
         """Return the answer to a question; a caller that stops waiting takes its question back."""
@@ -52,28 +50,26 @@ class SharedCalls(Generic[Q, A]):
         return await answer
 
     async def close(self) -> None:
-        """Drop the calls that are under way, and all questions."""
-        import asyncio
-
+        """Drop the call that is under way, and all questions."""
         for _, answer in self._waiting:
             answer.cancel()
-        calls = list(self._under_way)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        if self._under_way is not None:
+            import asyncio
+
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
 
     def _start(self) -> None:
         import asyncio
 
         self._waiting = [(question, answer) for question, answer in self._waiting if not answer.done()]
-        while self._waiting and len(self._under_way) < self._most_under_way:
+        if self._waiting and self._under_way is None:
             shared, self._waiting = self._waiting[: self._most_together], self._waiting[self._most_together :]
-            task = asyncio.get_running_loop().create_task(self._answer(shared))
-            self._under_way.add(task)
-            task.add_done_callback(self._ended)
+            self._under_way = asyncio.get_running_loop().create_task(self._answer(shared))
+            self._under_way.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way = None
         if not task.cancelled():
             self._start()
 
