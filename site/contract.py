@@ -67,6 +67,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 from gridweave.site.state import CoreState, with_parts
+from gridweave.site.times import span_text
 
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
@@ -432,7 +433,7 @@ class ContractCore:
         if job.job_id in self._parts:
             return "the site has another attempt of this job"
         if start_ms < self._now_ms:
-            return f"the agreed start has passed, {(self._now_ms - start_ms) / 1000:.2f} s ago"
+            return f"the agreed start has passed, {span_text(self._now_ms - start_ms)} ago"
         why_not = self._share.why_not_ever if ahead else self._share.why_not
         return why_impossible(job) or why_not(job.width)
 

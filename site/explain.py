@@ -12,7 +12,7 @@ import msgspec
 
 from gridweave.site.job import JobRecord, State
 from gridweave.site.launch import SplitCost
-from gridweave.site.times import rough_span_text, when_text
+from gridweave.site.times import span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
 """Names of sites, and nodes of each."""
@@ -179,7 +179,7 @@ def took_text(record: JobRecord, now_ms: int | None = None) -> str:
     end_ms = now_ms if record.end_ms is None else record.end_ms
     if record.start_ms is None or end_ms is None:
         return ""
-    return f"it took {rough_span_text(max(0, end_ms - record.start_ms))}"
+    return f"it took {span_text(max(0, end_ms - record.start_ms))}"
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
@@ -305,9 +305,9 @@ def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str =
     Examples
     --------
     >>> evicted_text(1, 50_000, 60_000, "job 7 takes its nodes")
-    'it was evicted 10s ago: job 7 takes its nodes'
+    'it was evicted 10 s ago: job 7 takes its nodes'
     >>> evicted_text(2, 50_000, 60_000, "job 7 takes its nodes", "north")
-    'it was evicted 2 times, last 10s ago, at north: job 7 takes its nodes'
+    'it was evicted 2 times, last 10 s ago, at north: job 7 takes its nodes'
     """
     often = "" if times == 1 else f" {times} times, last"
     where = f"{',' * (times > 1)} at {site}" if site else ""

@@ -12,7 +12,7 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH, MOST_PRIORITY, JobRequest
-from gridweave.site.times import span_text
+from gridweave.site.times import span_text, typed_time
 
 HOUR_MS = 3_600_000
 
@@ -169,7 +169,7 @@ def beyond(maximum: Maximum, whose: str, request: JobRequest, unstarted: int) ->
         return f"nodes is {request.nodes}, {more}; give {maximum.running_nodes} or fewer"
     if maximum.limit_hours is not None and request.limit_ms > maximum.limit_ms:
         more = f"{span_text(request.limit_ms - maximum.limit_ms)} more than the maximum of {whose}"
-        return f"the time limit is {span_text(request.limit_ms)}, {more}; give {span_text(maximum.limit_ms)} or less"
+        return f"the time limit is {span_text(request.limit_ms)}, {more}; give {typed_time(maximum.limit_ms)} or less"
     if maximum.priority is not None and request.priority > maximum.priority:
         more = f"{request.priority - maximum.priority:g} more than the maximum of {whose}"
         return f"priority is {request.priority:g}, {more}; give {maximum.priority:g} or less"

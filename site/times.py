@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Literal
 
@@ -65,12 +66,12 @@ def _clock_ms(text: str) -> float | None:
     return sum(float(count) * unit for count, unit in zip([days, *counts], units, strict=True))
 
 
-def span_text(span_ms: int) -> str:
-    """Return a time span as `parse_time_ms` reads it.
+def typed_time(span_ms: int) -> str:
+    """Return the exact time span as a user types it, readable by `parse_time_ms`.
 
     Examples
     --------
-    >>> span_text(129_600_000), span_text(90_500), span_text(0)
+    >>> typed_time(129_600_000), typed_time(90_500), typed_time(0)
     ('1d12h', '1m30s500ms', '0s')
     """
     parts = []
@@ -81,22 +82,42 @@ def span_text(span_ms: int) -> str:
     return "".join(parts) or "0s"
 
 
-def rough_span_text(span_ms: int) -> str:
-    """Return a time span in its largest unit and the next one, rounded to that; seconds have at most one decimal.
+_SHOWN_UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000}
+
+
+def span_text(span_ms: float) -> str:
+    """Return a time span for people: its largest unit and the next one, rounded to the latter.
+
+    `span` in ``grid/web/static/text.js`` is the same function for the pages.
 
     Examples
     --------
-    >>> rough_span_text(750_000), rough_span_text(3_599_999), rough_span_text(129_600_000 + 59_000)
-    ('12m30s', '1h', '1d12h')
-    >>> rough_span_text(57_954), rough_span_text(59_999), rough_span_text(1_549), rough_span_text(40)
-    ('58s', '1m', '1.5s', '40ms')
+    >>> [span_text(span_ms) for span_ms in (40, 1_549, 57_954, 225_000, 7_800_000, 273_600_000)]
+    ['40 ms', '1.5 s', '58 s', '3 min 45 s', '2 h 10 min', '3 d 4 h']
     """
-    if 1_000 <= span_ms < 9_950:
-        return f"{(span_ms + 50) // 100 / 10:g}s"
-    units = ("d", "h", "m", "s")
-    largest = next((place for place, unit in enumerate(units) if span_ms >= _UNITS_MS[unit]), len(units))
-    step_ms = 1 if largest == len(units) else _UNITS_MS[units[min(largest + 1, len(units) - 1)]]
-    return span_text((span_ms + step_ms // 2) // step_ms * step_ms)
+    rest_ms = _half_up(abs(span_ms), 1)
+    if 0 < rest_ms < 1000:
+        text = f"{rest_ms} ms"
+    elif rest_ms < 9950:
+        text = f"{_half_up(rest_ms, 100) / 10:g} s"
+    else:
+        text = _two_units(rest_ms)
+    return f"-{text}" if span_ms < 0 < rest_ms else text
+
+
+def _two_units(span_ms: int) -> str:
+    pairs = itertools.pairwise(_SHOWN_UNITS.values())
+    step_ms = next((next_ms for unit_ms, next_ms in pairs if span_ms + 500 >= unit_ms), 1000)
+    left_ms, parts = _half_up(span_ms, step_ms) * step_ms, []
+    for unit, unit_ms in _SHOWN_UNITS.items():
+        count, left_ms = divmod(left_ms, unit_ms)
+        parts += [f"{count} {unit}"] if count else []
+    return " ".join(parts)
+
+
+def _half_up(span_ms: float, step_ms: int) -> int:
+    """Return how many steps a time span has, halves rounded up."""
+    return int((span_ms + step_ms / 2) // step_ms)
 
 
 def when_text(when_ms: int, now_ms: int) -> str:
@@ -105,11 +126,11 @@ def when_text(when_ms: int, now_ms: int) -> str:
     Examples
     --------
     >>> when_text(750_000, 0), when_text(5, 5), when_text(0, 5_000)
-    ('in 12m30s', 'now', '5s ago')
+    ('in 12 min 30 s', 'now', '5 s ago')
     """
     if when_ms == now_ms:
         return "now"
-    return f"in {rough_span_text(when_ms - now_ms)}" if when_ms > now_ms else f"{rough_span_text(now_ms - when_ms)} ago"
+    return f"in {span_text(when_ms - now_ms)}" if when_ms > now_ms else f"{span_text(now_ms - when_ms)} ago"
 
 
 def processes_ended_ms(record: JobRecord) -> int | None:

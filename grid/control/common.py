@@ -37,7 +37,7 @@ from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, SiteChanged, WithdrawJob
 from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
-from gridweave.site.times import rough_span_text
+from gridweave.site.times import span_text
 
 
 class ControlOptions(NamedTuple):
@@ -138,10 +138,8 @@ class Control(ABC):
     def _too_long(self, job: Job) -> dict[int, str]:
         """Return the sites that can never run a job for its estimate, and why."""
         sites = sorted(site for site, longest_ms in self._longest_ms.items() if job.estimate_ms > longest_ms)
-        asked = f"the job may take {rough_span_text(job.estimate_ms)}; give it a lower limit"
-        return {
-            site: f"it runs jobs of at most {rough_span_text(self._longest_ms[site])}, and {asked}" for site in sites
-        }
+        asked = f"the job may take {span_text(job.estimate_ms)}; give it a lower limit"
+        return {site: f"it runs jobs of at most {span_text(self._longest_ms[site])}, and {asked}" for site in sites}
 
     @abstractmethod
     def knows(self, job_id: int) -> bool:

@@ -37,7 +37,7 @@ class PastEvictions(msgspec.Struct, frozen=True, gc=False):
         Examples
         --------
         >>> PastEvictions(2, 5, 50_000, 0, "job 7 of level 'high' takes nodes of level 'low'").text(60_000, ["north"])
-        "it was evicted 2 times, last 10s ago, at north: job 7 of level 'high' takes nodes of level 'low'"
+        "it was evicted 2 times, last 10 s ago, at north: job 7 of level 'high' takes nodes of level 'low'"
         """
         return evicted_text(self.times, self.last_ms, now_ms, self.reason, names[self.site])
 
@@ -65,9 +65,9 @@ class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
     --------
     >>> first = another(None, 0, "it was cancelled there", 10_000)
     >>> first.text(0)
-    'it was cancelled there; the site is asked again in 10s'
+    'it was cancelled there; the site is asked again in 10 s'
     >>> another(first, 10_000, "it was cancelled there", 10_000).text(15_000)
-    'it was cancelled there; that was refusal 2 of 6, and the site is asked again in 15s'
+    'it was cancelled there; that was refusal 2 of 6, and the site is asked again in 15 s'
     """
 
     times: int
@@ -109,9 +109,9 @@ class LeftAlone(NamedTuple):
     Examples
     --------
     >>> LeftAlone(5_000, 65_000, "others have its nodes").text(15_000)
-    'refused a job 10s ago: others have its nodes; is asked again in 50s at latest'
+    'refused a job 10 s ago: others have its nodes; is asked again in 50 s at latest'
     >>> LeftAlone(5_000, 65_000).text(15_000)
-    'did not answer 10s ago; is asked again in 50s at latest'
+    'did not answer 10 s ago; is asked again in 50 s at latest'
     """
 
     since_ms: int

@@ -12,7 +12,7 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.tables import show_bandwidth
 from gridweave.site.explain import Places, places_text
 from gridweave.site.launch import SplitCost
-from gridweave.site.times import rough_span_text
+from gridweave.site.times import span_text
 
 
 def split_cost(
@@ -45,7 +45,7 @@ def split_cost(
     Examples
     --------
     >>> split_cost((("north", 3), ("south", 1)), 600_000, 750_000).text
-    'split over north (3) and south (1): 12m30s instead of 10m (factor 1.25)'
+    'split over north (3) and south (1): 12 min 30 s instead of 10 min (factor 1.25)'
     """
     if model is None or communication is None:
         cost = SplitCost(whole_ms=whole_ms, length_ms=length_ms, factor=length_ms / max(1, whole_ms))
@@ -81,7 +81,7 @@ def _between(model: NetworkModel, numbers: Sequence[int]) -> tuple[float, float]
 
 
 def _text(places: Places, cost: SplitCost) -> str:
-    lengths = f"{rough_span_text(cost.length_ms)} instead of {rough_span_text(cost.whole_ms)}"
+    lengths = f"{span_text(cost.length_ms)} instead of {span_text(cost.whole_ms)}"
     text = f"split over {places_text(places)}: {lengths} (factor {cost.factor:.2f}"
     if cost.latency_ms is None or cost.bandwidth_bps is None:
         return text + ")"

@@ -11,7 +11,7 @@ from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.placing import Awaited
 from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text, shut_text, too_small_text
 from gridweave.site.job import Job
-from gridweave.site.times import rough_span_text, when_text
+from gridweave.site.times import span_text, when_text
 
 
 def delegated_forecast(
@@ -73,7 +73,7 @@ def _without_place(
 def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: str) -> str:
     """Return for what a job waits that is wider than every site, and how long at most."""
     since_ms = ahead_ms if delegation.waits_since_ms is None else delegation.waits_since_ms
-    waits = rough_span_text(ahead_ms - since_ms)
+    waits = span_text(ahead_ms - since_ms)
     said = f"it is wider than every site, and the nodes of several are not free together; they are asked again {again}"
     if ahead_ms > now_ms:
         return f"{said}; when it has waited for {waits}, {when_text(ahead_ms, now_ms)}, they reserve nodes ahead for it"
@@ -136,7 +136,7 @@ def _awaited(now_ms: int, awaited: Awaited, names: Sequence[str]) -> str:
     said += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
     if awaited.alone_ms is None:
         return said
-    gain = rough_span_text(awaited.alone_ms - awaited.end_ms)
+    gain = span_text(awaited.alone_ms - awaited.end_ms)
     return f"{said}, and it ends {gain} sooner than on one site"
 
 
@@ -230,6 +230,6 @@ def _loaded(
         if not reason and load_ms is None:
             reason = "has refused it"
         elif not reason:
-            reason = f"was sent work of the grid for {rough_span_text(load_ms or 0)} on all its {size} nodes"
+            reason = f"was sent work of the grid for {span_text(load_ms or 0)} on all its {size} nodes"
         rows.append(SiteReason(site=name, nodes=size, reason=reason))
     return tuple(rows)

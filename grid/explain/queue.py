@@ -32,7 +32,7 @@ from gridweave.site.explain import (
 )
 from gridweave.site.job import Job
 from gridweave.site.launch import SplitCost
-from gridweave.site.times import rough_span_text, when_text
+from gridweave.site.times import span_text, when_text
 
 MOST_SPLITS = 256
 """At so many ends of running jobs a split is looked for at most."""
@@ -181,7 +181,7 @@ class Standing:
 
     def _why(self) -> tuple[str, str]:
         """Return why it waits: without numbers, and with them."""
-        need, length = f"it needs {nodes_text(self._job.width)}", rough_span_text(self._job.estimate_ms)
+        need, length = f"it needs {nodes_text(self._job.width)}", span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
             return "its start is reserved", f"its start is reserved: {need} for {length}, which no earlier gap has"
         if not self._ahead:
@@ -286,7 +286,7 @@ class Standing:
             if gap_ms == now_ms:
                 return None
             later = "" if gap_ms is None else f"; they are free for that long {when_text(gap_ms, now_ms)}"
-            return f", but not for {rough_span_text(estimate_ms)}: others have reserved them{later}"
+            return f", but not for {span_text(estimate_ms)}: others have reserved them{later}"
         if not self._ahead:
             return None
         if self._policy.backfill == "none":
@@ -370,7 +370,7 @@ class Standing:
         cost = self._cost(places, length_ms)
         reason = f"it is {cost.text}"
         if gain_ms is not None and gain_ms > 0:
-            reason += f", and ends {rough_span_text(gain_ms)} sooner than {self._whole_site} alone"
+            reason += f", and ends {span_text(gain_ms)} sooner than {self._whole_site} alone"
         return self._worded(reason, start_ms, places, cost, gain_ms)
 
     def _split_possible(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
@@ -383,7 +383,7 @@ class Standing:
         if gain_ms is None:
             reason += "; no site has the nodes alone"
         else:
-            ends = f"{rough_span_text(abs(gain_ms))} {'later' if gain_ms > 0 else 'sooner'}" if gain_ms else "no later"
+            ends = f"{span_text(abs(gain_ms))} {'later' if gain_ms > 0 else 'sooner'}" if gain_ms else "no later"
             reason += f"; waiting for {self._whole_site} ends {ends}"
         if not waits and start_ms == self._now_ms:
             reason += f"; {ahead_text(self._ahead)} would be placed first"

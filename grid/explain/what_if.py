@@ -23,7 +23,7 @@ from gridweave.grid.explain.play import expect_ends
 from gridweave.grid.messages import GridJobSubmitted, LinksChanged
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import MAX_WIDTH
-from gridweave.site.times import rough_span_text
+from gridweave.site.times import span_text
 
 MOST_JOBS = 20_000
 """So many jobs may wait and come at most: more would take minutes."""
@@ -258,7 +258,7 @@ def _how_sure(plays: Sequence[Outlooks]) -> str:
     if len(plays) == 1:
         return "too few jobs have ended to tell how much of their limits jobs take; with shorter jobs waits are shorter"
     later_ms = [play.then.wait_ms - play.now.wait_ms for play in plays]
-    gains = " and ".join(rough_span_text(abs(span_ms)) for span_ms in later_ms)
+    gains = " and ".join(span_text(abs(span_ms)) for span_ms in later_ms)
     signs = {int(sign) for sign in np.sign(later_ms)}
     if len(signs) > 1:
         return f"the plays disagree on whether waits are longer or shorter (by {gains}): take none for certain"
@@ -268,7 +268,7 @@ def _how_sure(plays: Sequence[Outlooks]) -> str:
 
 def _assumed(grid: GridNow, asked: WhatIf, n_past: int) -> tuple[str, ...]:
     """Return in words what was assumed."""
-    span = rough_span_text(int(asked.hours * HOUR_MS))
+    span = span_text(int(asked.hours * HOUR_MS))
     coming = f"the {n_past:,} jobs that came in the last {span} come again in the next {span}, at the same instants"
     if asked.load != 1:
         coming += f"; to the grid as it would be {asked.load:g} times as many"

@@ -75,6 +75,7 @@ from gridweave.grid.service.state import (
 from gridweave.site.machine.folders import check_way
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_LABEL, SITE_LABEL
+from gridweave.site.times import span_text
 
 PROBE_SECRET, MARKER = "probe-secret", "marker"
 
@@ -368,7 +369,8 @@ class _Work:
         def missing(names: list[str]) -> None:
             left = ", ".join(name.removeprefix("site:") for name in names)
             why = "; the first time on a machine they are compiled, which takes a minute or two"
-            after = f"{total - len(names)} of {total} are ready after {time.monotonic() - began:.0f} s"
+            waited = span_text(1000 * round(time.monotonic() - began))
+            after = f"{total - len(names)} of {total} are ready after {waited}"
             self._tell(f"{what}: {after}, still {left}{why}")
 
         try:

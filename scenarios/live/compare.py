@@ -20,6 +20,7 @@ from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.scenario.run import with_names
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 from gridweave.site.job import JobRecord
+from gridweave.site.times import span_text
 
 MAKESPAN_TOLERANCE = 0.03
 """A live schedule on Ray is as the simulation says if its makespan is no further off."""
@@ -165,13 +166,13 @@ class LiveRun:
             real_ms = float(np.median(self.longer_ms)) / self.speed
             lines.append(
                 f"the machine cannot keep up: jobs held their nodes {self.behind:.1%} longer than they worked (half of "
-                f"them {real_ms:,.0f} ms of real time or more to start and end); give a lower --speed than "
+                f"them {span_text(real_ms)} of real time or more to start and end); give a lower --speed than "
                 f"{self.speed:g}, such as {_lower(self.speed, self.behind):g}"
             )
         late_real_ms = float(np.quantile(self.late_ms, 0.95)) / self.speed
         if late_real_ms > MS_PER_S:
             lines.append(
-                f"the machine cannot keep up: one job in twenty was submitted {late_real_ms / MS_PER_S:,.1f} s of real "
+                f"the machine cannot keep up: one job in twenty was submitted {span_text(late_real_ms)} of real "
                 "time late or more; give a lower --speed"
             )
         return lines

@@ -49,6 +49,7 @@ from gridweave.scenarios.world.connections import LiveTimes
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import OPEN, OWN_IDS, JobRecord, State
 from gridweave.site.service.calls import SITE_LABEL
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.service.cluster import GridPlan, RunningGrid
@@ -238,10 +239,9 @@ def live_remarks(built: Built, live: LiveTimes) -> list[str]:
     """Return with which times it is simulated, for people."""
     if built.live != LiveTimes():
         return ["simulated with the times of the table [live]"]
-    took = f"processes took {live.start_ms} ms to start, their ends were heard of after {live.end_ms} ms"
-    return [
-        f"simulated with what was measured: {took}, and starts on several sites were agreed {live.margin_ms} ms ahead"
-    ]
+    start, end, margin = (span_text(ms) for ms in (live.start_ms, live.end_ms, live.margin_ms))
+    took = f"processes took {start} to start, their ends were heard of after {end}"
+    return [f"simulated with what was measured: {took}, and starts on several sites were agreed {margin} ahead"]
 
 
 def patience_s(simulated: SimulationResult, speed: float) -> float:
@@ -294,8 +294,8 @@ class Player:
                     await self._play(began_ms)
             except TimeoutError:
                 raise UnavailableError(
-                    f"the jobs have not ended after {self._patience_s:,.0f} s; give a lower --speed, or see whether "
-                    "others use the grid"
+                    f"the jobs have not ended after {span_text(1000 * self._patience_s)}; give a lower --speed, or see "
+                    "whether others use the grid"
                 ) from None
             finally:
                 if not self.records:
@@ -412,7 +412,8 @@ class Player:
         if abs(ahead_ms) <= best_ms / 2 + 1:
             return 0
         if abs(ahead_ms) > LEAD_REAL_MS:
-            self.remarks.append(f"the grid's clock is {ahead_ms / 1000:+,.1f} s from that of this machine")
+            side = "ahead of" if ahead_ms > 0 else "behind"
+            self.remarks.append(f"the grid's clock is {span_text(abs(ahead_ms))} {side} that of this machine")
         return round(ahead_ms)
 
     async def _cancel(self) -> None:

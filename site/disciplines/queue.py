@@ -45,7 +45,7 @@ from gridweave.site.kernels.state import (
 )
 from gridweave.site.policy import BACKFILLS, SitePolicy
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
-from gridweave.site.times import rough_span_text, when_text
+from gridweave.site.times import span_text, when_text
 
 _NEVER = int(NEVER_MS)
 
@@ -309,7 +309,7 @@ class ArrayDiscipline:
             kept += " and the reservations"
         if mask:
             kept += ", under the limits that apply to it,"
-        length = rough_span_text(job.estimate_ms)
+        length = span_text(job.estimate_ms)
         need = f"it needs {nodes_text(job.width)} for {length}"
         return "no earlier room is left", f"{need}, and {kept} leave no earlier room for that"
 
@@ -326,7 +326,7 @@ class ArrayDiscipline:
         limit_ms = int(self._state.counters[0]["limit_ms"])
         extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
         return "free nodes are kept for the first", (
-            f"it would run for {rough_span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
+            f"it would run for {span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
             f"{when_text(limit_ms, now_ms)}; it needs {nodes_text(job.width)} where {extra} can be spared beyond then"
         )
 

@@ -31,6 +31,7 @@ from gridweave.site.machine.folders import (
 )
 from gridweave.site.machine.processes import call_kernel, open_process, process_stat, strays
 from gridweave.site.machine.starter import clear_as_user
+from gridweave.site.times import span_text
 
 SILENT_S = 5.0
 """A supervisor that does not answer for this long, when its piece should have ended, is killed."""
@@ -93,8 +94,8 @@ class KnownPiece:
         """Kill its supervisor; the kernel, the fork server and the runner end what that leaves."""
         reason = read_cancel(self.folder)
         launch = read_launch(self.folder)
-        limit_ms = None if launch is None else launch.limit_ms
-        why = f"ended at its limit of {limit_ms} ms" if reason is None else reason
+        limit = "" if launch is None or launch.limit_ms is None else f" of {span_text(launch.limit_ms)}"
+        why = f"ended at its limit{limit}" if reason is None else reason
         forced = "its supervising process did not answer, and was killed"
         self.forced = ("limit" if reason is None else "cancelled"), f"{why}; {forced}"
         if self.shim is not None:

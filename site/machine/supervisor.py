@@ -63,6 +63,7 @@ from gridweave.site.machine.processes import boot_id, process_stat, signal_pipe
 from gridweave.site.machine.rank import GO, HANDLED, READY, RankStart
 from gridweave.site.machine.starter import LauncherStarter, OwnStarter, Starter
 from gridweave.site.machine.usage import BoundedCurve, Meter
+from gridweave.site.times import span_text
 
 CLOSED = -1
 """In place of a pipe that has ended."""
@@ -491,7 +492,7 @@ class Supervisor:
         self._warn(now_s)
         limit_at_s = self._limit_at_s()
         if limit_at_s is not None and now_s >= limit_at_s:
-            self._end("limit", f"ended at its limit of {self.launch.limit_ms} ms")
+            self._end("limit", f"ended at its limit of {span_text(self.launch.limit_ms or 0)}")
         if self.announce_at_s is not None and now_s >= self.announce_at_s:
             self.announce_at_s = None if self._announce() else now_s + _NOTICE_AGAIN_S
         if self.heard_by_s is not None and now_s >= self.heard_by_s:

@@ -59,10 +59,10 @@ def test_experience_prints_what_was_used_and_what_follows(shell: Shell, journal:
     status, out, err = shell("experience", journal, *MACHINE)
     lines = squeezed(out)
     assert status == 0
-    assert "anna render 40 14s 30s 45s 49s 50% 50% 50% 1 GB 590 MB 0 B" in lines
+    assert "anna render 40 14 s 30 s 45 s 49 s 50% 50% 50% 1 GB 590 MB 0 B" in lines
     # The 39th of 40 run times, 48 s, and a tenth more.
-    assert "anna render 53s 0 of 21 92% 55.0% 0 of 21 91% 0.500 0.400 0.100 0.110" in lines
-    assert "bert - 5 0.00s 0.00s 0.00s 0.00s - - - - - -" in lines
+    assert "anna render 53 s 0 of 21 92% 55.0% 0 of 21 91% 0.500 0.400 0.100 0.110" in lines
+    assert "bert - 5 1 ms 1 ms 1 ms 1 ms - - - - - -" in lines
     assert "bert/-: too few jobs: 5; 19 are needed for a chance of 5%" in err
     assert "-/-: too few jobs: 1" in err
 
@@ -72,7 +72,7 @@ def test_experience_without_the_machine(shell: Shell, journal: Path) -> None:
     status, out, err = shell("experience", journal, "--user", "anna", "--margin", 0, "--kill-chance", 0.1)
     lines = squeezed(out)
     assert status == 0
-    assert "anna render 46s 31 of 31 - 50.0% 0 of 31 100% - - - -" in lines
+    assert "anna render 46 s 31 of 31 - 50.0% 0 of 31 100% - - - -" in lines
     assert err == "no resource fractions: the bandwidth of a node's disk is not given\n"
     assert "bert" not in out
 

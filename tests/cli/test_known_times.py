@@ -47,11 +47,11 @@ def test_a_file_is_shown(shell: Shell, file: Path) -> None:
     status, out, err = shell("experience", file)
     assert (status, err) == (0, "")
     assert rows(out) == [
-        "- 7 any, at speed 1 3 1m30s 1.5s",
-        "1 - west x 8 12 1m1s 4s",
-        "cfd - any, at speed 1 1 5s 0s",
+        "- 7 any, at speed 1 3 1 min 30 s 1.5 s",
+        "1 - west x 8 12 1 min 1 s 4 s",
+        "cfd - any, at speed 1 1 5 s 0 s",
     ]
-    assert rows(shell("experience", file, "--job-class", 1)[1]) == ["1 - west x 8 12 1m1s 4s"]
+    assert rows(shell("experience", file, "--job-class", 1)[1]) == ["1 - west x 8 12 1 min 1 s 4 s"]
     (found,) = json.loads(shell("experience", file, "--user", 7, "--json")[1])
     assert found == {"user": 7, "runs": 3, "mean_ms": 90_000, "deviation_ms": 1_500}
 
@@ -76,11 +76,11 @@ def test_a_site_is_shown_and_edited(shell: Shell, elsewhere: Elsewhere, tmp_path
     """What a site of the grid knows is shown, told better, forgotten, and written as a file."""
     elsewhere.grid.learned = {one.key: one for one in KNOWN}
     at = ("experience", "--url", elsewhere.url, "--site", "north")
-    assert rows(shell(*at)[1])[1] == "1 - west x 8 12 1m1s 4s"
+    assert rows(shell(*at)[1])[1] == "1 - west x 8 12 1 min 1 s 4 s"
     place = tmp_path / "north.toml"
     status, out, err = shell(*at, "--set", "user:7=1m", "--forget", "cfd", "--out", place)
     assert (status, err) == (0, "")
-    assert rows(out) == ["- 7 any, at speed 1 3 1m 1.5s", "1 - west x 8 12 1m1s 4s"]
+    assert rows(out) == ["- 7 any, at speed 1 3 1 min 1.5 s", "1 - west x 8 12 1 min 1 s 4 s"]
     assert set(elsewhere.grid.learned) == {(None, "7", ""), ("1", None, "west x 8")}
     assert shell("experience", place)[1] == out
     status, out, err = shell("experience", "--url", elsewhere.url, "--site", "south")

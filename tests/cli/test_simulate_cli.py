@@ -354,7 +354,7 @@ def test_reservations_are_answered_in_the_table(good: Callable[..., str], trace:
     late = ("--reservation", "start=10s,length=1m,nodes=5,requested=20s")
     lines = good(trace, *PLANNED, *late, "--order", "fcfs,sjf").splitlines()
     rows = [" ".join(line.split()) for line in lines if line.strip()[:2] in ("1 ", "2 ")]
-    answers = ["1 accepted 0s 30m 1m30s 2", "2 refused: the site has 4 nodes 20s 10s 1m 5"]
+    answers = ["1 accepted 0 s 30 min 1 min 30 s 2", "2 refused: the site has 4 nodes 20 s 10 s 1 min 5"]
     assert rows == answers * 2
     assert [line.strip() for line in lines if line.startswith("Reservations")] == [
         "Reservations: planning fcfs",

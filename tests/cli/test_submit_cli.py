@@ -105,7 +105,7 @@ def test_options_reach_the_grid(here: Elsewhere, shell: Shell, monkeypatch: pyte
     )
     status, out, err = shell("submit", *options, *more, "--job-class", "big", "--", "./solver", "-n", "input")
     assert (status, out) == (0, "2\n")
-    assert err == "submitted: 4 nodes for at most 2d; see: gridweave explain 2\n"
+    assert err == "submitted: 4 nodes for at most 2 d; see: gridweave explain 2\n"
     assert handed_in(here)[1] == JobRequest(
         program=Program(
             argv=("./solver", "-n", "input"),
@@ -136,7 +136,7 @@ def test_arrays(here: Elsewhere, shell: Shell) -> None:
     """An array is a job for each index, under one name; with a key it can be handed in again."""
     status, out, err = shell("submit", "--array", "1-9:4%2", "--key", "mine", "--", "./sweep")
     assert (status, out) == (0, "1-3\n")
-    said = "array sweep-mine: 3 jobs of 1 node for at most 1h; see: gridweave jobs --array sweep-mine\n"
+    said = "array sweep-mine: 3 jobs of 1 node for at most 1 h; see: gridweave jobs --array sweep-mine\n"
     assert err == said + "each " + OF_ITS_OWN
     places = [request.array for request in handed_in(here)]
     assert places == [ArrayPlace(name="sweep-mine", index=index, at_once=2) for index in (1, 5, 9)]
@@ -159,7 +159,7 @@ def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:
     options = ("--array", "1-9:2,20-22", "--pack", "--pack-size", 4, "--key", "mine")
     status, out, err = shell("submit", *options, "--", "./step")
     assert (status, out) == (0, "1-2\n")
-    assert err.startswith("array step-mine: 2 jobs of 4 elements, each job 1 node for at most 1h")
+    assert err.startswith("array step-mine: 2 jobs of 4 elements, each job 1 node for at most 1 h")
     places = [request.array for request in handed_in(here)]
     parts = [((1, 2), (3, 4), (5, 6), (7, 8)), ((9, 10), (20, 23))]
     assert places == [ArrayPlace(name="step-mine", index=part[0][0], elements=part) for part in parts]

@@ -68,7 +68,7 @@ def test_every_command_of_the_tutorial_works(tmp_path: Path, typed: Callable[[st
     assert "with 1 rank" in shown["gridweave logs 2"]
     assert "6 nodes at alpha and 6 nodes at beta" in shown["gridweave show 3"]
     assert "factor 1.10: 5 ms, 10 Gbps between them" in shown["gridweave show 3"]
-    assert "split over alpha (6) and beta (6): 11m1s instead of 10m" in shown["gridweave quote -n 12 -t 10m"]
+    assert "split over alpha (6) and beta (6): 11 min 1 s instead of 10 min" in shown["gridweave quote -n 12 -t 10m"]
     assert "job 4 waits" in shown["gridweave explain 4"] or "held by its user" in shown["gridweave explain 4"]
     assert shown["python by_hand.py"].split("\n")[0] == "hello from python"
 

@@ -86,7 +86,7 @@ def test_what_a_screen_shows() -> None:
     assert "does not answer" in lines[5]
     assert "queue: 12 wait, 0 held, 0 starting, 0 run" in text
     (row,) = [line.split()[1:-1] for line in lines if "1000001" in line]
-    assert row == ["1000001", "a-user-with-a-name", "4", "10m", "1m1s", "waiting"]
+    assert row == ["1000001", "a-user-with-a-name", "4", "10", "min", "1", "min", "1", "s", "waiting"]
     events = [line.split("job ")[1].split()[0] for line in lines if "  job " in line and "user" not in line]
     assert events == ["4", "3", "2", "1", "0"]
     assert "[bold]x" in text, "names are no markup"
@@ -113,9 +113,9 @@ def test_what_runs_is_shown(width: int, height: int) -> None:
     lines = drawn(with_running(busy()), width, height)
     assert len(lines) <= height
     shown = [" ".join(line.strip("│ ").split()) for line in lines]
-    assert any(line.startswith("5 user-d") and "site-2 1 4m40s waits for its slice" in line for line in shown)
-    assert any(line.startswith("4 user-e") and "site-2 1 3m40s in its slice" in line for line in shown)
-    assert any(line.startswith("3 user-b") and "2m40s is ending" in line for line in shown)
+    assert any(line.startswith("5 user-d") and "site-2 1 4 min 40 s waits for its sli" in line for line in shown)
+    assert any(line.startswith("4 user-e") and "site-2 1 3 min 40 s in its slice" in line for line in shown)
+    assert any(line.startswith("3 user-b") and "2 min 40 s is ending" in line for line in shown)
     assert height < 40 or any("site-0 2 + site-1 1" in line for line in shown)
     assert any(line.startswith("1000000 a-user") for line in shown), "the queue is there, too"
 

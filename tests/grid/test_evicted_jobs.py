@@ -132,7 +132,7 @@ def test_a_job_that_waits_again_tells_of_its_evictions(control: str) -> None:
         ((site, request),) = evicted(core, now_ms, site, attempt_of(request))
     told = core.forecast(30_020, 1)
     assert told is not None
-    assert told.evicted == f"it was evicted 2 times, last 10s ago, at site 0: {WHY}"
+    assert told.evicted == f"it was evicted 2 times, last 10 s ago, at site 0: {WHY}"
     assert told.reason.endswith(f"; {told.evicted}")
 
 
@@ -148,7 +148,7 @@ def test_the_site_at_which_it_waits_says_when_it_starts_and_the_grid_that_it_was
     reason = "it needs 3 nodes, and none is free"
     told = with_site_answer(known, "north", Forecast(job_id=1, now_ms=10_010, start_ms=60_000, reason=reason))
     assert told.start_ms == 60_000
-    assert told.reason == f"it waits in the queue of north: {reason}; it was evicted 10s ago at north: {WHY}"
+    assert told.reason == f"it waits in the queue of north: {reason}; it was evicted 10 s ago at north: {WHY}"
     grid.handle(20_000, FromLiveSite(0, Started(1, 2, 20_000)))
     runs = grid.forecast(20_010, 1)
     assert runs is not None

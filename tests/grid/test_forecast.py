@@ -98,7 +98,7 @@ def test_the_head_waits_for_nodes() -> None:
     assert at(forecast, "north") == (
         1,
         30 * MINUTE_MS,
-        "needs 7 nodes, 1 of 8 nodes is free; 7 more come free in 30m when jobs 2 and 3 end",
+        "needs 7 nodes, 1 of 8 nodes is free; 7 more come free in 30 min when jobs 2 and 3 end",
     )
     assert at(forecast, "south") == (1, None, "offers the grid 4 nodes in all: never alone")
 
@@ -107,14 +107,14 @@ def test_a_site_names_the_jobs_that_it_waits_for() -> None:
     """One job, up to three, and more of them are named by who ends last; jobs behind hear who is offered the nodes."""
     core = grid((2, 10), (2, 20), (2, 30), (2, 40), (8, 5), (8, 5), sites=(("north", 8),), mode="sharing")
     assert at(told(core, 5), "north")[2] == (
-        "needs 8 nodes, 0 of 8 nodes are free; 8 more come free in 40m when job 4 and 3 others end"
+        "needs 8 nodes, 0 of 8 nodes are free; 8 more come free in 40 min when job 4 and 3 others end"
     )
     assert at(told(core, 6), "north")[2].endswith("3 others end; offered to the job ahead first")
     core = grid((4, 10), (3, 20), (6, 5), (8, 5), (7, 50), sites=(("north", 8),), mode="sharing")
-    assert at(told(core, 3), "north")[2].endswith("7 more come free in 20m when jobs 1 and 2 end")
+    assert at(told(core, 3), "north")[2].endswith("7 more come free in 20 min when jobs 1 and 2 end")
     assert at(told(core, 5), "north")[2].endswith("when jobs 1 and 2 end; offered to the 2 jobs ahead first")
     core = grid((4, 10), (6, 5), sites=(("north", 8),), mode="sharing")
-    assert at(told(core, 2), "north")[2].endswith("4 of 8 nodes are free; 4 more come free in 10m when job 1 ends")
+    assert at(told(core, 2), "north")[2].endswith("4 of 8 nodes are free; 4 more come free in 10 min when job 1 ends")
 
 
 def test_a_job_would_delay_the_head() -> None:
@@ -123,10 +123,11 @@ def test_a_job_would_delay_the_head() -> None:
     forecast = told(core, 3)
     assert (forecast.start_ms, forecast.ahead) == (40 * MINUTE_MS, 1)
     assert forecast.reason == (
-        "it needs 2 nodes, which are free, but it would run for 45m on nodes that are kept for job 2, first in the "
-        "queue, which is to start in 10m"
+        "it needs 2 nodes, which are free, but it would run for 45 min on nodes that are kept for job 2, first in the "
+        "queue, which is to start in 10 min"
     )
-    assert at(forecast, "north") == (2, 0, "2 of 8 nodes are free, 2 of them kept for job 2, which is to start in 10m")
+    kept = "2 of 8 nodes are free, 2 of them kept for job 2, which is to start in 10 min"
+    assert at(forecast, "north") == (2, 0, kept)
 
 
 def test_nobody_is_overtaken() -> None:
@@ -152,9 +153,9 @@ def test_reserved_starts() -> None:
     core = grid((6, 10), (8, 30), (2, 45), sites=(("north", 8),), mode="sharing", backfill="conservative")
     forecast = told(core, 3)
     assert forecast.start_ms == 40 * MINUTE_MS
-    assert forecast.reason == ("its start is reserved: it needs 2 nodes for 45m, which no earlier gap has")
+    assert forecast.reason == ("its start is reserved: it needs 2 nodes for 45 min, which no earlier gap has")
     assert at(forecast, "north")[2] == (
-        "2 of 8 nodes are free, but not for 45m: others have reserved them; they are free for that long in 40m"
+        "2 of 8 nodes are free, but not for 45 min: others have reserved them; they are free for that long in 40 min"
     )
 
 
@@ -178,7 +179,7 @@ def test_a_site_that_refused_is_left_alone() -> None:
     core.handle(5_000, FromLiveSite(0, Refused(1, 1, "drained")))
     forecast = told(core, 1, 15_000)
     assert (forecast.start_ms, forecast.places) == (5_000 + MINUTE_MS, (("south", 4),))
-    assert at(forecast, "south")[2] == "refused a job 10s ago: drained; is asked again in 50s at latest"
+    assert at(forecast, "south")[2] == "refused a job 10 s ago: drained; is asked again in 50 s at latest"
 
 
 def test_a_site_that_was_silent_is_left_alone() -> None:
@@ -192,14 +193,14 @@ def test_a_site_that_was_silent_is_left_alone() -> None:
         assert at(told(each, 3, 10_501), "south")[2] == "offers the grid 4 nodes in all: never alone"
         assert at(told(each, 3, 10_501), "north")[2].startswith("needs 8 nodes")
         assert at(each.quote(10_501, request(3, 5)), "south")[2] == (
-            "did not answer 10s ago; is asked again in 50s at latest"
+            "did not answer 10 s ago; is asked again in 50 s at latest"
         )
 
 
 def test_a_job_that_is_being_started() -> None:
     """It says which sites hold their part, which have been asked, and the start that is agreed on."""
     core = grid((12, 10), margin_ms=500)
-    cost = "; split over north (8) and south (4): 12m30s instead of 10m (factor 1.25)"
+    cost = "; split over north (8) and south (4): 12 min 30 s instead of 10 min (factor 1.25)"
     assert told(core, 1).reason == f"it was placed; north and south have been asked{cost}"
     core.handle(10, FromLiveSite(NORTH, Reserved(1, 1)))
     forecast = told(core, 1, 100)
@@ -247,8 +248,9 @@ def test_adaptive_waits_because_that_ends_sooner() -> None:
     assert (split.places, split.start_ms) == ((("south", 3), ("north", 1)), 0)
     assert (split.length_ms, split.whole_ms, split.gain_ms) == (750_000, 600_000, -60_000)
     assert split.reason == (
-        "it could start now, split over south (3) and north (1): 12m30s instead of 10m (factor 1.25); waiting for "
-        "north ends 1m sooner"
+        "it could start now, split over south (3) and north (1): 12 min 30 s instead of 10 min (factor 1.25); "
+        "waiting for "
+        "north ends 1 min sooner"
     )
 
 
@@ -259,11 +261,11 @@ def test_what_a_split_gains() -> None:
     quote = core.quote(0, request(4, 10))
     assert dump_state(core) == before, "a quote has changed the grid"
     assert (quote.job_id, quote.start_ms, quote.places) == (None, 0, (("south", 3), ("north", 1)))
-    cost = "split over south (3) and north (1): 12m30s instead of 10m (factor 1.25)"
+    cost = "split over south (3) and north (1): 12 min 30 s instead of 10 min (factor 1.25)"
     assert quote.reason == f"it would start at once, {cost}"
     assert quote.split is not None
     assert (quote.split.length_ms, quote.split.gain_ms) == (750_000, 27.5 * MINUTE_MS)
-    assert split_of(quote) == f"it is {cost}, and ends 27m30s sooner than north alone"
+    assert split_of(quote) == f"it is {cost}, and ends 27 min 30 s sooner than north alone"
 
 
 @pytest.mark.parametrize(
@@ -274,12 +276,18 @@ def test_what_a_split_gains() -> None:
         (
             {"mode": "multi-site"},
             5,
-            "it is split over north (3) and south (2): 12m30s instead of 10m (factor 1.25), and ends 27m30s sooner",
+            (
+                "it is split over north (3) and south (2): 12 min 30 s instead of 10 min (factor 1.25), and ends "
+                "27 min 30 s sooner"
+            ),
         ),
         (
             {"mode": "adaptive", "overhead": 9.0},
             5,
-            "it could start in 30m, split over north (3) and south (2): 1h40m instead of 10m (factor 10.00); waiting",
+            (
+                "it could start in 30 min, split over north (3) and south (2): 1 h 40 min instead of 10 min "
+                "(factor 10.00); waiting"
+            ),
         ),
     ],
 )
@@ -288,7 +296,7 @@ def test_why_a_job_is_not_split(policy: dict[str, Any], nodes: int, reason: str)
     core = grid((3, 30), (2, 60), (4, 60), sites=(("north", 4), ("south", 4), ("west", 5)), **policy)
     core.handle(0, UserSubmitted("west", request(1, 90)))
     core.handle(0, UserSubmitted("next", request(nodes, 10)))
-    assert split_of(told(core, 5)).removesuffix(" for west ends 1h sooner").removesuffix(" than west alone") == reason
+    assert split_of(told(core, 5)).removesuffix(" for west ends 1 h sooner").removesuffix(" than west alone") == reason
 
 
 def test_splits_that_are_not_to_be_had() -> None:
@@ -383,7 +391,7 @@ def test_a_start_that_is_past_is_not_expected() -> None:
     core.handle(0, FromLiveSite(NORTH, Quoted(1, 0, 50)))
     assert told(core, 1, 40).start_ms == 50
     late = told(core, 1, 3_050)
-    assert (late.start_ms, late.reason) == (None, "it waits in the queue of north, which meant to start it 3s ago")
+    assert (late.start_ms, late.reason) == (None, "it waits in the queue of north, which meant to start it 3 s ago")
     assert [(job.start_ms, job.queues) for job in core.planner(3_050, 10)()] == [(None, ("north",))]
 
 
@@ -449,7 +457,8 @@ def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) 
     forecast = told(core, 3)
     assert (forecast.start_ms, forecast.places) == (20 * MINUTE_MS, (("north", 8),))
     assert forecast.reason == (
-        "its start is reserved: it needs 8 nodes for 10m, which no earlier gap has; when it starts lies too far ahead "
+        "its start is reserved: it needs 8 nodes for 10 min, which no earlier gap has; when it starts lies too "
+        "far ahead "
         "to be worked out: this is what is reserved now"
     )
 
@@ -466,9 +475,9 @@ def test_limited_control_says_what_sites_said() -> None:
     forecast = told(core, 1, 60_010)
     assert (forecast.start_ms, forecast.places, forecast.queues) == (300_000, (("south", 3),), ("south",))
     assert forecast.reason == "it waits in the queue of south"
-    assert at(forecast, "north") == (2, 600_000, "said 1m ago: a start in 9m, 2 nodes free now")
+    assert at(forecast, "north") == (2, 600_000, "said 1 min ago: a start in 9 min, 2 nodes free now")
     core.handle(70_000, FromLiveSite(SOUTH, Enqueued(1, 2)), FromLiveSite(SOUTH, Refused(1, 2, "drained")))
-    assert told(core, 1, 70_000).reason == "no site would take it; all are asked again in 1m"
+    assert told(core, 1, 70_000).reason == "no site would take it; all are asked again in 1 min"
     quote = core.quote(70_000, request(5, 10))
     assert quote.reason == "the sites would be asked when they could start it"
     assert quote.queues == ("north",)
@@ -484,7 +493,7 @@ def test_no_control_says_where_it_was_sent() -> None:
     forecast = told(core, 2)
     assert (forecast.places, forecast.reason) == ((("south", 4),), "it was sent to south, whose queue decides")
     assert forecast.queues == ("south",)
-    assert at(forecast, "north")[2] == "was sent work of the grid for 5m on all its 8 nodes"
+    assert at(forecast, "north")[2] == "was sent work of the grid for 5 min on all its 8 nodes"
     assert (
         core.quote(0, request(4, 1)).reason
         == "it would be sent to the site with the least work of the grid for each node"
@@ -492,7 +501,7 @@ def test_no_control_says_where_it_was_sent() -> None:
     core.handle(1, FromLiveSite(SOUTH, Refused(2, 1, "no")))
     assert at(told(core, 2, 1), "south")[2] == "has refused it"
     core.handle(2, FromLiveSite(NORTH, Refused(2, 2, "no")))
-    assert told(core, 2, 2).reason == "all sites have refused it; it is sent again in 1m"
+    assert told(core, 2, 2).reason == "all sites have refused it; it is sent again in 1 min"
 
 
 def test_a_grid_that_tunes_its_queue_names_the_order() -> None:

@@ -48,7 +48,7 @@ def says(*answers: Any) -> list[FromLiveSite]:
         (
             {"limit_hours": 2},
             {"limit_ms": 3 * HOUR_MS},
-            "the time limit is 3h, 1h more than the maximum of user 'anna'; give 2h or less",
+            "the time limit is 3 h, 1 h more than the maximum of user 'anna'; give 2h or less",
         ),
         (
             {"priority": 5},
@@ -64,7 +64,7 @@ def says(*answers: Any) -> list[FromLiveSite]:
             {"node_hours": 10, "window_hours": 24},
             {"nodes": 8, "limit_ms": 2 * HOUR_MS},
             (
-                "it may use 16 node-hours, 6 more than user 'anna' may use in 1d; "
+                "it may use 16 node-hours, 6 more than user 'anna' may use in 1 d; "
                 "ask for 10 or fewer, with fewer nodes or a shorter time limit"
             ),
         ),
@@ -106,7 +106,7 @@ def test_more_jobs_than_may_run_wait_in_the_order_of_their_numbers() -> None:
     do(core, 1_000, *says(Started(1, 1, 1_000), Started(2, 1, 1_000)))
     found = core.forecast(1_000, 3)
     assert found is not None
-    said = "user 'anna' has 2 jobs under way and may have 2: 1 too many, until one ends, in 1h at latest"
+    said = "user 'anna' has 2 jobs under way and may have 2: 1 too many, until one ends, in 1 h at latest"
     assert (found.state, found.reason) == ("held", said)
     found = core.forecast(1_000, 4)
     assert found is not None
@@ -143,13 +143,14 @@ def test_node_hours_come_back_when_they_have_left_the_window() -> None:
     found = core.forecast(10, 2)
     assert found is not None
     assert found.reason == (
-        "user 'anna' has 8 node-hours used or under way in 4d4h and may have 10: 6 too many, until jobs under way have "
+        "user 'anna' has 8 node-hours used or under way in 4 d 4 h and may have 10: 6 too many, until jobs "
+        "under way have "
         "ended with less than they may use, or have left the window"
     )
     do(core, HOUR_MS, *says(Ended(1, 1, HOUR_MS, "finished")))
     found = core.forecast(HOUR_MS, 2)
     assert found is not None
-    assert found.reason.endswith("6 too many, until older ones have left the window, in 4d4h at latest")
+    assert found.reason.endswith("6 too many, until older ones have left the window, in 4 d 4 h at latest")
     again = LiveGrid(core.settings)
     again.restore(read_state(again, dump_state(core)))
     assert again.next_wakeup_ms() == core.next_wakeup_ms() == 101 * HOUR_MS
@@ -166,7 +167,7 @@ def test_node_hours_of_every_attempt_count() -> None:
     found = core.forecast(HOUR_MS + 10, 2)
     assert found is not None
     assert found.reason.startswith(
-        "user 'anna' has 16 node-hours used or under way in 4d4h and may have 20: 4 too many"
+        "user 'anna' has 16 node-hours used or under way in 4 d 4 h and may have 20: 4 too many"
     )
 
 

@@ -153,8 +153,8 @@ def test_the_story_tells_how_often_a_site_has_refused_a_job_that_it_took() -> No
         commands = do(core, now_ms)
     assert stories == [
         "at north: cancelled there",
-        "at north: cancelled there; the site is asked again in 10s",
-        "at north: cancelled there; that was refusal 2 of 6, and the site is asked again in 20s",
+        "at north: cancelled there; the site is asked again in 10 s",
+        "at north: cancelled there; that was refusal 2 of 6, and the site is asked again in 20 s",
     ]
 
 

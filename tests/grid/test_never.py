@@ -80,8 +80,9 @@ def test_a_job_longer_than_every_site_runs_is_refused_when_it_is_submitted(contr
     (refused,) = step(core, 1, submitted(1, 2, 201))
     assert refused == ReportRefused(
         1,
-        "no site can run it: site 0: it runs jobs of at most 100ms, and the job may take 201ms; give it a lower limit; "
-        "site 1: it runs jobs of at most 200ms, and the job may take 201ms; give it a lower limit",
+        "no site can run it: site 0: it runs jobs of at most 100 ms, and the job may take 201 ms; give it a "
+        "lower limit; "
+        "site 1: it runs jobs of at most 200 ms, and the job may take 201 ms; give it a lower limit",
     )
     assert core.why_never(Job(job_id=2, width=2, estimate_ms=201)) == refused.reason
     assert core.why_never(Job(job_id=2, width=2, estimate_ms=200)) is None

@@ -96,7 +96,7 @@ def test_the_shipped_default_is_not_free() -> None:
     """On the grid that ships a job that says nothing is light, and a split that it needs has a cost and says so."""
     grid = LiveGrid(settings())
     quote = grid.quote(0, request(12))
-    cost = f"split over alpha (6) and beta (6): 11m1s instead of 10m (factor 1.10: {LINKS})"
+    cost = f"split over alpha (6) and beta (6): 11 min 1 s instead of 10 min (factor 1.10: {LINKS})"
     assert quote.reason == f"it would start at once, {cost}"
     assert quote.places == (("alpha", 6), ("beta", 6))
     free = grid.quote(0, request(12, "none"))
@@ -114,7 +114,7 @@ def test_a_record_says_what_its_split_costs_and_what_it_took() -> None:
     assert record.split.communication == "light, the default of the grid"
     forecast = grid.forecast(8 * MINUTE_MS, record.job_id)
     assert forecast is not None
-    assert forecast.reason == f"finished; it took 7m, {text}"
+    assert forecast.reason == f"finished; it took 7 min, {text}"
 
 
 @pytest.mark.parametrize("control", ["full", "limited"])
@@ -125,7 +125,8 @@ def test_a_split_that_costs_too_much_is_not_made(control: str) -> None:
     quote = LiveGrid(made).quote(0, request(12, "all-to-all"))
     assert quote.state == "refused"
     assert quote.reason == (
-        "it needs 12 nodes and the largest site has 8; split over alpha (8) and beta (4): 21m57s instead of 10m "
+        "it needs 12 nodes and the largest site has 8; split over alpha (8) and beta (4): 21 min 57 s instead "
+        "of 10 min "
         f"(factor 2.19: {LINKS}), and grid.max_split_factor allows 2: if it sends less, say so with "
         "--communication"
     )

@@ -176,7 +176,7 @@ def test_a_released_hold_frees_its_nodes() -> None:
 def test_a_start_that_has_passed_is_refused() -> None:
     """A request that comes after the agreed start is refused: the others have given up, or will."""
     assert answers(site(), 30, ReserveNodes(1, 1, 2, 100, 20)) == [
-        Refused(1, 1, "the agreed start has passed, 0.01 s ago"),
+        Refused(1, 1, "the agreed start has passed, 10 ms ago"),
     ]
 
 

@@ -216,7 +216,7 @@ def test_the_head_of_a_queue_is_told_its_shadow_time() -> None:
     assert "it needs 4 nodes, and 1 is free" in head.reason
     long = core.explain(1, 3)
     assert long.start_ms is None
-    assert "would run for 200ms, and job 2 at the head is to start in 99ms" in long.reason
+    assert "would run for 200 ms, and job 2 at the head is to start in 99 ms" in long.reason
     assert "0 can be spared" in long.reason
     assert "it needs 2 nodes, and 1 is free; the 2 jobs ahead" in core.explain(1, 4).reason
     assert [start for _, start in core.waiting()] == [100, None, None]
@@ -229,7 +229,7 @@ def test_a_planning_site_shows_its_plan() -> None:
     assert [(job.job_id, start) for job, start in core.waiting()] == [(2, 100), (3, 150), (4, 100)]
     explanation = core.explain(0, 3)
     assert (explanation.start_ms, explanation.is_bound) == (150, False)
-    assert "needs 2 nodes for 70ms" in explanation.reason
+    assert "needs 2 nodes for 70 ms" in explanation.reason
 
 
 def test_a_window_is_named_as_the_reason() -> None:

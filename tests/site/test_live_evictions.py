@@ -94,7 +94,7 @@ def test_the_evicted_has_time_and_the_machine_is_left_before_another_begins() ->
     told = north.forecast(30_000, OWN)
     assert told is not None
     assert told.start_ms == 77_000
-    assert "it was evicted 10s ago: job 1000000000002 of level 'high' takes machines of level 'low'" in told.reason
+    assert "it was evicted 10 s ago: job 1000000000002 of level 'high' takes machines of level 'low'" in told.reason
     north.handle(28_000, RunStarted("m0", OWN + 1, 1))
     commands = north.handle(70_000, RunEnded("m0", OWN + 1, 1, "finished"))
     # It keeps the 20 s that it had done.
@@ -280,8 +280,8 @@ def test_where_jobs_are_paused_the_evicted_stands_still_on_its_machine() -> None
     told = north.forecast(30_000, OWN)
     assert told is not None
     assert told.reason == (
-        "it was paused 10s ago: job 1000000000002 of level 'high' takes machines of level 'low'; "
-        "it is expected to go on in 40s"
+        "it was paused 10 s ago: job 1000000000002 of level 'high' takes machines of level 'low'; "
+        "it is expected to go on in 40 s"
     )
     assert north.runs.paused() == (OWN,)
     again = site(evicted="pause")

@@ -2,21 +2,24 @@
 
 const SPANS = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"], [1000, "s"]];
 
-/** A span of milliseconds with its two largest units: "2 h 5 min", "3.2 s". */
+/** A span of milliseconds, as `span_text` in site/times.py writes it: "58 s", "3 min 45 s", "2 h 10 min". */
 export function span(ms) {
   if (ms === null || ms === undefined) return "–";
-  const sign = ms < 0 ? "−" : "";
-  let rest = Math.abs(ms);
-  if (rest < 1000) return `${sign}${Math.round(rest)} ms`;
-  if (rest < 10_000) return `${sign}${(rest / 1000).toFixed(1)} s`;
-  rest = Math.round(rest / 1000) * 1000;
-  const at = SPANS.findIndex(([unit]) => rest >= unit);
-  const [unit, name] = SPANS[at];
-  const whole = Math.floor(rest / unit);
-  if (at === SPANS.length - 1) return `${sign}${whole} ${name}`;
-  const [next, nextName] = SPANS[at + 1];
-  const left = Math.floor((rest - whole * unit) / next);
-  return `${sign}${whole} ${name}${left ? ` ${left} ${nextName}` : ""}`;
+  const sign = ms < 0 ? "-" : "";
+  let rest = Math.round(Math.abs(ms));
+  if (rest === 0) return "0 s";
+  if (rest < 1000) return `${sign}${rest} ms`;
+  if (rest < 9950) return `${sign}${Math.round(rest / 100) / 10} s`;
+  const largest = SPANS.findIndex(([unit]) => rest + 500 >= unit);
+  const [step] = SPANS[largest + 1] ?? SPANS.at(-1);
+  rest = Math.round(rest / step) * step;
+  const parts = [];
+  for (const [unit, name] of SPANS) {
+    const whole = Math.floor(rest / unit);
+    if (whole) parts.push(`${whole} ${name}`);
+    rest -= whole * unit;
+  }
+  return sign + parts.join(" ");
 }
 
 const sameDay = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });

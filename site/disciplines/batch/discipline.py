@@ -16,7 +16,7 @@ from gridweave.site.job import Job, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import CoreState
-from gridweave.site.times import growing_pause_ms, rough_span_text, when_text
+from gridweave.site.times import growing_pause_ms, span_text, when_text
 
 FIRST_PAUSE_MS = 10_000
 """When nodes were lost before their job began, they are asked for again after so long; twice as long each time."""
@@ -107,7 +107,7 @@ class BatchDiscipline:
             return f"the site has {nodes_text(self._nodes)}"
         longest_ms = None if self._seen is None else self._seen.longest_ms
         if longest_ms is not None and job.estimate_ms > longest_ms:
-            longest, asked = rough_span_text(longest_ms), rough_span_text(job.estimate_ms)
+            longest, asked = span_text(longest_ms), span_text(job.estimate_ms)
             given = f"its batch system gives nodes for at most {longest}"
             return f"{given}, and the job may take {asked}; give it a lower limit"
         return None

@@ -27,7 +27,7 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import BatchSeen
 from gridweave.site.state import CoreState, with_parts
-from gridweave.site.times import LONGEST_PAUSE_MS, growing_pause_ms, rough_span_text, when_text
+from gridweave.site.times import LONGEST_PAUSE_MS, growing_pause_ms, span_text, when_text
 
 FIRST_PAUSE_MS = 10_000
 """When a pilot came to nothing, another is asked for after so long; twice as long each time in a row.
@@ -235,7 +235,7 @@ class PilotDiscipline:
         """Return why a job could never start here, or None."""
         # A part of a job on several sites is reserved ahead of its start, for which there is the margin.
         if job.estimate_ms > self.longest_job_ms:
-            longest, asked = rough_span_text(self._job_ms), rough_span_text(job.estimate_ms)
+            longest, asked = span_text(self._job_ms), span_text(job.estimate_ms)
             return f"its pilots take jobs of up to {longest}, and the job may take {asked}; give it a lower limit"
         return self.inside.why_never(job)
 

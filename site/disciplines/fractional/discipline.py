@@ -40,6 +40,7 @@ from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_of
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+from gridweave.site.times import span_text
 
 
 class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
@@ -301,7 +302,7 @@ class Fractional:
 
     def _next_chance(self) -> str:
         if self._codes.periodic:
-            return f"every {self._policy.period_ms / 1000:g} s"
+            return f"every {span_text(self._policy.period_ms)}"
         return "when a job ends"
 
     def state(self) -> FractionalState:

@@ -11,7 +11,7 @@ import msgspec
 from gridweave.cli.submit_options import SubmitOptions, check_alone
 from gridweave.errors import InputError, OptionError, ProblemsError
 from gridweave.site.batch.slurm.settings import ALLOWED
-from gridweave.site.times import parse_time_ms, span_text
+from gridweave.site.times import parse_time_ms, typed_time
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?=\s|-|$)(.*)")
 """As Slurm has it: at the very beginning of the line, and the options may follow without a space."""
@@ -185,7 +185,7 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
 def _time(place: _Place, shown: str, value: str) -> str:
     try:
         limit_ms = parse_time_ms("time", value, bare="m") if value.upper() not in ("UNLIMITED", "INFINITE") else 0
-        return span_text(limit_ms) if limit_ms else value
+        return typed_time(limit_ms) if limit_ms else value
     except OptionError as error:
         raise place.error(shown, error.problem) from None
 

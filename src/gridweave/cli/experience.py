@@ -15,7 +15,7 @@ from gridweave.cli.grid_client import Reach, at_grid, plain
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
-from gridweave.site.times import parse_time_ms, rough_span_text
+from gridweave.site.times import parse_time_ms, span_text
 from gridweave.values import parse_bytes
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _used(one: Learnt) -> tuple[str, ...]:
     run, part = known.run_ms, known.part_of_estimate
     return (
         f"{known.count:,}",
-        *(_NONE if run is None else _span(value) for value in (_at(run, "p10", "p50", "p90", "p99"))),
+        *(_NONE if run is None else span_text(value) for value in (_at(run, "p10", "p50", "p90", "p99"))),
         *(_NONE if part is None else f"{value:.0%}" for value in _at(part, "p50", "p90")),
         _NONE if known.cpu is None else f"{known.cpu.mean:.0%}",
         *(_bytes(value) for value in _at(known.memory_bytes, "p90")),
@@ -263,7 +263,7 @@ def _suggested(one: Learnt) -> tuple[str, ...]:
     advice = one.suggestion
     needs = advice.resources
     return (
-        _NONE if advice.estimate_ms is None else rough_span_text(advice.estimate_ms),
+        _NONE if advice.estimate_ms is None else span_text(advice.estimate_ms),
         *_tested(advice.estimate_tested),
         _NONE if advice.part_of_asked is None else f"{advice.part_of_asked:.1%}",
         *_tested(advice.part_tested),
@@ -293,13 +293,6 @@ def _reasons(found: Sequence[Learnt]) -> list[str]:
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
         lines.append(reason if len(names) == len(found) else f"{', '.join(names[:_MOST_NAMES])}{more}: {reason}")
     return lines
-
-
-def _span(time_ms: float) -> str:
-    """Return a run time with about three digits."""
-    if time_ms < 10_000:
-        return f"{time_ms / 1000:.2f}s"
-    return rough_span_text(round(time_ms))
 
 
 def _bytes(value: float) -> str:
@@ -365,8 +358,8 @@ def _print_times(known: Sequence[KnownTimes]) -> None:
             "-" if one.user is None else str(one.user),
             one.resource or "any, at speed 1",
             f"{one.runs:,}",
-            rough_span_text(round(one.mean_ms)),
-            rough_span_text(round(one.deviation_ms)),
+            span_text(one.mean_ms),
+            span_text(one.deviation_ms),
         )
         for one in known
     ]

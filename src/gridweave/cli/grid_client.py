@@ -20,7 +20,7 @@ from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.cli.terminal import visible
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError, check_known
 from gridweave.ranges import ranges_of, ranges_text
-from gridweave.site.times import span_text
+from gridweave.site.times import span_text, when_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Forecast, SplitReason, TokenInfo
@@ -259,37 +259,17 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def rounded(span_ms: int) -> str:
-    """Return a span in at most two units, which is as much as people read.
-
-    Examples
-    --------
-    >>> rounded(93_784_000), rounded(3_600_000), rounded(61_500), rounded(900), rounded(0)
-    ('1d2h', '1h', '1m1s', '0.9s', '0s')
-    """
-    if 100 <= span_ms < 1_000:
-        return f"{span_ms // 100 / 10:.1f}s"
-    for unit_ms, parts_ms in ((86_400_000, 3_600_000), (3_600_000, 60_000)):
-        if span_ms >= unit_ms:
-            return span_text(span_ms // parts_ms * parts_ms)
-    return span_text(max(0, span_ms) // 1000 * 1000)
-
-
 def relative(time_at_ms: int | None, from_ms: int) -> str:
     """Return how far an instant is.
 
     Examples
     --------
     >>> relative(90_000, 0), relative(0, 90_000), relative(5, 5), relative(None, 0)
-    ('in 1m30s', '1m30s ago', 'now', '-')
+    ('in 1 min 30 s', '1 min 30 s ago', 'now', '-')
     """
     if time_at_ms is None:
         return "-"
-    if abs(time_at_ms - from_ms) < 500:
-        return "now"
-    if time_at_ms > from_ms:
-        return f"in {rounded(time_at_ms - from_ms)}"
-    return f"{rounded(from_ms - time_at_ms)} ago"
+    return "now" if abs(time_at_ms - from_ms) < 500 else when_text(time_at_ms, from_ms)
 
 
 def clock(time_at_ms: int) -> str:
@@ -384,7 +364,7 @@ def _lines(forecast: Forecast) -> list[str]:
 
 
 def _length(forecast: Forecast) -> str:
-    return f", for at most {rounded(forecast.length_ms)}" if forecast.length_ms else ""
+    return f", for at most {span_text(forecast.length_ms)}" if forecast.length_ms else ""
 
 
 def _start(start_ms: int | None, forecast: Forecast) -> str:
@@ -400,8 +380,8 @@ def _split_text(split: SplitReason, forecast: Forecast) -> str:
         return f"a split: {split.reason or 'it is not possible'}"
     text = f"a split: {places_text(split.places)}, {_start(split.start_ms, forecast)}"
     if split.length_ms and split.whole_ms and not split.reason:
-        text += f", takes {rounded(split.length_ms)} in place of {rounded(split.whole_ms)}"
+        text += f", takes {span_text(split.length_ms)} in place of {span_text(split.whole_ms)}"
     if split.gain_ms is not None:
         end = "sooner" if split.gain_ms > 0 else "later"
-        text += f", ends {rounded(abs(split.gain_ms))} {end}" if split.gain_ms else ", ends at the same time"
+        text += f", ends {span_text(abs(split.gain_ms))} {end}" if split.gain_ms else ", ends at the same time"
     return f"{text}: {split.reason}" if split.reason else text

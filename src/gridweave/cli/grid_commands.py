@@ -23,7 +23,6 @@ from gridweave.cli.grid_client import (
     plain,
     print_forecast,
     relative,
-    rounded,
 )
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
@@ -151,7 +150,7 @@ def _print_queue(found: Queue) -> None:
             job.user or "-",
             f"{job.nodes:,}",
             span_text(job.limit_ms),
-            rounded(at_ms - job.submit_ms),
+            span_text(at_ms - job.submit_ms),
             relative(job.start_ms, at_ms),
             job.reason or "-",
         )
@@ -302,8 +301,8 @@ def _rows(play: Outlooks) -> list[tuple[str, str, str]]:
         row("jobs that wait or come", lambda outlook: f"{outlook.jobs:,}"),
         row("start", lambda outlook: f"{outlook.started:,}"),
         row("could never start", lambda outlook: f"{outlook.never:,}"),
-        row("wait, in the mean", lambda outlook: rounded(outlook.wait_ms)),
-        row("wait, at most", lambda outlook: rounded(outlook.longest_ms)),
+        row("wait, in the mean", lambda outlook: span_text(outlook.wait_ms)),
+        row("wait, at most", lambda outlook: span_text(outlook.longest_ms)),
         row("nodes used", lambda outlook: f"{outlook.used:.1%}"),
         *((f"  {site}", _use(play.now, site), _use(play.then, site)) for site in sites),
     ]

@@ -36,7 +36,6 @@ from gridweave.cli.grid_client import (
     plain,
     print_forecast,
     relative,
-    rounded,
     shortened,
     state_text,
 )
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
     from gridweave.site.job import JobRecord, SignalName, State, WishKind
+    from gridweave.site.launch import Used
 
 _Outcomes = Annotated[
     list[str] | None,
@@ -167,7 +167,7 @@ def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -
             f"{record.request.nodes:,}",
             span_text(record.request.limit_ms),
             _starts(record, starts_ms.get(record.job_id), at_ms),
-            "-" if (ran_ms := run_time_ms(record, at_ms)) is None else rounded(ran_ms),
+            "-" if (ran_ms := run_time_ms(record, at_ms)) is None else span_text(ran_ms),
             relative(record.submit_ms, at_ms),
         )
         for record in records
@@ -351,7 +351,7 @@ def show(reach: Reach, job: OneJob, elements: _Elements = False) -> None:
         return
     print_table(list(_shown(record, progress)), title=f"Job {job}: {state_text(record)}", left=2)
     begin_ms = story.entries[0].at_ms if story.entries else 0
-    rows = [(clock(one.at_ms), f"+{rounded(one.at_ms - begin_ms)}", one.kind, one.detail) for one in story.entries]
+    rows = [(clock(one.at_ms), f"+{span_text(one.at_ms - begin_ms)}", one.kind, one.detail) for one in story.entries]
     print_table(rows, headings=("at", "", "what happened", ""), left=4)
 
 
@@ -367,7 +367,7 @@ def _progress_text(record: JobRecord, progress: JobProgress) -> str:
     """Return what a job has done, how fast it works now, and how fast it did on average."""
     span_ms = max(1, now_ms() - (record.start_ms or 0))
     speeds = f"at {progress.speed:.0%} of full speed now, {min(1.0, progress.worked_ms / span_ms):.0%} on average"
-    return f"{rounded(progress.worked_ms)} of work, {speeds}"
+    return f"{span_text(progress.worked_ms)} of work, {speeds}"
 
 
 def _print_elements(record: JobRecord) -> None:
@@ -379,8 +379,8 @@ def _print_elements(record: JobRecord) -> None:
             f"{one.exit_code}" if one.signal is None else f"signal {one.signal}",
             f"{1 + again[one.index]}",
             clock(one.start_ms),
-            rounded(one.wall_ms),
-            f"{one.cpu_ms / 1000:.2f} s",
+            span_text(one.wall_ms),
+            span_text(one.cpu_ms),
             f"{one.peak_memory_bytes / 1e6:,.0f} MB",
             f"{one.out[1] + one.err[1]:,}",
         )
@@ -428,16 +428,20 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "submitted": clock(record.submit_ms),
         "started": clock(record.start_ms) if record.start_ms is not None else "",
         "ended": _end_text(record),
-        "ran for": "" if (run_ms := run_time_ms(record)) is None else rounded(run_ms),
+        "ran for": "" if (run_ms := run_time_ms(record)) is None else span_text(run_ms),
         "starts": f"{record.starts}" if record.starts > 1 else "",
         "where": places_text(record.places),
         "split": _split_text(record),
         "sends": _sends_text(record),
         "reason": record.reason,
         "exit codes": ", ".join(_exit_text(*one) for one in record.exit_codes),
-        "used": f"{used.cpu_s:.1f} s of CPU, {used.peak_memory_bytes / 1e6:,.0f} MB at most" if used.wall_s else "",
+        "used": _used_text(used) if used.wall_s else "",
     }
     yield from ((name, str(value)) for name, value in values.items() if value)
+
+
+def _used_text(used: Used) -> str:
+    return f"{span_text(1000 * used.cpu_s)} of CPU, {used.peak_memory_bytes / 1e6:,.0f} MB at most"
 
 
 def _split_text(record: JobRecord) -> str:
@@ -475,7 +479,7 @@ def _end_text(record: JobRecord) -> str:
     if ended_ms is None or record.end_ms is None:
         return ""
     late_ms = record.end_ms - ended_ms
-    return clock(ended_ms) + (f", heard {rounded(late_ms)} later" if late_ms > _HEARD_LATE_MS else "")
+    return clock(ended_ms) + (f", heard {span_text(late_ms)} later" if late_ms > _HEARD_LATE_MS else "")
 
 
 def _command(record: JobRecord) -> str:

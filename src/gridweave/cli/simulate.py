@@ -37,7 +37,7 @@ from gridweave.cli.sharing import (
     side_by_side,
 )
 from gridweave.errors import InputError, OptionError, check_known
-from gridweave.site.times import parse_time_ms, rough_span_text, span_text
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.scenarios.batch.saving import Saving
@@ -496,9 +496,9 @@ def _print(results: list[SimulationResult]) -> None:
 def _reservation_row(answer: ReservationAnswer) -> tuple[str, ...]:
     said = "accepted"
     if not answer.accepted:
-        earliest = "" if answer.earliest_ms is None else f"; at the earliest {rough_span_text(answer.earliest_ms)}"
+        earliest = "" if answer.earliest_ms is None else f"; at the earliest {span_text(answer.earliest_ms)}"
         said = f"refused: {answer.reason}{earliest}"
-    times = (rough_span_text(time_ms) for time_ms in (answer.requested_ms, answer.start_ms, answer.length_ms))
+    times = (span_text(time_ms) for time_ms in (answer.requested_ms, answer.start_ms, answer.length_ms))
     return (str(answer.reservation_id), said, *times, f"{answer.width:,}")
 
 

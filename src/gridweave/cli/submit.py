@@ -22,7 +22,6 @@ from gridweave.cli.grid_client import (
     named_jobs,
     places_text,
     plain,
-    rounded,
 )
 from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
@@ -421,7 +420,7 @@ def _ended_text(records: list[JobRecord]) -> str:
         return f"{len(records):,} jobs have finished"
     (record,) = records
     run_ms = run_time_ms(record)
-    ran = "" if run_ms is None else f" after {rounded(run_ms)}"
+    ran = "" if run_ms is None else f" after {span_text(run_ms)}"
     where = f" on {places_text(record.places)}" if record.places else ""
     return f"job {record.job_id} has finished{ran}{where}"
 

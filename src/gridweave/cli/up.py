@@ -16,6 +16,7 @@ from gridweave.cli.grid_client import places_text, plain, print_forecast
 from gridweave.cli.output import check_folder, counted, delayed_progress, print_json, print_table, say
 from gridweave.cli.run import print_live_run, problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.config.reading import ReadGrid
@@ -243,6 +244,11 @@ def progress() -> Iterator[Callable[[str], None]]:
         status.stop()
 
 
+def _taken(began_s: float) -> str:
+    """Return the time since `began_s` on the monotonic clock, in whole seconds."""
+    return span_text(1000 * round(time.monotonic() - began_s))
+
+
 class _Step:
     """What is going on, with how long all of it has taken; drawn anew by itself."""
 
@@ -250,7 +256,7 @@ class _Step:
         self.what, self._began = "", began
 
     def __rich__(self) -> str:
-        return f"{self.what} [dim]({time.monotonic() - self._began:.0f} s)[/dim]" if self.what else ""
+        return f"{self.what} [dim]({_taken(self._began)})[/dim]" if self.what else ""
 
 
 def _brought_plain(done: Brought) -> dict[str, Any]:
@@ -402,7 +408,7 @@ def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for
     began = time.monotonic()
     with grid_of_its_own(DEMO, lambda what: None):
         _show(folder)
-    say(f"\nThe grid is down again; all of it took {time.monotonic() - began:.0f} s. The report is in {out}:")
+    say(f"\nThe grid is down again; all of it took {_taken(began)}. The report is in {out}:")
     say(f"  {out}/jobs.csv              every job, simulated and live")
     say(f"  {out}/live/                 how nodes were used and jobs waited; simulated/ as it was simulated")
     say("Next: gridweave up")

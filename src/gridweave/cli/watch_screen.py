@@ -13,10 +13,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gridweave.cli.grid_client import clock, places_text, rounded, shortened
+from gridweave.cli.grid_client import clock, places_text, shortened
 from gridweave.cli.output import counted
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.site.job import JobRecord
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -205,7 +206,7 @@ def _of_running(seen: Seen, record: JobRecord) -> list[str]:
     slices = [site for site in seen.sites if site.paused and site.name in dict(record.places)]
     waits = any(record.job_id in site.paused for site in slices)
     turn = ("waits for its slice" if waits else "in its slice") if slices else ""
-    left = "-" if left_ms is None else rounded(left_ms)
+    left = "-" if left_ms is None else span_text(left_ms)
     where = places_text(record.places) or "-"
     return [str(record.job_id), request.user or "-", request.name or "-", where, left, states.get(record.state, turn)]
 
@@ -223,7 +224,7 @@ def _running(seen: Seen, records: Sequence[JobRecord], is_narrow: bool, is_low: 
     table = _table(*(names[place] for place in shown), has_heading=not is_low)
     for record in records:
         cells = [shortened(cell, 24) for cell in _of_running(seen, record)]
-        table.add_row(*(Text(cells[place]) for place in shown))
+        table.add_row(*(_cell(cells[place]) for place in shown))
     return table
 
 
@@ -260,11 +261,18 @@ def _header(seen: Seen, width: int) -> RenderableType:
 
 
 def _table(*columns: tuple[str, bool], has_heading: bool = True) -> Table:
-    """Return a table without lines; of each column its heading, and whether it holds numbers."""
+    """Return a table without lines; of each column its heading, and whether it holds numbers.
+
+    Rich narrows columns that may wrap before all others: these are the texts, whose cells are cut instead (`_cell`).
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_heading)
     for heading, is_number in columns:
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True, overflow="ellipsis")
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="ellipsis")
     return table
+
+
+def _cell(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _sites(seen: Seen, most: int, width: int, is_low: bool) -> RenderableType:
@@ -281,9 +289,9 @@ def _sites(seen: Seen, most: int, width: int, is_low: bool) -> RenderableType:
         state = "does not answer" if not site.answers else "drains" if site.draining else ""
         words = ("{:,} run", "{:,} wait") if is_low else ("{:,}", "{:,}")
         numbers = (f"{busy:,} of {site.for_grid:,}", words[0].format(site.running), words[1].format(site.waiting))
-        table.add_row(Text(site.name), bar(busy, site.for_grid, bar_width, style), *numbers, Text(state, style=style))
+        table.add_row(_cell(site.name), bar(busy, site.for_grid, bar_width, style), *numbers, _cell(state, style))
     if len(shown) < len(seen.sites):
-        table.add_row(Text(f"{len(seen.sites) - len(shown)} more", style="dim"))
+        table.add_row(_cell(f"{len(seen.sites) - len(shown)} more", "dim"))
     return table
 
 
@@ -316,10 +324,10 @@ def _queue(seen: Seen, jobs: Sequence[QueuedJob], is_narrow: bool, is_low: bool)
             str(job.job_id),
             job.user or "-",
             counted(job.nodes, "node") if is_low else f"{job.nodes:,}",
-            rounded(job.limit_ms),
-            rounded(max(0, seen.now_ms - job.submit_ms)),
+            span_text(job.limit_ms),
+            span_text(max(0, seen.now_ms - job.submit_ms)),
         ]
-        table.add_row(*map(Text, cells if is_narrow else [*cells, job.state]))
+        table.add_row(*map(_cell, cells if is_narrow else [*cells, job.state]))
     return table
 
 

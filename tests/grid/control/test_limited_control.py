@@ -147,7 +147,7 @@ def test_the_bound_of_a_wide_job_is_named() -> None:
     assert forecast is not None
     assert forecast.reason == (
         "it is wider than every site, and the nodes of several are not free together; they are asked again now; "
-        "when it has waited for 5s, in 4s, they reserve nodes ahead for it"
+        "when it has waited for 5 s, in 4 s, they reserve nodes ahead for it"
     )
 
 
@@ -293,7 +293,7 @@ def test_waiting_for_the_last_pilot_is_weighed_against_one_site(alone_ms: int, w
         assert "pilot" not in reason
         return
     assert reason.startswith("it waits for 3 nodes of site 0 and 3 nodes of site 1, of which the last are expected in")
-    assert "idle for 1 node-seconds, and it ends 201ms sooner than on one site" in reason
+    assert "idle for 1 node-seconds, and it ends 201 ms sooner than on one site" in reason
     # What they have cost already counts as well, so that a pilot which is put off again and again is given up: 5 x 1240
     # node-ms for 6 x 460, where 5 x 240 would be less.
     (sent,) = step(core, RETRY_MS, *with_pilots(step(core, RETRY_MS), (3, 1700, 0, None), (2, None, 1, 1240)))

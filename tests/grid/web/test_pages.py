@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
@@ -19,9 +21,11 @@ from fake_backend import FakeBackend
 from gateway_parts import Served, make_tokens, serving
 from gridweave.grid.api import KeptNodes
 from gridweave.site.launch import UsageCurve, UsagePoint
+from gridweave.site.times import span_text
 
 pytestmark = [needs_browser, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
+SPANS = Path(__file__).parents[2] / "data" / "spans.json"
 HOSTILE = (
     "<script>document.title='taken'</script>",
     "<img src=x onerror=alert(1)>",
@@ -146,6 +150,18 @@ async def test_what_if_asks_and_changes_nothing(served: Served, backend: FakeBac
     await expect(table).to_contain_text("On 1 node for 10 min")
     await expect(table).to_contain_text("With a limit of 5 min")
     assert len(backend.records_by_id) == 3
+
+
+async def test_spans_of_time_are_written_as_by_the_command(served: Served, window: Window) -> None:
+    """The pages' JavaScript gives the same text as `span_text` for each span."""
+    await window.go(served.url)
+    spans_ms = [ms for ms, _ in json.loads(SPANS.read_text(encoding="utf-8"))]
+    rng = np.random.default_rng(37)
+    spans_ms += [int(ms) for ms in 10 ** rng.uniform(0, 11, 2000)]
+    texts = await window.page.evaluate(
+        """async (spans) => { const { span } = await import("/web/text.js"); return spans.map(span); }""", spans_ms
+    )
+    assert texts == [span_text(ms) for ms in spans_ms]
 
 
 async def test_links_are_on_a_map_and_in_a_table(served: Served, window: Window) -> None:
@@ -326,7 +342,7 @@ async def test_what_a_job_uses_over_time_is_drawn(served: Served, backend: FakeB
         curve = UsageCurve(site="", host="<b>n1", first_rank=rank, last_rank=rank, size=2, start_ms=0, points=points)
         backend.write(job_id, msgspec.json.encode(curve), rank=rank, stream="usage")
     await window.go(f"{served.url}/#/job/{job_id}")
-    said = "at most 4 processors, at the end 4 processors, over 4.0 s"
+    said = "at most 4 processors, at the end 4 processors, over 4 s"
     await expect(window.page.get_by_role("img", name=f"Processors busy: {said}")).to_be_visible()
     await expect(window.page.get_by_role("img", name="Memory: at most 3.0 MB")).to_be_visible()
     await expect(window.page.get_by_text("Rank 0 on <b>n1; Rank 1 on <b>n1.")).to_be_visible()

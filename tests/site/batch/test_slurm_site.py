@@ -156,7 +156,7 @@ async def test_why_a_job_waits_is_told_in_plain_words(site: BatchSite, cluster: 
     assert quote.start_ms is not None
     assert 25 * 60_000 < quote.start_ms - now_ms <= 32 * 60_000
     never = site.driver.site.quote(now_ms, JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=9_000_000))
-    assert "its batch system gives nodes for at most 2h" in never.reason
+    assert "its batch system gives nodes for at most 2 h" in never.reason
     assert "anna" in cluster.run("squeue", "-h", "-t", "PD", "-o", "%k")
     await site.driver.wish("cancel", [waits])
     assert (await site.over(waits)).outcome == "cancelled"

@@ -166,7 +166,7 @@ def test_what_the_batch_system_refuses_or_somebody_cancels_there_is_refused() ->
     assert core.handle(1, said) == [RefuseJob(1, "no such account"), RefuseJob(2, "cancelled there")]
     (refused,) = core.handle(2, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
     assert isinstance(refused, RefuseJob)
-    assert "its batch system gives nodes for at most 1m" in refused.reason
+    assert "its batch system gives nodes for at most 1 min" in refused.reason
     (refused,) = core.handle(2, JobSubmitted(Job(job_id=4, width=5, estimate_ms=1)))
     assert refused == RefuseJob(4, "the site has 4 nodes", is_final=True)
 
@@ -176,7 +176,7 @@ def test_a_job_that_was_taken_before_its_limit_was_known_to_be_too_high() -> Non
     core = site_with(1, 1)
     core.handle(0, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
     (refused,) = core.handle(1, seen(AskSeen(3, 3, "waiting", None, "others go first")))
-    reason = "its batch system gives nodes for at most 1m, and the job may take 1m10s; give it a lower limit"
+    reason = "its batch system gives nodes for at most 1 min, and the job may take 1 min 10 s; give it a lower limit"
     assert refused == RefuseJob(3, reason)
     both = AskSeen(1, 1, "ready"), AskSeen(2, 2, "refused", None, "never")
     assert core.handle(2, seen(*both)) == [RefuseJob(2, "never"), StartJob(1, ((0, 1),))]

@@ -111,7 +111,7 @@ def test_a_pilot_takes_no_job_that_could_outlive_it() -> None:
     assert asked(core) == [(3, 1, False)], "the old pilot is given back, and another asked for"
     (refused,) = core.handle(last_ms + 6, job(4, estimate_ms=12 * MINUTE))
     assert isinstance(refused, RefuseJob)
-    assert refused.reason == "its pilots take jobs of up to 10m, and the job may take 12m; give it a lower limit"
+    assert refused.reason == "its pilots take jobs of up to 10 min, and the job may take 12 min; give it a lower limit"
 
 
 def test_what_still_runs_when_the_time_of_a_pilot_is_up_runs_again() -> None:
@@ -155,7 +155,7 @@ def test_how_long_a_pilot_is_asked_for() -> None:
     core.handle(0, seen(longest_ms=18 * MINUTE))
     (refused,) = core.handle(0, job(1, estimate_ms=10 * MINUTE))
     assert isinstance(refused, RefuseJob)
-    assert "of up to 8m" in refused.reason
+    assert "of up to 8 min" in refused.reason
 
 
 def test_a_wide_job_waits_for_its_last_node_and_says_what_that_costs() -> None:
@@ -183,7 +183,7 @@ def test_a_pilot_that_is_lost_is_asked_for_again_after_a_pause() -> None:
     assert asked(core) == [(2, 1, False)]
     core.handle(20, seen(2, state="refused", reason="no such account"))
     assert asked(core) == []
-    assert core.explain(20, 2).reason.endswith("a pilot came to nothing: no such account; another is asked for in 20s")
+    assert core.explain(20, 2).reason.endswith("a pilot came to nothing: no such account; another is asked for in 20 s")
     assert core.next_wakeup_ms() == 20_020
     core.handle(20_020)
     assert asked(core) == [(3, 1, False), (4, 1, False)]
@@ -228,9 +228,8 @@ def test_pilots_that_are_cancelled_as_soon_as_they_start() -> None:
         core.handle(now_ms)
         number += 2
     core.handle(now_ms, seen(number, state="over", reason="it was cancelled in Slurm"))
-    assert "4 times in a row a pilot came to nothing: it was cancelled in Slurm; another is asked for in 1m20s" in (
-        core.explain(now_ms, 1).reason
-    )
+    told = "4 times in a row a pilot came to nothing: it was cancelled in Slurm; another is asked for in 1 min 20 s"
+    assert told in core.explain(now_ms, 1).reason
     # One that lasts, or is given back as any other, ends the row.
     core.handle(now_ms, seen(number + 1))
     core.handle(now_ms + 80_000)
@@ -344,6 +343,6 @@ def test_a_job_that_waits_and_is_too_long_for_what_the_partition_gives_now() -> 
     core.handle(0, job(1, estimate_ms=10 * MINUTE), job(2, estimate_ms=4 * MINUTE))
     assert core.handle(1, seen()) == []
     (refused,) = core.handle(2, seen(longest_ms=12 * MINUTE))
-    said = "its pilots take jobs of up to 5m, and the job may take 10m; give it a lower limit"
+    said = "its pilots take jobs of up to 5 min, and the job may take 10 min; give it a lower limit"
     assert refused == RefuseJob(1, said)
     assert core.handle(3, seen(longest_ms=12 * MINUTE)) == []

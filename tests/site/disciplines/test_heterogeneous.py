@@ -115,7 +115,7 @@ def test_high_evicts_low_and_neither_evicts_medium() -> None:
         StartJob(3, ((0, 1),)),
     ]
     told = core.explain(25_000, 1)
-    assert told.reason.endswith("; it was evicted 5s ago: job 3 of level 'high' takes machines of level 'low'")
+    assert told.reason.endswith("; it was evicted 5 s ago: job 3 of level 'high' takes machines of level 'low'")
     assert told.start_ms == 120_000  # behind job 3 and the medium job 2
     assert core.handle(70_000, JobFinished(3)) == [StartJob(2, ((0, 1),))]
     assert core.handle(80_000, JobSubmitted(job(4, 10, priority=2))) == []

@@ -489,7 +489,7 @@ async def test_a_job_that_stops_its_supervisor_ends(
         with contextlib.suppress(ProcessLookupError):
             os.kill(left, signal.SIGCONT)
     assert ended.outcome == ("limit" if limit_ms else "cancelled")
-    assert ended.reason.startswith("ended at its limit of 1000 ms" if limit_ms else "enough")
+    assert ended.reason.startswith("ended at its limit of 1 s" if limit_ms else "enough")
 
 
 async def test_a_supervisor_that_never_answers_is_killed_with_its_piece(
@@ -514,7 +514,7 @@ async def test_a_supervisor_that_never_answers_is_killed_with_its_piece(
         ended = await machine.ended(runner)
     assert all(machine.is_over(process) for process in processes)
     why = "its supervising process did not answer, and was killed"
-    assert (ended.outcome, ended.reason) == ("limit", f"ended at its limit of 1000 ms; {why}")
+    assert (ended.outcome, ended.reason) == ("limit", f"ended at its limit of 1 s; {why}")
 
 
 async def test_a_fork_server_that_is_stopped_is_replaced(
