@@ -15,6 +15,7 @@ from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at
 from gridweave.site.job import Job, why_impossible
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_of
 from gridweave.site.messages import (
     Answer,
@@ -119,6 +120,8 @@ class ContractCore:
         How long fragments whose gate was opened (`OpenGate`) run before they have heard that the others do, too.
     is_gated : bool
         Whether the ranks of a job with an agreed start wait for `OpenGate`; its limit counts from then on.
+    week : WeekClock
+        The local time of the week at the site, for windows.
 
     Notes
     -----
@@ -136,8 +139,9 @@ class ContractCore:
         rendezvous_ms: int = RENDEZVOUS_MS,
         alone_ms: int = ALONE_MS,
         is_gated: bool = False,
+        week: WeekClock = FROM_MONDAY,
     ) -> None:
-        self.site = SiteCore(nodes, policy)
+        self.site = SiteCore(nodes, policy, week=week)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
         self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.shares_nodes)

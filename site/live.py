@@ -29,6 +29,7 @@ from gridweave.site.job import (
     request_problem,
     why_impossible,
 )
+from gridweave.site.kernels.limits import week_of
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
@@ -126,6 +127,7 @@ class LiveSite:
             rendezvous_ms=settings.rendezvous_ms,
             alone_ms=settings.alone_ms,
             is_gated=True,
+            week=week_of(settings.week),
         )
         # Where jobs get parts of nodes, they are bound to none of a machine.
         self._gives_parts = self.core.site.gives_fractions

@@ -244,6 +244,11 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         caps = [limit.max_nodes or limit.max_jobs or 0 for limit in self.limits if limit.window is None]
         return np.array([nodes, *caps], np.int64)
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether some limit depends on the local time of the week."""
+        return any(limit.window is not None for limit in self.limits)
+
     def limit_arrays(self, *, week: WeekClock = FROM_MONDAY) -> LimitArrays | None:
         """Return the limits as compiled code reads them; None for a queue, which keeps none."""
         if self.discipline != "planning":

@@ -69,6 +69,8 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     # As for `ContractCore`.
     rendezvous_ms: int = 30_000
     alone_ms: int = 1_500
+    # As for `gridweave.site.kernels.limits.week_of`, on a clock of Unix time; empty where the policy has no windows.
+    week: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gridweave.errors import OptionError, not_known
+from gridweave.errors import InputError, OptionError, not_known
 from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, LiveGridTable, PolicyTable, Site, TuningTable
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.control.links import check_max_split_factor
@@ -19,6 +19,7 @@ from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.owner import OwnerPolicy
+from gridweave.site.service.zones import load_zone
 
 WITHOUT_NET = "is {!r}, and there is no network; add the table [net], or leave this out"
 GIVEN_WITHOUT_NET = "is given, but there is no network; add the table [net], or leave this out"
@@ -102,6 +103,7 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
             )
         seen.add(site.name)
         _check_site(site, ("sites", number), report)
+        _check_zone(site.timezone, ("sites", number, "timezone"), report)
     if sum(site.nodes for _, site in read) > MAX_WIDTH:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
@@ -125,6 +127,13 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         why = f"is {entry.name!r}, where {entry.about}"
         right = "it is for live sites alone" if control is None else "give control = 'limited' or 'none' in [grid]"
         report.add(("sites", number, "discipline"), f"{why}; {right}")
+
+
+def _check_zone(timezone: str | None, place: KeyPath, report: FileReport) -> None:
+    try:
+        load_zone(timezone)
+    except InputError:
+        report.add(place, f"{timezone!r} is not known; give an IANA name like Europe/Stockholm")
 
 
 def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:

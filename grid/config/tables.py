@@ -90,6 +90,9 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         Whether the owner's users stand ahead of delegated jobs in the site's queue.
     at : str, optional
         The node of the network at which it is attached; as an entry of ``[net.attach]``.
+    timezone : str, optional
+        IANA name of the site's time zone, for windows of the week; that of the trace (simulated) or UTC (live) if left
+        out.
     """
 
     name: SiteName
@@ -102,6 +105,7 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         False
     )
     at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
+    timezone: Annotated[str, Meta(description="IANA name of its time zone, e.g. Europe/Berlin.")] | None = None
 
     @property
     def options(self) -> dict[str, Any]:

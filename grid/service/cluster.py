@@ -32,7 +32,7 @@ from gridweave.site.batch.system import BatchPlan
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.batch.entry import SlurmTable
 from gridweave.site.disciplines.batch.policy import NAME
-from gridweave.site.disciplines.dictionary import deciding
+from gridweave.site.disciplines.dictionary import asks_week, deciding
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
@@ -55,6 +55,7 @@ from gridweave.site.service.calls import (
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.probes.prober import ProbePlan
+from gridweave.site.service.zones import live_week
 
 logger = logging.getLogger("gridweave.live")
 
@@ -76,6 +77,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
     machines: int = 1  # on how many Ray nodes; the nodes are divided among them as evenly as possible
     virtual: bool = True  # whether nodes are only counted; otherwise the cores of a machine are divided among its nodes
     policy: Policy = SitePolicy()
+    timezone: str | None = None  # IANA name, for windows of the week; None: UTC
     owner: OwnerPolicy = OwnerPolicy()
     journal: str = ""  # URL of its journal; empty: a file in its folder
     rules: MachineRules = ANY_JOBS  # whose jobs its machines start, as whom
@@ -162,6 +164,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             owner=site.owner,
             rendezvous_ms=self.rendezvous_ms,
             alone_ms=self.alone_ms,
+            week=live_week(site.timezone) if asks_week(site.policy) else (),
         )
 
 
@@ -365,6 +368,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         machines=site.machines,
         virtual=site.virtual,
         policy=policy,
+        timezone=site.timezone,
         owner=owner_policy(site),
         journal=site.journal,
         rules=machine_rules(site.launcher, gives_parts=deciding(policy)[1].gives_fractions, output=grid.output),

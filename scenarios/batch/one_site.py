@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -20,17 +18,18 @@ from gridweave.scenarios.batch.kernels.outages import NOBODY, Outages
 from gridweave.scenarios.batch.saving import Saving, identity_of
 from gridweave.scenarios.batch.stepped import Stepped, run_core
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
-from gridweave.scenarios.workload.columns import check_resources, load_zone
+from gridweave.scenarios.workload.columns import check_resources
 from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, Request, check_node_events, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
 from gridweave.site.disciplines.compiled import CompiledSite
-from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
+from gridweave.site.disciplines.dictionary import DISCIPLINES, asks_week, entry_of, may_share_nodes
 from gridweave.site.disciplines.protocol import Entry, Played, Policy
-from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, week_of
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import new_run, no_work
 from gridweave.site.policy import SitePolicy
+from gridweave.site.service.zones import DAY_S, LAST_S, load_zone, weeks_of
 
 Progress = Callable[[int, int], None]
 
@@ -42,8 +41,6 @@ _PIECE: int | None = None
 # Half of what int64 can hold: what lies beyond is left for reservations and closed windows.
 _LAST_MS = 2**62
 
-_DAY_S = 86_400
-_LAST_S = 253_370_764_800  # the beginning of the year 9999, behind which no calendar goes
 _YEARS_AHEAD = 5
 """So long after the last submission clocks are moved for summer time; then they stay as they are."""
 
@@ -83,7 +80,7 @@ def play_site(
         for name in inputs:
             raise OptionError(name, "is for the compiled loop; leave it out, or driver and reservations")
         cancellations(workload, np.arange(len(workload)))
-        week, options = _week_for(workload, policy), None
+        week, options = week_for(workload, policy), None
         told = run_core(workload, nodes, policy, week, reservations, report=progress, check=check)
     return _result_of(workload, nodes, policy, told, options or {"nodes": nodes, **_options_of(policy)})
 
@@ -153,14 +150,12 @@ def _pieces(jobs: int, piece: int, progress: Progress | None) -> Iterator[int]:
             progress(until, jobs)
 
 
-def _week_for(workload: Workload, policy: Policy) -> WeekClock:
-    """Return the local time of the week, where a window of a limit asks for it.
+def week_for(workload: Workload, policy: Policy, timezone: str | None = None) -> WeekClock:
+    """Return the local time of the week, as `week_clock`, where the policy asks for it.
 
-    Without one, a zone that nobody knows does no harm.
+    Where nothing asks for it, a zone that nobody knows does no harm.
     """
-    if isinstance(policy, SitePolicy) and all(limit.window is None for limit in policy.limits):
-        return FROM_MONDAY
-    return week_clock(workload)
+    return week_clock(workload, timezone) if asks_week(policy) else FROM_MONDAY
 
 
 def _options_of(policy: Policy) -> dict[str, Any]:
@@ -348,8 +343,10 @@ class SiteRun:
         return spread
 
 
-def week_clock(workload: Workload) -> WeekClock:
-    """Return the local time of the week where the workload's machine stands; `FROM_MONDAY` if its date is not known.
+def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
+    """Return the local time of the week at a site; `FROM_MONDAY` if the date of the workload is not known.
+
+    The time zone is that of the workload's machine if none is given.
 
     Clocks that are moved for summer time are followed from the first instant to `_YEARS_AHEAD` years after the last
     submission.
@@ -362,39 +359,14 @@ def week_clock(workload: Workload) -> WeekClock:
     if workload.start_unix_s is None:
         return FROM_MONDAY
     start_s = workload.start_unix_s
-    last_s = start_s + int(workload.submit_ms.max(initial=0)) // MS_PER_S + _YEARS_AHEAD * 365 * _DAY_S
+    last_s = start_s + int(workload.submit_ms.max(initial=0)) // MS_PER_S + _YEARS_AHEAD * 365 * DAY_S
     try:
-        zone = load_zone(workload.timezone)
-        start = datetime.fromtimestamp(start_s, zone)
-        spans = [(0, _ahead_s(start_s, zone)), *_moves(start_s, min(last_s, _LAST_S), zone)]
+        return week_of(weeks_of(load_zone(timezone or workload.timezone), start_s, start_s, min(last_s, LAST_S)))
     except InputError as error:
         raise InputError(f"{workload.name}: {error}") from None
     except (OverflowError, ValueError, OSError):
         problem = f"{start_s} s since 1970 is beyond the calendar (years 1 to 9999)"
         raise InputError(f"{workload.name}: {problem}") from None
-    of_week_s = ((start.weekday() * 24 + start.hour) * 60 + start.minute) * 60 + start.second
-    table = np.array([(at_s, of_week_s + ahead_s - spans[0][1]) for at_s, ahead_s in spans], np.int64) * MS_PER_S
-    return WeekClock(table[:, 0].copy(), table[:, 1].copy())
-
-
-def _ahead_s(unix_s: int, zone: ZoneInfo) -> int:
-    """Return how far local time is ahead of UTC."""
-    offset = datetime.fromtimestamp(unix_s, zone).utcoffset()
-    return int(offset.total_seconds()) if offset is not None else 0
-
-
-def _moves(start_s: int, last_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
-    """Yield each clock change as seconds after the start and the new UTC offset in seconds."""
-    before_s, ahead_s = start_s, _ahead_s(start_s, zone)
-    for look_s in range(start_s + _DAY_S, last_s, _DAY_S):
-        if _ahead_s(look_s, zone) != ahead_s:
-            low_s, high_s = before_s, look_s
-            while high_s - low_s > 1:
-                middle_s = (low_s + high_s) // 2
-                low_s, high_s = (middle_s, high_s) if _ahead_s(middle_s, zone) == ahead_s else (low_s, middle_s)
-            ahead_s = _ahead_s(high_s, zone)
-            yield high_s - start_s, ahead_s
-        before_s = look_s
 
 
 def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:

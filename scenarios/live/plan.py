@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,7 +17,8 @@ from gridweave.scenarios.batch.stepped import job_messages
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
-from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dictionary import asks_week, entry_of
+from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program, Traffic
 from gridweave.site.owner import policy_label
 
@@ -75,12 +76,7 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
     if built.net is not None:
         problems.append("net: jobs that sleep send nothing over links; leave [net] out and give grid.overhead")
     for name, policy in zip(built.site_names, built.site_policies, strict=True):
-        if entry_of(policy).shares_nodes:
-            why = f"jobs that sleep do not slow each other; {policy.discipline} is simulated only"
-            problems.append(f"sites.{name}.discipline: {why}")
-        if entry_of(policy).has_forms:
-            why = f"jobs that sleep are no faster on fast machines; {policy.discipline} is simulated only"
-            problems.append(f"sites.{name}.discipline: {why}")
+        problems += [f"sites.{name}.discipline: {why}" for why in _why_simulated_only(policy)]
     if "cancel_ms" in built.workload.columns:
         problems.append("workload.cancelled: users cancel jobs in the simulation only; leave it out")
     network = built.network
@@ -92,6 +88,16 @@ def check_playable(built: Built, on: str = "ray") -> list[str]:
         name = built.scenario.header.name or "scenario"
         raise ScenarioError([f"{name}: --on {on}: {problem}" for problem in problems])
     return _remarks(built)
+
+
+def _why_simulated_only(policy: Policy) -> Iterator[str]:
+    """Yield why sleeping jobs cannot show what a site would do with real ones."""
+    if entry_of(policy).shares_nodes:
+        yield f"jobs that sleep do not slow each other; {policy.discipline} is simulated only"
+    if entry_of(policy).has_forms:
+        yield f"jobs that sleep are no faster on fast machines; {policy.discipline} is simulated only"
+    if asks_week(policy):
+        yield "its windows follow the time of day, and a live run is faster; a site with windows is simulated only"
 
 
 def _remarks(built: Built) -> list[str]:

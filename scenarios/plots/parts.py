@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from gridweave.errors import InputError
-from gridweave.scenarios.workload.columns import load_zone
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
+from gridweave.site.service.zones import load_zone
 
 FloatArray = npt.NDArray[np.float64]
 

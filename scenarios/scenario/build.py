@@ -77,6 +77,8 @@ class Built:
         How each site schedules by itself.
     owners : tuple of OwnerPolicy
         What each site's owner lets the grid have.
+    timezones : tuple of str or None
+        Each site's time zone; None: that of the workload.
     to_grid : numpy.ndarray of bool, shape (n,)
         Which jobs are handed to the grid, rather than to their homes; none under mode ``local``.
     network : Network
@@ -96,6 +98,7 @@ class Built:
     policy: GridPolicy
     site_policies: tuple[Policy, ...]
     owners: tuple[OwnerPolicy, ...]
+    timezones: tuple[str | None, ...]
     to_grid: BoolArray
     network: Network
     faults: Faults
@@ -181,6 +184,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         policy=policy,
         site_policies=tuple(site_policy(site, scenario.grid) for site in sites),
         owners=tuple(owner_policy(site) for site in sites),
+        timezones=tuple(site.timezone for site in sites),
         to_grid=to_grid,
         network=checked(Network, scenario.network, ("network",)),
         faults=checked(Faults, scenario.faults, ("faults",)),

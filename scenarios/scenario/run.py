@@ -105,6 +105,7 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
         built.policy,
         site_policies=built.site_policies,
         owners=built.owners,
+        timezones=built.timezones,
         home=built.home,
         to_grid=built.to_grid,
         network=built.network,
@@ -130,7 +131,7 @@ def _run_local(built: Built) -> SimulationResult:
     for site, policy in enumerate(built.site_policies):
         rows = np.flatnonzero(built.home == site)
         if len(rows):
-            done = _run_alone(held.take(rows), int(built.nodes[site]), policy)
+            done = _run_alone(held.take(rows), int(built.nodes[site]), policy, built.timezones[site])
             start_ms[rows], end_ms[rows], cancelled[rows] = done.start_ms, done.end_ms, done.cancelled
             refused |= dict(done.refused)
             labels.append(done.labels)
@@ -151,8 +152,9 @@ def _held(workload: Workload, around_ms: int) -> Workload:
     return workload.replace(run_ms=np.minimum(workload.run_ms + around_ms, workload.estimate_ms))
 
 
-def _run_alone(workload: Workload, nodes: int, policy: Policy) -> SimulationResult:
-    """Run one site by itself."""
+def _run_alone(workload: Workload, nodes: int, policy: Policy, timezone: str | None) -> SimulationResult:
+    """Run one site by itself, in its own time zone if it has one."""
+    workload = workload if timezone is None else workload.replace(timezone=timezone)
     if isinstance(policy, SharedNodes) and not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
         # Of jobs of which nothing is known each has its nodes alone.
         policy = msgspec.structs.replace(policy, sharing=msgspec.structs.replace(policy.sharing, coscheduling="none"))

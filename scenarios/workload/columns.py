@@ -25,6 +25,7 @@ from gridweave.grid.sends import MAX_BYTES
 from gridweave.netmodel.communication import PATTERNS
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 from gridweave.site.job import SUM_TOLERANCE
+from gridweave.site.service.zones import load_zone
 
 AT_HOME: Final = "home"
 """In the place of a site: that of the job's user."""
@@ -522,25 +523,6 @@ def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezon
     month = np.searchsorted(edges_ms, submit, side="right") - 1
     present, of_job = np.unique(month, return_inverse=True)
     return JobClasses(tuple(names[number] for number in present.tolist()), of_job.astype(np.int64))
-
-
-def load_zone(timezone: str | None) -> ZoneInfo:
-    """Return the time zone of this IANA name.
-
-    Parameters
-    ----------
-    timezone : str or None
-        The name; UTC if None.
-
-    Raises
-    ------
-    InputError
-        If the system knows no such zone.
-    """
-    try:
-        return ZoneInfo(timezone or "UTC")
-    except (LookupError, ValueError, OSError):
-        raise InputError(f"time zone {timezone!r} is not known; give an IANA name like Europe/Stockholm") from None
 
 
 def _month_edges(first_ms: int, last_ms: int, start_unix_s: int, zone: ZoneInfo) -> tuple[list[str], IntArray]:

@@ -15,7 +15,7 @@ from gridweave.grid.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, checked_sites, grid_result, placement_of
 from gridweave.scenarios.batch.grid_network import GridNet
-from gridweave.scenarios.batch.one_site import cancellations, cancelled_in
+from gridweave.scenarios.batch.one_site import cancellations, cancelled_in, week_for
 from gridweave.scenarios.batch.stepped import job_messages, sends_of
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.results.uses import WorldUse
@@ -29,6 +29,7 @@ from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -40,6 +41,7 @@ def simulate_world(
     *,
     site_policies: Sequence[Policy] | None = None,
     owners: Sequence[OwnerPolicy] | None = None,
+    timezones: Sequence[str | None] | None = None,
     home: npt.ArrayLike | None = None,
     to_grid: npt.ArrayLike | None = None,
     network: Network | None = None,
@@ -62,6 +64,8 @@ def simulate_world(
         How each site schedules by itself; FCFS with EASY backfilling if left out.
     owners : sequence of OwnerPolicy, optional
         What each owner lets the grid have; all, if left out.
+    timezones : sequence of str or None, optional
+        IANA name of each site's time zone, for windows of the week; that of the workload where left out.
     home : array_like of int, shape (n,), optional
         The site of the user of each job; round robin in the order of submission if left out.
     to_grid : array_like of bool, shape (n,), optional
@@ -110,7 +114,8 @@ def simulate_world(
     _check_workload(workload, site_policies or ())
     nodes = checked_sites(nodes).tolist()
     rng = rng or np.random.default_rng(0)
-    sites, for_grid = _sites(nodes, site_policies, owners)
+    policies = [SitePolicy()] * len(nodes) if site_policies is None else site_policies
+    sites, for_grid = _sites(nodes, policies, owners, _weeks(workload, policies, timezones))
     # One stream of its own for the selection, so that it is the same whatever the network does.
     selection = rng.spawn(1)[0]
     links = None if net is None else WorldLinks(workload, for_grid, policy, net)
@@ -135,21 +140,29 @@ def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None
 
 
 def _sites(
-    nodes: Sequence[int], site_policies: Sequence[Policy] | None, owners: Sequence[OwnerPolicy] | None
+    nodes: Sequence[int],
+    policies: Sequence[Policy],
+    owners: Sequence[OwnerPolicy] | None,
+    weeks: Sequence[WeekClock],
 ) -> tuple[list[ContractCore], list[int]]:
     """Return the sites, and how many nodes of each the grid may have."""
-    policies: list[Policy] = list(site_policies) if site_policies is not None else [SitePolicy()] * len(nodes)
     owner_policies = list(owners) if owners is not None else [OwnerPolicy()] * len(nodes)
     if not len(nodes) == len(policies) == len(owner_policies):
-        raise OptionError(
-            "nodes", f"names {len(nodes)} sites, with {len(policies)} policies, {len(owner_policies)} owners"
-        )
+        problem = f"names {len(nodes)} sites, with {len(policies)} policies, {len(owner_policies)} owners"
+        raise OptionError("nodes", problem)
     sites = [
-        ContractCore(count, site_policy, owner=owner)
-        for count, site_policy, owner in zip(nodes, policies, owner_policies, strict=True)
+        ContractCore(count, policy, owner=owner, week=week)
+        for count, policy, owner, week in zip(nodes, policies, owner_policies, weeks, strict=True)
     ]
-    for_grid = [owner.nodes_for_grid(count) for count, owner in zip(nodes, owner_policies, strict=True)]
-    return sites, for_grid
+    return sites, [owner.nodes_for_grid(count) for count, owner in zip(nodes, owner_policies, strict=True)]
+
+
+def _weeks(workload: Workload, policies: Sequence[Policy], timezones: Sequence[str | None] | None) -> list[WeekClock]:
+    """Return the local time of the week at each site; see `week_for`."""
+    zones = [None] * len(policies) if timezones is None else timezones
+    if len(zones) != len(policies):
+        raise OptionError("timezones", f"names {len(zones)} time zones for {len(policies)} sites")
+    return [week_for(workload, policy, zone) for policy, zone in zip(policies, zones, strict=True)]
 
 
 def _world_jobs(

@@ -85,6 +85,12 @@ def deciding(policy: Policy) -> tuple[Policy, Entry]:
     return decides, entry_of(decides)
 
 
+def asks_week(policy: Policy) -> bool:
+    """Whether decisions depend on the local time of the week."""
+    decides, entry = deciding(policy)
+    return entry.asks_week(decides)
+
+
 def may_share_nodes(policy: Policy) -> bool:
     """Return whether several jobs may be on a node, be it that one of them stands still."""
     entry = entry_of(policy)

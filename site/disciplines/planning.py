@@ -11,6 +11,7 @@ from gridweave.site.policy import BACKFILLS
 
 ENTRY = Entry(
     name="planning",
+    asks_week=lambda policy: policy.has_windows,
     about="every job that waits has a planned start, and nodes can be reserved in advance",
     make=ArrayDiscipline,
     read=lambda nodes, given, usual: read_policy("planning", given, usual),

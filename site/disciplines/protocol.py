@@ -422,6 +422,8 @@ class Entry:
         nodes than it is wide.
     live_only : bool
         Whether only a live site can have it, and no simulation.
+    asks_week : callable
+        Takes a policy; returns whether it has windows: parts of the week, in the site's local time.
     decides : callable
         Takes a policy; returns that by which jobs are given nodes: of a site with pilots that of these, else the same.
     inside : callable, optional
@@ -476,6 +478,7 @@ class Entry:
     gives_fractions: bool = False
     has_forms: bool = False
     live_only: bool = False
+    asks_week: Callable[[Any], bool] = lambda _policy: False
     decides: Callable[[Any], Policy] = lambda policy: policy
     inside: Callable[[Any], str] | None = None
     longest_stay_ms: Callable[[Any, int], int] | None = None

@@ -444,8 +444,7 @@ def compiled_site(
     fill_jobs(state.jobs, jobs, rows, policy.order, aging_ms=policy.aging_ms)
     state.jobs["limits"] = limit_masks(jobs, policy)[rows]
     # Without a window nobody asks for the week, and a zone that nobody knows does no harm.
-    has_window = any(limit.window is not None for limit in policy.limits)
-    limits = policy.limit_arrays(week=week() if has_window else FROM_MONDAY)
+    limits = policy.limit_arrays(week=week() if policy.has_windows else FROM_MONDAY)
     plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
     return CompiledSite(
         rows=rows,

@@ -6,6 +6,7 @@ docs/disciplines.md, "Limits", and Streit, section 3.1.2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,14 @@ class WeekClock(NamedTuple):
 
 FROM_MONDAY = WeekClock(np.zeros(1, np.int64), np.zeros(1, np.int64))
 """Of weeks that begin at instant zero, where clocks are never moved."""
+
+
+def week_of(moves: Sequence[tuple[int, int]]) -> WeekClock:
+    """Return a week clock from pairs of ``from_ms`` and ``offset_ms``; `FROM_MONDAY` if there are none."""
+    if not moves:
+        return FROM_MONDAY
+    table = np.array(moves, np.int64)
+    return WeekClock(table[:, 0].copy(), table[:, 1].copy())
 
 
 class LimitArrays(NamedTuple):

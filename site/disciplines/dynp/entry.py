@@ -73,6 +73,10 @@ def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:
     return DynPPolicy(**options)
 
 
+def _asks_week(policy: DynPPolicy) -> bool:
+    return bool(policy.calendar) or policy.planning.has_windows
+
+
 def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
     """Return an idle site with its table of jobs, and those of its candidates, filled in."""
     refused = refusals(jobs, nodes, policy.planning)
@@ -80,8 +84,7 @@ def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week: Callable[[],
     state = empty_state(nodes, slots=len(rows))
     fill_jobs(state.jobs, jobs, rows, policy.policies[0], aging_ms=policy.aging_ms)
     state.jobs["limits"] = limit_masks(jobs, policy.planning)[rows]
-    asks = policy.calendar or any(limit.window is not None for limit in policy.limits)
-    rules = _rules(state, jobs, rows, nodes, policy, week() if asks else FROM_MONDAY)
+    rules = _rules(state, jobs, rows, nodes, policy, week() if _asks_week(policy) else FROM_MONDAY)
     memory = rules.tuning.memory
 
     def figures() -> OwnFigures:
@@ -113,6 +116,7 @@ ENTRY = Entry(
     name=NAME,
     about="a planning site that chooses the order of its plan while it runs",
     make=DynP,
+    asks_week=_asks_week,
     read=read_policy,
     backfills=("easy",),
     table=DynPTable,

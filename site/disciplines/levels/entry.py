@@ -69,6 +69,7 @@ def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week: Callable[[
 
 ENTRY = Entry(
     name=NAME,
+    asks_week=lambda policy: policy.under.has_windows,
     about="a queue or a planning site with levels of priority, of which some may evict jobs of others",
     make=Levels,
     read=read_policy,

@@ -15,6 +15,7 @@ from gridweave.grid.config.reading import default_text, grid_of_text, read_grid
 from gridweave.grid.policy import GridTuning
 from gridweave.grid.service.cluster import plan_of
 from gridweave.grid.service.local import wanted_grid
+from gridweave.site.service.zones import live_week
 
 SITES = '[[sites]]\nname = "x"\nnodes = 4\n\n[[sites]]\nname = "y"\nnodes = 2\n\n'
 
@@ -53,6 +54,19 @@ def test_the_example_can_be_read_from_a_file(tmp_path: Path) -> None:
     assert wanted_grid(read_grid(path), name="other").name == "other"
     with pytest.raises(InputError, match="there is no such file; `gridweave up --example`"):
         read_grid(tmp_path / "missing.toml")
+
+
+def test_a_site_has_a_time_zone() -> None:
+    """The windows of a calendar follow it; a zone that nobody knows is named."""
+    calendar = 'calendar = [{policy = "sjf", window = {from_ms = 0, to_ms = 3_600_000}}]'
+    table = f'discipline = "dynp"\ndynp.decider = "calendar"\ndynp.{calendar}\n'
+    text = SITES.replace('name = "x"\n', f'name = "x"\ntimezone = "Europe/Berlin"\n{table}')
+    settings = [plan(text + '[grid]\ncontrol = "limited"\n').site_settings(number) for number in (0, 1)]
+    assert settings[0].week == live_week("Europe/Berlin")
+    assert settings[1].week == ()
+    assert problems(text.replace("Europe/Berlin", "Mars/Olympus")) == [
+        "GRID.toml:3: sites.timezone: 'Mars/Olympus' is not known; give an IANA name like Europe/Stockholm"
+    ]
 
 
 def test_a_name_ends_with_no_line_break() -> None:

@@ -30,6 +30,7 @@ from gridweave.scenarios.scenario.run import run_built
 from gridweave.scenarios.workload.table import IntArray
 from gridweave.scenarios.world.connections import LiveTimes
 from gridweave.site.job import JobRecord
+from gridweave.site.policy import Limit, SitePolicy, Window
 
 SPEED = 1000.0
 
@@ -168,6 +169,14 @@ def test_what_cannot_be_played_is_told_at_once(tmp_path: Path) -> None:
         check_playable(build_scenario("european-grid", {"workload.jobs": 20}))
     remarks = check_playable(small(tmp_path, network__latency_ms=20, grid__selection="random"))
     assert len(remarks) == 2
+
+
+def test_windows_of_the_week_are_not_played(tmp_path: Path) -> None:
+    """They follow the time of day, which passes no faster in a live run."""
+    built = small(tmp_path)
+    windows = SitePolicy(discipline="planning", limits=(Limit(window=Window(to_ms=3_600_000)),))
+    with pytest.raises(ScenarioError, match="a site with windows is simulated only"):
+        check_playable(replace(built, site_policies=(windows, *built.site_policies[1:])))
 
 
 def test_users_who_cancel_are_not_played(tmp_path: Path) -> None:
