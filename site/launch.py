@@ -70,13 +70,13 @@ class LimitSignal(msgspec.Struct, frozen=True):
     ahead_ms : int
         How long before the limit; at the start if the limit is shorter.
     to : str
-        Which processes get it: ``all``, ``rank``: the ranks alone (a script, but not what it runs), or ``below``: all
-        but the ranks.
+        Which processes get it: ``all``; ``rank``: the ranks alone (a script, but not what it runs); ``steps``: what the
+        ranks have started with ``srun``; ``below``: all but the ranks.
     """
 
     name: str
     ahead_ms: int = 60_000
-    to: Literal["all", "rank", "below"] = "all"
+    to: Literal["all", "rank", "below", "steps"] = "all"
 
 
 class Rank(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROC = "/proc"
+STEP_COMMAND = "srun"
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
@@ -196,6 +197,30 @@ def descendants(pid: int) -> list[ProcessStat]:
         found.extend(children)
         waiting.extend(stat.pid for stat in children)
     return found
+
+
+def steps_below(pid: int) -> list[int]:
+    """Return the processes below one that are job steps of Slurm: each outermost ``srun``.
+
+    An ``srun`` passes signals on to the tasks of its step, which need not run on this machine; processes that it forks
+    for itself are also called ``srun``.
+    """
+    found, inside = list[int](), set[int]()
+    for stat in descendants(pid):
+        if stat.parent in inside:
+            inside.add(stat.pid)
+        elif _name(stat.pid) == STEP_COMMAND:
+            inside.add(stat.pid)
+            found.append(stat.pid)
+    return found
+
+
+def _name(pid: int) -> str:
+    """Return what a process is called, at most 15 characters; empty if it has ended."""
+    try:
+        return Path(f"{PROC}/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def signal_descendants(

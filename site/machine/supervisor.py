@@ -59,7 +59,7 @@ from gridweave.site.machine.folders import (
     write_whole,
 )
 from gridweave.site.machine.output import RankOutput
-from gridweave.site.machine.processes import boot_id, process_stat, signal_pipe
+from gridweave.site.machine.processes import boot_id, process_stat, signal_pipe, steps_below
 from gridweave.site.machine.rank import GO, HANDLED, READY, RankStart
 from gridweave.site.machine.starter import LauncherStarter, OwnStarter, Starter
 from gridweave.site.machine.usage import BoundedCurve, Meter
@@ -414,8 +414,11 @@ class Supervisor:
             return
         self.is_warned = True
         ranks = [process.pid for process in self.processes]
-        only, but = ranks if ahead.to == "rank" else (), ranks if ahead.to == "below" else ()
-        self.starter.signal(signal.Signals[f"SIG{ahead.name}"], only=only, but=but)
+        if ahead.to == "steps":
+            ranks = [pid for rank in ranks for pid in steps_below(rank)]
+        if ranks:
+            only, but = ranks if ahead.to in ("rank", "steps") else (), ranks if ahead.to == "below" else ()
+            self.starter.signal(signal.Signals[f"SIG{ahead.name}"], only=only, but=but)
 
     def _is_to_change(self) -> bool:
         """Tell whether the piece runs and is to stand still, or otherwise, or at another speed, now or later."""

@@ -829,7 +829,7 @@ def test_a_script_knows_how_often_it_has_started(here: Elsewhere, shell: Shell, 
     ("lines", "checkpoint", "ahead"),
     [
         ("#SBATCH --signal=B:USR1@10", "USR1", LimitSignal("USR1", 10_000, "rank")),
-        ("#SBATCH --signal=USR2", "USR2", LimitSignal("USR2", 60_000, "below")),
+        ("#SBATCH --signal=USR2", "USR2", LimitSignal("USR2", 60_000, "steps")),
         ("#SBATCH --signal=RB:SIGTERM@5 --no-requeue", None, LimitSignal("TERM", 5_000, "rank")),
         ("#SBATCH --no-requeue\n#SBATCH --signal B:USR2@30", None, LimitSignal("USR2", 30_000, "rank")),
         ("#GRIDWEAVE --signal B:USR1@99999", "USR1", LimitSignal("USR1", 99_999_000, "rank")),
@@ -843,6 +843,13 @@ def test_a_signal_ahead_of_the_limit(
     program = handed_in(here)[0].program
     assert (program.checkpoint_signal, program.limit_signal) == (checkpoint, ahead)
     assert program.if_lost == ("requeue" if checkpoint else "fail")
+
+
+def test_a_signal_that_nothing_would_get_is_remarked(here: Elsewhere, shell: Shell) -> None:
+    """Without `B:` it goes to steps, and a script without srun has none."""
+    said = "as in Slurm it goes to the steps that srun starts, and the script has no srun; give B:USR1@10"
+    for lines, is_said in (("USR1@10\ntrue", True), ("USR1@10\nsrun true", False), ("B:USR1@10\ntrue", False)):
+        assert (said in shell("submit", script(f"#!/bin/sh\n#SBATCH --signal={lines}\n"))[2]) == is_said
 
 
 def test_a_command_gets_the_signal_itself(here: Elsewhere, shell: Shell) -> None:

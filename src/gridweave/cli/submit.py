@@ -146,7 +146,7 @@ _Signal = Annotated[
     typer.Option(
         "--signal",
         metavar="[B:]SIGNAL[@SECONDS]",
-        help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to the script alone.",
+        help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to a script, else to its steps.",
     ),
 ]
 _OpenMode = Annotated[

@@ -454,7 +454,7 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, remarks: li
         ranks=ranks,
         if_lost="fail" if options.requeue is False else "requeue",
         **_checkpoint(options),
-        limit_signal=_limit_signal(options, work),
+        limit_signal=_limit_signal(options, work, remarks),
     )
 
 
@@ -525,13 +525,18 @@ def _without_marks(text: str) -> str:
     return re.sub(r"^[RB]+:", "", text, flags=re.IGNORECASE)
 
 
-def _limit_signal(options: SubmitOptions, work: NamedProgram) -> LimitSignal | None:
-    """Return what a job is sent ahead of its limit; a script does not get it without ``B:``, as in Slurm."""
+def _limit_signal(options: SubmitOptions, work: NamedProgram, remarks: list[str]) -> LimitSignal | None:
+    """Return what a job is sent ahead of its limit; of a script only the steps get it without ``B:``, as in Slurm."""
     if options.signal is None:
         return None
     marks = options.signal.partition(":")[0].upper() if ":" in options.signal else ""
     name, seconds = _signal_and_seconds("--signal", _without_marks(options.signal))
-    to: Literal["all", "rank", "below"] = "rank" if "B" in marks else "all" if work.script is None else "below"
+    to: Literal["all", "rank", "steps"] = "rank" if "B" in marks else "all" if work.script is None else "steps"
+    if to == "steps" and work.script is not None and not re.search(r"\bsrun\b", work.script):
+        remarks.append(
+            f"--signal {options.signal}: as in Slurm it goes to the steps that srun starts, and the script has no "
+            f"srun; give B:{_without_marks(options.signal)} to send it to the script"
+        )
     return LimitSignal(name, 60_000 if seconds is None else seconds * 1000, to)
 
 

@@ -304,6 +304,42 @@ async def test_a_signal_comes_ahead_of_the_limit(
     assert set(machine.output().split()) == said
 
 
+STEP = """#!/bin/bash
+# Passes the signal on, as srun does, to a task that is none of its children.
+trap 'kill -USR1 $(cat task.pid); exit 0' USR1
+echo ready > ready
+while :; do sleep 0.01; done
+"""
+OF_STEPS = """
+trap 'echo script' USR1
+(trap 'echo child' USR1; while [ ! -e over ]; do sleep 0.01; done) & child=$!
+(trap 'echo task; touch over; exit 0' USR1; while :; do sleep 0.01; done) & echo $! > task.pid
+$PWD/srun & step=$!
+while [ ! -e over ]; do wait $step; done
+wait $child
+"""
+
+
+@pytest.mark.asyncio
+async def test_steps_get_the_signal_and_nothing_else_does(machine: Machine, tmp_path: Path) -> None:
+    """Neither the script nor what it runs without srun; each srun passes it on to its tasks."""
+    (tmp_path / "srun").write_text(STEP)
+    (tmp_path / "srun").chmod(0o755)
+    ahead = LimitSignal("USR1", 117_000, "steps")
+    command = f"cd {tmp_path} && {OF_STEPS.strip()}"
+    ended = await machine.run(machine.launch("bash", "-c", command, limit_ms=120_000, limit_signal=ahead))
+    assert (ended.outcome, machine.output()) == ("finished", "task\n")
+
+
+@pytest.mark.asyncio
+async def test_without_steps_nothing_gets_the_signal(machine: Machine) -> None:
+    """The script goes on to its end."""
+    ahead = LimitSignal("USR1", 120_000, "steps")
+    command = "sleep 0.3 & wait $!; echo $?"
+    ended = await machine.run(machine.launch("bash", "-c", command, limit_ms=120_000, limit_signal=ahead))
+    assert (ended.outcome, machine.output()) == ("finished", "0\n")
+
+
 @pytest.mark.asyncio
 async def test_a_script_is_spared_the_signal_for_what_it_runs(machine: Machine) -> None:
     """Without a trap the script would end by it."""
