@@ -151,7 +151,7 @@ class GatewayAnswer(NamedTuple):
 Query = Mapping[str, str] | list[tuple[str, str]]
 
 
-class TryAgain(Exception):  # noqa: N818 - it never leaves this module
+class TryAgain(GridweaveError):  # noqa: N818 - it never leaves this module
     """What went wrong may go well at another try, after `after_s` at least; `error` is raised if there is none.
 
     `was_reached`: the gateway may have heard the request.

@@ -517,6 +517,8 @@ async def _counted(
     logins.check(*peer)
     try:
         info = await find()
+    except RefusalError:
+        raise
     except GridweaveError:
         raise RefusalError("tokens-unavailable", "try again; the gateway's log says more", retry_after_s=2.0) from None
     if info is None:

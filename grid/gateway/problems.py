@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from gridweave.errors import GridweaveError
 from gridweave.grid.api import FieldProblem, Problem
 
 URN = "urn:gridweave:problem:"
@@ -58,7 +59,7 @@ KINDS: dict[str, Kind] = {
 """The status and title of each kind; the ``type`` of its documents is ``urn:gridweave:problem:NAME``."""
 
 
-class RefusalError(Exception):
+class RefusalError(GridweaveError):
     """A request is refused: `detail` says what was wrong, and what would be right; `kind` is one of `KINDS`."""
 
     def __init__(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from gridweave.errors import GridweaveError
 from gridweave.grid.api import FieldProblem, Key, NewJob, SubmitAnswer, Submitted, TokenLimits
 from gridweave.grid.gateway.access import limit_problem
 from gridweave.grid.gateway.call import GatewayCall
@@ -31,7 +32,7 @@ _MOST_ERRORS = 20
 _IN_ONE_GO = 200
 
 
-class _TooManyError(ValueError):
+class _TooManyError(GridweaveError, ValueError):
     """More jobs than one request may have."""
 
 

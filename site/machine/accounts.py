@@ -13,6 +13,8 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from gridweave.errors import GridweaveError
+
 LEAST_UID = 1000
 """Below are the accounts of the system: the rule of the same name never gives one of these."""
 
@@ -21,7 +23,7 @@ MOST_LISTED = 32_000
 """So many bytes the names of users have at most that are listed to the service."""
 
 
-class DeniedError(Exception):
+class DeniedError(GridweaveError):
     """Why something is not done, in one line."""
 
 

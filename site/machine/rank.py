@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
+from gridweave.errors import GridweaveError
 from gridweave.ranges import ranges_text
 from gridweave.site.machine.elements import Packed, run_elements
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
@@ -52,7 +53,7 @@ class RankStart(NamedTuple):
     packed: Packed | None = None  # of a packed array: which elements it draws from
 
 
-class _CannotStartError(Exception):
+class _CannotStartError(GridweaveError):
     """Why a rank cannot start, in one line."""
 
 

@@ -13,7 +13,11 @@ the error's exit status; it never shows a traceback for one of these.
     │       └── NotFoundError     ... it names a job, a site or a page that does not exist
     ├── UnavailableError      what was asked for is not to be had now (exit status 3)
     ├── JobFailedError        a job has ended, and not well (exit status 4)
-    └── NotAllowedError       the gateway of a grid does not let this user do that (exit status 5)
+    ├── NotAllowedError       the gateway of a grid does not let this user do that (exit status 5)
+    └── RefusalError          ... and what the gateway itself raises to say so (grid/gateway/problems.py)
+
+Errors of a single module stand there, below one of these. Outside the tree is only what must never happen, an
+AssertionError, which is shown with its traceback.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
-from gridweave.errors import OptionError, UnavailableError
+from gridweave.errors import GridweaveError, OptionError, UnavailableError
 from gridweave.site.messages import Probed
 from gridweave.site.service.clock import Clock
 
@@ -60,7 +60,7 @@ class ProbeLimits(msgspec.Struct, frozen=True, kw_only=True):
                 raise OptionError(name, f"is {value:,}; a number from {least:,} to {most:,}")
 
 
-class ProtocolError(Exception):
+class ProtocolError(GridweaveError):
     """The other end has said what it must not."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from gridweave.errors import InputError, UnavailableError
+from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.site.service.probes.prober import (
     BLOCK_BYTES,
     BUSY,
@@ -209,5 +209,5 @@ class ProbeServer(ProbeEnd):
                         pass
 
 
-class _StrangerError(Exception):
+class _StrangerError(GridweaveError):
     """Somebody does not know the secret."""
