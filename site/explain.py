@@ -55,6 +55,10 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
 
 
+STARTS_AT_ONCE = "it would start at once"
+"""So the reason of a job begins that would not wait; where it would start follows."""
+
+
 class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
     """What a split would cost, and gain.
 

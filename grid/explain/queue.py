@@ -18,6 +18,7 @@ from gridweave.grid.explain.cost import bound_text, split_cost
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import communication_text
 from gridweave.site.explain import (
+    STARTS_AT_ONCE,
     Forecast,
     Places,
     SiteReason,
@@ -146,7 +147,7 @@ class Standing:
     def placed_at_once(self, start_ms: int, fragments: Fragments, length_ms: int) -> Forecast:
         """Return the forecast of a job that would not wait at all."""
         places = named(fragments, self._names)
-        return self._found(f"it would start at once,{self._where(places, length_ms)}", start_ms, places, length_ms)
+        return self._found(f"{STARTS_AT_ONCE},{self._where(places, length_ms)}", start_ms, places, length_ms)
 
     def _where(self, places: Places, length_ms: int) -> str:
         """Return on which sites the job starts, and what that costs."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridweave.cli.grid_client import print_forecast
 from gridweave.grid.api import Forecast
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.explain.play import QueueForecasts
@@ -249,8 +252,41 @@ def test_adaptive_waits_because_that_ends_sooner() -> None:
     assert (split.length_ms, split.whole_ms, split.gain_ms) == (750_000, 600_000, -60_000)
     assert split.reason == (
         "it could start now, split over south (3) and north (1): 12 min 30 s instead of 10 min (factor 1.25); "
-        "waiting for "
-        "north ends 1 min sooner"
+        "waiting for north ends 1 min sooner"
+    )
+
+
+def printed(forecast: Forecast, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return what the command prints of a forecast, without the table of the sites and the time on the clock."""
+    print_forecast(msgspec.structs.replace(forecast, sites=()))
+    return [re.sub(r" \(.*\d\d:\d\d.*?\)", "", line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_quote_tells_each_fact_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where and when a job would start are in one line, and the sites and the cost of a split, too."""
+    core = grid((3, 30), (2, 60), sites=(("north", 4), ("south", 5)))
+    assert printed(core.quote(0, request(3, 10)), capsys)[0] == (
+        "such a job: it would start at once, on south (3), for at most 10 min"
+    )
+    assert printed(core.quote(0, request(4, 10)), capsys) == [
+        (
+            "such a job: it would start at once, split over south (3) and north (1): 12 min 30 s instead of 10 min "
+            "(factor 1.25)"
+        ),
+        "the split ends 27 min 30 s sooner than north alone",
+    ]
+
+
+def test_a_split_that_is_awaited_names_its_sites_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """When it starts is in the line after, without the sites; what could start now is not told by halves."""
+    core = grid((3, 30), (4, 30), (9, 10), sites=(("north", 4), ("south", 5)))
+    lines = printed(told(core, 3), capsys)
+    assert "\n".join(lines).count("north (4)") == 1
+    assert lines[1] == "it starts in 30 min"
+    core = grid((3, 1.5), (2, 60), (4, 10), sites=(("north", 4), ("south", 5)))
+    assert printed(told(core, 3), capsys)[-1] == (
+        "a split: it could start now, split over south (3) and north (1): 12 min 30 s instead of 10 min (factor 1.25); "
+        "waiting for north ends 1 min sooner"
     )
 
 

@@ -329,8 +329,8 @@ def print_forecast(forecast: Forecast) -> None:
             for site in forecast.sites
         ]
         print_table(rows, headings=("site", "nodes", "free", "alone there", "why"), right=(1, 2), wrap=True)
-    if forecast.split is not None:
-        typer.echo(_split_text(forecast.split, forecast))
+    if forecast.split is not None and (text := _split_text(forecast.split, forecast)):
+        typer.echo(text)
 
 
 _STATES = {
@@ -345,22 +345,41 @@ _STATES = {
 
 
 def _lines(forecast: Forecast) -> list[str]:
+    from gridweave.site.explain import STARTS_AT_ONCE
+
     if forecast.job_id is None:
         lines = [f"such a job: {forecast.reason}"] if forecast.reason else []
     else:
         said = f"job {forecast.job_id} {_STATES.get(forecast.state, f'is {forecast.state}')}"
         lines = [f"{said}: {forecast.reason}" if forecast.reason else said]
-    if forecast.start_ms is not None:
-        begins = "started" if forecast.state in ("running", "ending", "ended") else "starts"
-        where = f" on {places_text(forecast.places)}" if forecast.places else ""
-        lines.append(f"it {begins} {_start(forecast.start_ms, forecast)}{where}{_length(forecast)}")
-    elif forecast.state == "waiting":
-        lines.append("when it starts is not known" + _length(forecast))
-    elif forecast.places and forecast.state in ("starting", "running", "ending"):
-        lines.append(f"it is on {places_text(forecast.places)}{_length(forecast)}")
+    if forecast.reason.startswith(STARTS_AT_ONCE):
+        lines[0] += "" if _tells_split(forecast) else _length(forecast)
+    else:
+        lines += _start_lines(forecast)
     if forecast.ahead:
         lines.append(f"{forecast.ahead:,} job{'s stand' if forecast.ahead > 1 else ' stands'} before it in the queue")
     return lines
+
+
+def _start_lines(forecast: Forecast) -> list[str]:
+    """Return when and where a job starts or has started, and for how long; what the reason says is left out."""
+    is_told = _tells_split(forecast)
+    length = "" if is_told else _length(forecast)
+    if forecast.start_ms is not None:
+        begins = "started" if forecast.state in ("running", "ending", "ended") else "starts"
+        where = f" on {places_text(forecast.places)}" if forecast.places and not is_told else ""
+        return [f"it {begins} {_start(forecast.start_ms, forecast)}{where}{length}"]
+    if forecast.state == "waiting":
+        return ["when it starts is not known" + length]
+    if forecast.places and forecast.state in ("starting", "running", "ending"):
+        return [f"it is on {places_text(forecast.places)}{length}"]
+    return []
+
+
+def _tells_split(forecast: Forecast) -> bool:
+    """Whether the reason already says over which sites the job is split, for how long, and at what cost."""
+    split = forecast.split
+    return split is not None and split.cost is not None and split.cost.text in forecast.reason
 
 
 def _length(forecast: Forecast) -> str:
@@ -376,8 +395,14 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 
 
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
+    """Return what is said of a split in no other line; empty if that is nothing."""
     if not split.places:
         return f"a split: {split.reason or 'it is not possible'}"
+    if split.cost is not None:
+        if not _tells_split(forecast):
+            return f"a split: {split.reason}"
+        rest = split.reason.partition(split.cost.text)[2].removeprefix(", and ").removeprefix("; ")
+        return f"the split {rest}" if rest else ""
     text = f"a split: {places_text(split.places)}, {_start(split.start_ms, forecast)}"
     if split.length_ms and split.whole_ms and not split.reason:
         text += f", takes {span_text(split.length_ms)} in place of {span_text(split.whole_ms)}"
