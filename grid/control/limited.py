@@ -39,7 +39,7 @@ from gridweave.grid.messages import (
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.explain import Forecaster
+from gridweave.site.explain import Forecaster, SplitReason
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
@@ -725,14 +725,31 @@ class LimitedControl(DelegatingControl):
         else:
             at_ms = self._ahead_at_ms(delegation)
             told = self._nodes, self._retry_at_ms or 0, self._names, self._shut
-            found = delegated_forecast(now_ms, delegation, *told, at_ms)
+            found = delegated_forecast(now_ms, delegation, *told, at_ms, self._awaited_split(delegation))
         return lambda: found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
         """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
         why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
-        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut)
+        split = None if why_never is not None else self._wide_split(now_ms, asked)
+        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, split=split)
         return lambda: found
+
+    def _awaited_split(self, delegation: Delegation) -> SplitReason | None:
+        """Return the split for whose last nodes a job waits."""
+        if (split := delegation.awaited) is None:
+            return None
+        told = delegation.job, delegation.sends, split.fragments, split.end_ms - split.start_ms
+        return self._one_job.split_reason(*told, self._names)
+
+    def _wide_split(self, now_ms: int, asked: GridJobSubmitted) -> SplitReason | None:
+        """Return how a job wider than every site is split where all nodes are free; None for any other job."""
+        sizes = {s: n for s, n in enumerate(self._nodes) if s not in asked.barred and s not in self._shut}
+        if asked.job.width <= max(sizes.values(), default=0):
+            return None
+        sends = asked.sends or NOTHING
+        found = self._one_job.split(asked.job, asked.sensitivity, sizes, sends, now_ms, now_ms)
+        return None if found is None else self._one_job.split_reason(asked.job, sends, *found, self._names)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, unbounded
-from gridweave.grid.explain.cost import bound_text, split_cost
+from gridweave.grid.explain.cost import bound_text, named, split_cost
 from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms
@@ -25,7 +25,9 @@ from gridweave.grid.kernels.state import GridState, SiteNodes, Slot, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends
+from gridweave.netmodel.communication import communication_text
 from gridweave.netmodel.model import NetworkModel
+from gridweave.site.explain import SplitReason
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NO_PLACE
 from gridweave.site.messages import Quoted
@@ -139,6 +141,16 @@ class OneJob:
         if self._links is not None:
             self._links.enter(0, job.width, sends)
         return split_over(self._state, codes, SLOT, self._vector(free), now_ms)
+
+    def split_reason(
+        self, job: Job, sends: Sends, fragments: Fragments, length_ms: int, names: Sequence[str]
+    ) -> SplitReason:
+        """Return what a split of a job is and costs, in words and numbers; the sites have these names."""
+        places, communication = named(fragments, names), sends.communication
+        said = communication_text(communication)
+        cost = split_cost(places, job.estimate_ms, length_ms, self.model, communication, names=names, said=said)
+        reason = f"it is {cost.text}"
+        return SplitReason(places=places, length_ms=length_ms, whole_ms=job.estimate_ms, reason=reason, cost=cost)
 
     def _enter(self, job: Job) -> None:
         # What is remembered of a split, as the next search may begin with it, is of this job alone.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 import msgspec
@@ -60,6 +60,11 @@ def split_cost(
             communication=said,
         )
     return msgspec.structs.replace(cost, text=_text(places, cost))
+
+
+def named(fragments: Iterable[tuple[int, int]], names: Sequence[str]) -> Places:
+    """Return fragments with the names of their sites."""
+    return tuple((names[site], nodes) for site, nodes in fragments)
 
 
 def bound_text(max_split_factor: float) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WAITING, WITHDRAWING, Delegation
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.placing import Awaited
-from gridweave.site.explain import Forecast, Forecaster, SiteReason, listed, nodes_text, shut_text, too_small_text
+from gridweave.site.explain import Forecast, Forecaster, SiteReason, SplitReason, nodes_text, shut_text, too_small_text
 from gridweave.site.job import Job
 from gridweave.site.times import span_text, when_text
 
@@ -22,14 +22,16 @@ def delegated_forecast(
     names: Sequence[str],
     shut: Mapping[int, str],
     ahead_ms: int | None,
+    split: SplitReason | None = None,
 ) -> Forecast:
     """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`.
 
-    `shut` says why sites take in nothing new; at `ahead_ms` sites are asked to reserve ahead for the job, None: never.
+    `shut` says why sites take in nothing new; at `ahead_ms` sites are asked to reserve ahead for the job, None: never;
+    `split` is the split for whose last nodes it waits.
     """
     job = delegation.job
     rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
-    known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows)
+    known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows, split=split)
     if delegation.state == ASKING:
         said = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
         return msgspec.structs.replace(known, reason=said)
@@ -60,7 +62,7 @@ def _without_place(
     now_ms = known.now_ms
     again = when_text(max(retry_ms, now_ms), now_ms)
     if delegation.awaited is not None:
-        said = f"{_awaited(now_ms, delegation.awaited, names)}; the sites are asked again {again}"
+        said = f"{_awaited(now_ms, delegation.awaited, known.split)}; the sites are asked again {again}"
         return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
     if delegation.mapped is not None:
         return _mapped(known, delegation, delegation.mapped, names)
@@ -129,10 +131,10 @@ def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names:
     )
 
 
-def _awaited(now_ms: int, awaited: Awaited, names: Sequence[str]) -> str:
-    """Return for which nodes a job waits that are to come, and what that costs and gains."""
-    places = listed([f"{nodes_text(nodes)} of {names[site]}" for site, nodes in awaited.fragments])
-    said = f"it waits for {places}, of which the last are expected {when_text(awaited.start_ms, now_ms)}"
+def _awaited(now_ms: int, awaited: Awaited, split: SplitReason | None) -> str:
+    """Return for which split a job waits whose nodes are to come, and what that costs and gains."""
+    cost = "split" if split is None or split.cost is None else split.cost.text
+    said = f"it waits to be {cost}; the last nodes are expected {when_text(awaited.start_ms, now_ms)}"
     said += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
     if awaited.alone_ms is None:
         return said
@@ -195,16 +197,20 @@ def unasked_quote(
     names: Sequence[str],
     shut: Mapping[int, str],
     loads: Sequence[int | None] | None = None,
+    split: SplitReason | None = None,
 ) -> Forecast:
     """Return what can be said of a job that was not handed in, and that no site has been asked about.
 
     `refusal` is why it would be refused; `shut` and `loads` are as for `sent_forecast`; `loads` is None under limited
-    control.
+    control. `split` is how it would be split where it is wider than every site.
     """
     if refusal is not None:
         return Forecast(now_ms=now_ms, state="refused", reason=refusal)
     if loads is None:
         reason = "the sites would be asked when they could start it"
+        if split is not None and split.cost is not None:
+            largest = f"it needs {nodes_text(job.width)} and the largest site has {max(nodes)}"
+            reason = f"{largest}; it would be {split.cost.text}, once these are free together; {reason}"
         unasked = "has not said when it could start it"
         rows = tuple(
             SiteReason(site=name, nodes=size, reason=_too_small(size, job) or _shut(shut, site) or unasked)
@@ -214,7 +220,7 @@ def unasked_quote(
         reason = "it would be sent to the site with the least work of the grid for each node"
         rows = _loaded(job, nodes, loads, names, shut)
     large_enough = tuple(row.site for row in rows if row.nodes >= job.width)
-    return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough)
+    return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough, split=split)
 
 
 def _shut(shut: Mapping[int, str], site: int) -> str:

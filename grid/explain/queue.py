@@ -14,7 +14,7 @@ import msgspec
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.explain.cost import bound_text, split_cost
+from gridweave.grid.explain.cost import bound_text, named, split_cost
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import communication_text
 from gridweave.site.explain import (
@@ -37,11 +37,6 @@ from gridweave.site.times import span_text, when_text
 
 MOST_SPLITS = 256
 """At so many ends of running jobs a split is looked for at most."""
-
-
-def named(fragments: Fragments, names: Sequence[str]) -> Places:
-    """Return fragments with the names of their sites."""
-    return tuple((names[site], nodes) for site, nodes in fragments)
 
 
 _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]

@@ -292,7 +292,8 @@ def test_waiting_for_the_last_pilot_is_weighed_against_one_site(alone_ms: int, w
         assert told == [ToSite(0, enqueue(1, 6, 2, 0))]
         assert "pilot" not in reason
         return
-    assert reason.startswith("it waits for 3 nodes of site 0 and 3 nodes of site 1, of which the last are expected in")
+    cost = "split over site 0 (3) and site 1 (3): 100 ms instead of 100 ms (factor 1.00)"
+    assert reason.startswith(f"it waits to be {cost}; the last nodes are expected in")
     assert "idle for 1 node-seconds, and it ends 201 ms sooner than on one site" in reason
     # What they have cost already counts as well, so that a pilot which is put off again and again is given up: 5 x 1240
     # node-ms for 6 x 460, where 5 x 240 would be less.
