@@ -240,6 +240,13 @@ def test_the_page_has_the_numbers_of_the_profiles() -> None:
         ]
 
 
+def test_messages_of_profiles_are_what_their_sources_come_to() -> None:
+    """NAS Parallel Benchmarks, FT, class C, on 64 ranks; a face of 100 x 100 cells; ResNet-50 in 16 parts."""
+    assert PROFILES["all-to-all"].message_bytes == 512**3 * 16 / 64**2
+    assert PROFILES["nearest-neighbour"].message_bytes == 100**2 * 5 * 8
+    assert PROFILES["ring"].message_bytes == pytest.approx(25_557_032 * 4 / 16, rel=0.01)
+
+
 def test_who_says_what_a_job_sends() -> None:
     """The job itself goes first, then its class, its user, and the default."""
     light, ring, none = PROFILES["light"], PROFILES["ring"], PROFILES["none"]
