@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from client_helpers import Elsewhere
 from gridweave.cli import main
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -32,3 +34,12 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         return status, printed.out, printed.err
 
     return call
+
+
+@pytest.fixture
+def here(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Elsewhere:
+    """Start a gateway that the command finds by itself, and work in a folder of its own."""
+    monkeypatch.setenv("GRIDWEAVE_URL", elsewhere.url)
+    monkeypatch.setenv("LOGNAME", "anna")
+    monkeypatch.chdir(tmp_path)
+    return elsewhere
