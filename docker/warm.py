@@ -1,8 +1,8 @@
 """Compiles the kernels while the image is made, so that the first start does not: for sites, and grids of all modes."""
 
-from gridweave.grid.live import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import warm_up as warm_up_grid
+from gridweave.grid.settings import GridSettings
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings

@@ -295,6 +295,10 @@ class MetaCore:
         self._now_ms, self._evicted = state.now_ms, state.evicted
         self._control.restore(state.control)
 
+    def reconsider(self, now_ms: int) -> None:
+        """Have the next pass think anew of all that waits: the state was of one with other settings."""
+        self._control.reconsider(now_ms)
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""
         self._control.check_invariants()

@@ -11,13 +11,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError
 from gridweave.grid.api import KnownNetwork, LearntSplit, WhatIf, WhatIfAnswer
-from gridweave.grid.control.limited import LEASE_MS
-from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.core import MetaCore
 from gridweave.grid.explain.network import network_now
 from gridweave.grid.explain.what_if import HOUR_MS, GridNow, PastJob, what_if
 from gridweave.grid.messages import (
@@ -28,6 +24,7 @@ from gridweave.grid.messages import (
     GridJobBarred,
     GridJobCancelled,
     GridJobHeld,
+    GridJobHopeless,
     GridJobReleased,
     GridJobSubmitted,
     LiveGridCommand,
@@ -40,12 +37,12 @@ from gridweave.grid.messages import (
     TellSite,
     ToSite,
 )
-from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends, UsualCommunication
-from gridweave.grid.traffic import KnownTraffic, SplitExperience
+from gridweave.grid.sends import Sends
+from gridweave.grid.settings import GridSettings, core_of, traffic_of
+from gridweave.grid.traffic import SplitExperience
 from gridweave.netmodel.correction import Measurements, MeasurementsState, correct
+from gridweave.settings import SettingsChanged, settings_as
 from gridweave.site.book import BookState, JobBook
-from gridweave.site.contract import ALONE_MS
 from gridweave.site.elements import of_attempt
 from gridweave.site.explain import (
     Forecast,
@@ -87,27 +84,10 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.state import CoreState, with_parts
+from gridweave.site.state import CoreState, hand_over, with_parts
 
 MEASURED_JOBS = 31
 """So many of the jobs that ended last tell what it takes to start processes, and to hear of their ends."""
-
-
-class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the live grid is made of; as long as its journal is used, it stays the same."""
-
-    sites: tuple[tuple[str, int], ...]  # name of each site, and how many of its nodes the grid may have
-    policy: GridPolicy
-    seed: int = 0  # for the selection ``random``
-    margin_ms: int = 500
-    retry_ms: int = 10_000
-    lease_ms: int = LEASE_MS
-    alone_ms: int = ALONE_MS  # so long after it was opened a gate that is still closed stays so
-    network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
-    # What processes take to start, and their ends to be heard of; None: what the last jobs took. Decides nothing.
-    start_ms: int | None = None
-    end_ms: int | None = None
-    usual: UsualCommunication = UsualCommunication()  # what jobs send that say nothing of it
 
 
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
@@ -146,6 +126,8 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
     at_limit: list[int] = msgspec.field(default_factory=list)
     traffic: list[SplitExperience] = msgspec.field(default_factory=list)
+    # Those of the last `SettingsChanged`; empty if there was none.
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class LiveGrid:
@@ -167,20 +149,9 @@ class LiveGrid:
     def __init__(self, settings: GridSettings) -> None:
         self.settings = settings
         self.book = JobBook(1, can_hold=("held", "waiting", "starting"))
-        rng = Generator(PCG64(settings.seed)) if settings.policy.selection == "random" else None
-        self.core = MetaCore(
-            [nodes for _, nodes in settings.sites],
-            settings.policy,
-            rng=rng,
-            margin_ms=settings.margin_ms,
-            retry_ms=settings.retry_ms,
-            lease_ms=settings.lease_ms,
-            network=settings.network,
-            names=[name for name, _ in settings.sites],
-        )
+        self.core = core_of(settings)
         self.measured = Measurements()
-        moves_data = settings.policy.backfill != "conservative"
-        self._traffic = KnownTraffic([name for name, _ in settings.sites], settings.usual, moves_data=moves_data)
+        self._traffic = traffic_of(settings)
         self._names = [name for name, _ in settings.sites]
         # Of jobs on several sites: how far they have come, and where their ranks meet.
         self._gates: dict[int, Gate] = {}
@@ -191,6 +162,7 @@ class LiveGrid:
         # The jobs that a site ends as they have reached their limit; one that turns out to be lost runs again.
         self._at_limit: set[int] = set()
         self._now_ms = 0
+        self._changed: dict[str, Any] = {}
         # The users of whom sites have said at this instant whether they take them; None: all.
         self._new_users: set[str | None] = set()
         # What the core is to be told.
@@ -377,11 +349,14 @@ class LiveGrid:
             denied=sorted(self._denied),
             at_limit=sorted(self._at_limit),
             traffic=self._traffic.state(),
+            settings=self._changed,
         )
 
     def restore(self, state: LiveGridState[Any]) -> None:
         """Take in all that another grid of the same settings knew; this one is fresh."""
         self._now_ms = state.now_ms
+        if state.settings:
+            self._use(state.settings)
         self.core.restore(state.core)
         self.book.restore(state.book)
         self.measured.restore(state.measured)
@@ -416,8 +391,28 @@ class LiveGrid:
                 self._probed(event)
             case MaximaSet(maxima=maxima):
                 self.book.eligibility.set_maxima(maxima)
+            case SettingsChanged(settings=settings):
+                self._settings_changed(settings)
             case FromLiveSite(site=site, message=message):
                 self._hear(site, message)
+
+    def _use(self, settings: dict[str, Any]) -> None:
+        """Go on with other settings; the core is a fresh one, and what splits have cost is not known."""
+        self._changed = settings
+        self.settings = settings_as(self.settings, settings, self.settings.changeable)
+        self.core, self._traffic = core_of(self.settings), traffic_of(self.settings)
+
+    def _settings_changed(self, settings: dict[str, Any]) -> None:
+        """Go on with other settings, and think anew of what waits."""
+        core, traffic = self.core, self._traffic
+        self._use(settings)
+        hand_over(core, self.core)
+        self._traffic.restore(traffic.state())
+        self.core.reconsider(self._now_ms)
+        for job_id in list(self.core.waiting()):
+            record = self.book.records[job_id]
+            if why := self._why_never(self.book.job(record), record.request):
+                self._inner.append(GridJobHopeless(job_id, why))
 
     def _over_while_held(self, wish: Wish) -> list[GridEvent]:
         """Return what the core is told of jobs that were cancelled while they were held: it keeps nothing of them."""

@@ -6,6 +6,7 @@ import msgspec
 
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import PairMeasured
+from gridweave.settings import SettingsChanged
 from gridweave.site.job import Accepted, Declined, Job, Noted, RecordEnded, RecordUsage
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import Answer, GridMessage, Probed, Request, SiteMessage, UserSubmitted, Wish
@@ -139,7 +140,7 @@ class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     message: SiteMessage
 
 
-LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet
+LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet | SettingsChanged
 """What the live grid is told."""
 
 

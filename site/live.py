@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gridweave.settings import SettingsChanged, settings_as
 from gridweave.site.allocation import NO_PORT, Port
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
@@ -70,7 +71,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.runs import Run, Runs, RunsState, SiteSettings, make_run
-from gridweave.site.state import CoreState, with_parts
+from gridweave.site.state import CoreState, hand_over, with_parts
 
 
 class Expected(msgspec.Struct):
@@ -94,6 +95,20 @@ class LiveSiteState(CoreState, Generic[D], frozen=True, kw_only=True, tag="LiveS
     book: BookState
     runs: RunsState
     expected: list[Expected]
+    # Those of the last `SettingsChanged`; empty if there was none.
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def _core_of(settings: SiteSettings) -> ContractCore:
+    return ContractCore(
+        settings.nodes,
+        settings.policy,
+        owner=settings.owner,
+        rendezvous_ms=settings.rendezvous_ms,
+        alone_ms=settings.alone_ms,
+        is_gated=True,
+        week=week_of(settings.week),
+    )
 
 
 class LiveSite:
@@ -120,15 +135,7 @@ class LiveSite:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
-        self.core = ContractCore(
-            settings.nodes,
-            settings.policy,
-            owner=settings.owner,
-            rendezvous_ms=settings.rendezvous_ms,
-            alone_ms=settings.alone_ms,
-            is_gated=True,
-            week=week_of(settings.week),
-        )
+        self.core = _core_of(settings)
         # Where jobs get parts of nodes, they are bound to none of a machine.
         self._gives_parts = self.core.site.gives_fractions
         moves = bool(getattr(deciding(settings.policy)[0], "moves_jobs", False))
@@ -138,6 +145,7 @@ class LiveSite:
         self.runs = Runs(settings, self.book)
         self._expected: dict[tuple[int, int], Expected] = {}
         self._now_ms = 0
+        self._changed: dict[str, Any] = {}
         # What the core is to be told.
         self._inner: list[ContractEvent] = []
 
@@ -218,11 +226,14 @@ class LiveSite:
             book=self.book.state(),
             runs=self.runs.state(),
             expected=list(self._expected.values()),
+            settings=self._changed,
         )
 
     def restore(self, state: LiveSiteState[Any]) -> None:
         """Take in all that another site of the same settings knew; this one is fresh."""
         self._now_ms = state.now_ms
+        if state.settings:
+            self._use(state.settings)
         self.core.restore(state.core)
         self.book.restore(state.book)
         self.runs.restore(state.runs)
@@ -276,10 +287,25 @@ class LiveSite:
                 self.runs.requeue(job_id, attempt, reason)
             case MaximaSet(maxima=maxima):
                 self.book.eligibility.set_maxima(maxima)
+            case SettingsChanged(settings=settings):
+                self._settings_changed(settings)
             case _ if isinstance(event, Report | MachineForgotten):
                 self._inner += self.runs.take_in(event)
             case _:
                 self._inner.append(event)
+
+    def _use(self, settings: dict[str, Any]) -> None:
+        """Go on with other settings; the core is a fresh one."""
+        self._changed = settings
+        self.settings = settings_as(self.settings, settings, self.settings.changeable)
+        self.core = _core_of(self.settings)
+        self.runs.use_ports(self.settings.machines)
+
+    def _settings_changed(self, settings: dict[str, Any]) -> None:
+        """Go on with other settings, and with all that is known."""
+        core = self.core
+        self._use(settings)
+        hand_over(core, self.core)
 
     def _begin_late(self) -> None:
         """Enter that jobs begin whose nodes have been left just now."""

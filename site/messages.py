@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from gridweave.errors import InputError, OptionError
+from gridweave.settings import SettingsChanged
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.elements import Element
 from gridweave.site.eligibility import Past
@@ -656,6 +657,7 @@ LiveSiteEvent = (
     | MaximaSet
     | BatchSeen
     | ExperienceEdited
+    | SettingsChanged
 )
 """What a live site is told."""
 

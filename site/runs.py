@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from gridweave.errors import OptionError
+from gridweave.settings import Changeable
 from gridweave.site.allocation import NO_PORT, Port, Ports, nodes_of_groups
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.dictionary import deciding
@@ -50,10 +51,11 @@ from gridweave.site.messages import (
     TellGrid,
 )
 from gridweave.site.owner import OwnerPolicy
+from gridweave.site.policy import SitePolicy
 
 
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a live site is made of; as long as a journal is used, it stays the same.
+    """What a live site is made of; as long as a journal is used, only what is `changeable` may change.
 
     Raises
     ------
@@ -82,6 +84,12 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> int:
         """Nodes of the site."""
         return sum(machine.nodes for machine in self.machines)
+
+    @property
+    def changeable(self) -> Changeable:
+        """The settings that may change while a journal is used."""
+        known: dict[str, None] = dict.fromkeys(("rendezvous_ms", "alone_ms", "owner.own_users_first", "machines.ports"))
+        return known | ({"policy.order": None} if isinstance(self.policy, SitePolicy) else {})
 
 
 MOST_CODES = 20
@@ -386,6 +394,12 @@ class Runs:
         """Return what is known between two instants."""
         ports, hosts, secrets = self.ports.state()
         return RunsState(list(self._runs.values()), self._full, ports, hosts, self._users, secrets)
+
+    def use_ports(self, machines: Collection[Machine]) -> None:
+        """Give ports of other ranges from now on; those that jobs have they keep."""
+        ports = Ports(machines)
+        ports.restore(*self.ports.state())
+        self.ports = ports
 
     def restore(self, state: RunsState) -> None:
         """Take in what was known of the same machines."""

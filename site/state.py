@@ -199,4 +199,9 @@ def read_state(core: HasState, data: bytes) -> Any:
         raise InputError(f"it is not what a {type(core).__name__} of this release knows: {error}") from error
 
 
+def hand_over(old: HasState, new: HasState) -> None:
+    """Have a fresh core take in what another knows; it may have other settings, as far as these make no other state."""
+    new.restore(msgspec.msgpack.decode(state_bytes(old), type=new.state_type))
+
+
 _ENCODER = msgspec.msgpack.Encoder()

@@ -40,7 +40,9 @@ SHELLS = (
     *("grid/config/", "grid/service/", "grid/gateway/", "grid/web/", "grid/client/"),
 )
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
-BELOW = {f"src/gridweave/{name}.py" for name in ("errors", "jit", "ranges", "shared_calls", "values", "version")}
+BELOW = {
+    f"src/gridweave/{name}.py" for name in ("errors", "jit", "ranges", "settings", "shared_calls", "values", "version")
+}
 IMPURE = {
     *("time", "datetime", "asyncio", "threading", "multiprocessing", "subprocess", "concurrent", "signal"),
     *("os", "io", "pathlib", "shutil", "tempfile", "socket", "ssl", "http", "urllib", "aiohttp", "requests"),

@@ -34,33 +34,39 @@ class JournalSpec(NamedTuple):
     password_file: str = ""
 
 
-def check_journals(journals: Iterable[JournalSpec]) -> None:
-    """Raise InputError, with all problems, if a journal was written with other settings, or cannot be read.
+def check_journals(journals: Iterable[JournalSpec]) -> list[str]:
+    """Return how settings change with the next start, in a line for each journal whose core goes on with others.
+
+    InputError, with all problems, if a journal was written with settings that may not change, or cannot be read.
 
     Nothing is locked or changed. A journal that does not exist here, or whose server does not answer, is left to the
     actor that opens it.
     """
-    problems = []
+    problems, changes = [], []
     for journal in journals:
         with contextlib.suppress(UnavailableError):
             try:
-                problem = _problem(journal)
+                change = _change(journal)
             except InputError as error:
-                problem = str(error)
-            problems += [problem] * bool(problem)
+                problems.append(str(error))
+            else:
+                changes += [change] * bool(change)
     if problems:
         raise InputError("; ".join(problems))
+    return changes
 
 
-def _problem(journal: JournalSpec) -> str:
-    """Return in one line why an actor would refuse a journal; empty if it would not."""
+def _change(journal: JournalSpec) -> str:
+    """Return in one line which settings of a journal change, or nothing; InputError if they may not."""
     from gridweave.site.journal.reader import JournalReader
 
     if "://" not in journal.place and not Path(journal.place).exists():
         return ""
     with JournalReader(journal_place(journal.place, journal.password_file)) as reader:
-        changes = reader.other_settings(journal.identity)
-        return f"{reader.where} was written with other settings: {'; '.join(changes)}" if changes else ""
+        if refused := reader.other_settings(journal.identity):
+            raise InputError(f"{reader.where} was written with other settings: {'; '.join(refused)}")
+        changes = reader.changed_settings(journal.identity)
+        return f"settings change at the next start, {reader.where}: {'; '.join(changes)}" if changes else ""
 
 
 def open_jobs(folder: Path) -> int:

@@ -337,7 +337,7 @@ class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
 class LiveTimesTable(Table, frozen=True, kw_only=True):
     """The table ``[live]``: what processes take, for forecasts; what is left out, the last jobs tell."""
 
-    # As for `gridweave.grid.live.GridSettings`.
+    # As for `gridweave.grid.settings.GridSettings`.
     start_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
     end_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
 

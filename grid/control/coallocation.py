@@ -144,6 +144,10 @@ class CoAllocator:
         self.asking = {job_id: self.attempts[job_id] for job_id in state.asking}
         self.margin_ms = self._least_margin_ms if state.margin_ms is None else state.margin_ms
 
+    def reconsider(self) -> None:
+        """Begin with the least margin again, which may be another now."""
+        self.margin_ms = self._least_margin_ms
+
     def copy(self) -> CoAllocator:
         """Return the same attempts, apart from these."""
         twin = CoAllocator(self._least_margin_ms)

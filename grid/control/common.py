@@ -180,6 +180,10 @@ class Control(ABC):
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Take in how the links are now."""
 
+    def reconsider(self, now_ms: int) -> None:
+        """Have the next pass think anew of all that waits: the policy or the options of the links are others."""
+        return
+
     @abstractmethod
     def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
         """Refuse a job that can be placed no more; one that is under way, when it is to be tried again."""

@@ -419,6 +419,14 @@ class FullControl(Control):
         self._changed = True
         return [] if self._apart is None else self._apart.links_changed(now_ms, news)
 
+    def reconsider(self, now_ms: int) -> None:
+        """Place what waits by the policy as it is now."""
+        self._queue.reconsider()
+        self._attempts.reconsider()
+        self._changed = True
+        if self._apart is not None:
+            self._apart.reconsider(now_ms)
+
     def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
         """Refuse a job that waits; one that is under way, when it is to be tried again."""
         if self._is_apart(job_id):

@@ -250,9 +250,17 @@ class LimitedControl(DelegatingControl):
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Think by the links as they are now, at once of the jobs that have found no place."""
         self._one_job.links_changed(news)
+        self._retry_now(now_ms)
+        return []
+
+    def reconsider(self, now_ms: int) -> None:
+        """Ask sites again, at once, for the jobs that have found no place."""
+        self._attempts.reconsider()
+        self._retry_now(now_ms)
+
+    def _retry_now(self, now_ms: int) -> None:
         if self._retry_at_ms is not None:
             self._retry_at_ms = now_ms
-        return []
 
     def run(self, now_ms: int) -> list[GridCommand]:
         """Think again of jobs that wait, where a site has got room; renew leases; try once more what found no place."""

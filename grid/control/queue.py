@@ -106,7 +106,7 @@ class GridQueue:
         self._plan: ReservedStarts | None = None
         if self.reserves_starts:
             self._plan = empty_grid_plan(self._state, self._codes, room=FIRST_SLOTS)
-        self._order = ORDERS[policy.order]
+        self._order, self._order_name = ORDERS[policy.order], policy.order
         self.tuning: QueueTuning | None = None
         if policy.tuning is not None:
             self.tuning = QueueTuning(policy.tuning)
@@ -420,6 +420,15 @@ class GridQueue:
         counters = self._state.counters
         counters["first_new"] = HEAD
         counters["settled"] = counters["reserved_for"] = UNKNOWN
+
+    def reconsider(self) -> None:
+        """Have the next pass think anew of all that waits, in the order of the policy, which may be another now."""
+        order = self._order_name if self.tuning is None else self.tuning.order
+        # A running job may come back into the queue.
+        slots = np.array(sorted(self._slots.of.values()), np.int64)
+        self._state.jobs["key"][slots] = self._keys(order, slots)
+        self._sort(order)
+        self._replan()
 
     def _keys(self, order: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the keys of jobs in an order."""

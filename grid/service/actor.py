@@ -33,9 +33,9 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
     from gridweave.grid.gateway.settings import GatewaySettings
-    from gridweave.grid.live import GridSettings
     from gridweave.grid.service.desk import GridDesk
     from gridweave.grid.service.doors import GatewayDoor, ServedGateway
+    from gridweave.grid.settings import GridSettings
 
 
 logger = logging.getLogger("gridweave.gateway")

@@ -9,11 +9,14 @@ import msgspec
 
 from gridweave.grid.api import WhatIf
 from gridweave.grid.kernels.links import MAX_OVERHEAD
-from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
+from gridweave.grid.settings import GridSettings, changeable_of
 from gridweave.jit import one_at_a_time
+from gridweave.settings import Changeable
+from gridweave.site.contract import ALONE_MS
 from gridweave.site.job import Accepted, Declined, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
@@ -35,7 +38,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
-from gridweave.site.service.driver import Driver, Send
+from gridweave.site.service.driver import Driver, Send, as_begun
 
 
 class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,12 @@ class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
     network: NetworkIdentity | None
     usual: UsualCommunication = UsualCommunication()
+    alone_ms: int = ALONE_MS
+
+    @property
+    def changeable(self) -> Changeable:
+        """The settings that may change while a journal is used."""
+        return changeable_of(self.policy)
 
 
 def identity_of(settings: GridSettings) -> GridIdentity:
@@ -102,7 +111,6 @@ class GridDriver(Driver[Any]):
         self.settings = settings
         with one_at_a_time("grid"):
             warm_up(settings)
-        self.grid = LiveGrid(settings)
         self._names = [name for name, _ in settings.sites]
         journal = Journal(
             place,
@@ -113,10 +121,12 @@ class GridDriver(Driver[Any]):
             batch=0,
             compacts=True,
         )
+        self.grid = LiveGrid(as_begun(settings, journal))
         peers = self._names
         own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
         super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, **own)
         self.journal = journal
+        self.use_settings(identity_of(self.grid.settings), identity_of(settings))
 
     @property
     def name(self) -> str:

@@ -150,7 +150,8 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
     with working_on(wanted.name, patience_s) as folder, ended_in_order():
         before = read_grid_state(wanted.name)
         tell("Looking at what runs")
-        check_start(wanted, before)
+        for change in check_start(wanted, before):
+            tell(change)
         keeper = () if before is None else before.keeper
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
@@ -464,8 +465,8 @@ def _plan_of(wanted: Wanted, secret: bytes = b"") -> GridPlan:
     )
 
 
-def check_start(wanted: Wanted, before: LocalGridState | None) -> None:
-    """Check what would refuse a start of a grid; nothing is started or changed.
+def check_start(wanted: Wanted, before: LocalGridState | None) -> list[str]:
+    """Check what would refuse a start of a grid, and return which settings change; nothing is started or changed.
 
     Parameters
     ----------
@@ -484,14 +485,14 @@ def check_start(wanted: Wanted, before: LocalGridState | None) -> None:
     read = wanted.read
     if before is not None and not is_broken(before):
         _check_same(before, wanted)
-        return
+        return []
     others = [site.name for site in read.sites if site.launcher.kind == "user"]
     if others and not read.folder:
         right = "name one that they can reach, as folder = '/var/lib/gridweave'"
         folder = state_folder(wanted.name)
         raise InputError(f"{read.source}: folder: users of jobs at {others[0]} cannot reach {folder}; {right}")
     try:
-        check_journals(_plan_of(wanted).journals())
+        return check_journals(_plan_of(wanted).journals())
     except InputError as error:
         raise _not_its_journal(wanted, error) from None
 

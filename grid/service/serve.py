@@ -21,7 +21,6 @@ from gridweave.grid.config.journals import JournalSpec, check_journals, forget_j
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
-from gridweave.grid.live import GridSettings
 from gridweave.grid.service.actor import GatewayActor, MetaActor
 from gridweave.grid.service.actors import RunningActors, Spot
 from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
@@ -42,6 +41,7 @@ from gridweave.grid.service.ray import (
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
 from gridweave.grid.service.state import HEAD, LOGS, end_jobs, locked, make_private
+from gridweave.grid.settings import GridSettings
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.runs import SiteSettings
@@ -66,10 +66,10 @@ STOP_S = 3.0
 """So long requests may take to come to an end when the process is told to end."""
 
 
-def check_service(service: GridService | SiteService) -> None:
-    """Raise InputError if the journal of a service was written with other settings, or cannot be read."""
+def check_service(service: GridService | SiteService) -> list[str]:
+    """Return which settings change at the next start; InputError if they may not, or the journal cannot be read."""
     try:
-        check_journals([service.journal_spec])
+        return check_journals([service.journal_spec])
     except InputError as error:
         right = "go back to those settings, or name another folder"
         raise InputError(f"{error}; {right} (docs/journal.md)") from None
@@ -152,14 +152,24 @@ def serve_grid(service: GridService, say: Say) -> None:
     with locked(folder / _LOCK, taken), ended_in_order():
         settings = _settings(service)
         open_links(service.sites)  # names a bad file before anything starts
-        check_service(service)
+        changes = _changes(service, say)
         warn_of_plain([site.end for site in service.sites], say)
         place = RayPlace(folder=folder, address=service.address, port=service.ray_port, store_bytes=service.store_bytes)
-        _run_on(place, lambda labelled, here: _make_grid(service, settings, here, say), say, keep_jobs=False)
+        _run_on(place, lambda labelled, here: _make_grid(service, settings, here, changes, say), say, keep_jobs=False)
 
 
-def _make_grid(service: GridService, settings: GatewaySettings, here: Spot, say: Say) -> RunningActors:
-    found = _found(Path(service.folder), NAMESPACE, [GRID_ACTOR, GATEWAY_ACTOR])
+def _changes(service: GridService | SiteService, say: Say) -> list[str]:
+    """Return which settings change, as `check_service`, and say so."""
+    changes = check_service(service)
+    for change in changes:
+        say(change)
+    return changes
+
+
+def _make_grid(
+    service: GridService, settings: GatewaySettings, here: Spot, changes: Sequence[str], say: Say
+) -> RunningActors:
+    found = _found(Path(service.folder), NAMESPACE, [GRID_ACTOR, GATEWAY_ACTOR], changes)
     found.add(
         MetaActor,
         GRID_ACTOR,
@@ -177,10 +187,16 @@ def _make_grid(service: GridService, settings: GatewaySettings, here: Spot, say:
     return _ready(found, say)
 
 
-def _found(folder: Path, namespace: str, names: Sequence[str]) -> RunningActors:
-    """Return the actors of a service: those that run; the others can be added."""
+def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence[str]) -> RunningActors:
+    """Return the actors of a service: those that run; the others can be added.
+
+    InputError if settings change, and actors run that know the old ones.
+    """
     found = RunningActors(namespace, grid_id=kept_secret(folder, MARKER), logs=str(folder / LOGS))
     found.find(names)
+    if found.actors and changes:
+        right = "start once more with the old settings, end that with TERM, then change them"
+        raise InputError(f"the actors in {folder} still run with other settings; {right}; {'; '.join(changes)}")
     return found
 
 
@@ -273,7 +289,7 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
     with locked(folder / _LOCK, taken), ended_in_order():
         settings = _settings(service)
         _check_files(service)
-        check_service(service)
+        changes = _changes(service, say)
         if service.uplink is not None:
             warn_of_plain([service.uplink], say)
         place = RayPlace(
@@ -285,7 +301,10 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
             store_bytes=service.store_bytes,
         )
         _run_on(
-            place, lambda labelled, here: _make_site(service, settings, labelled, here, say), say, keep_jobs=keep_jobs
+            place,
+            lambda labelled, here: _make_site(service, settings, labelled, here, changes, say),
+            say,
+            keep_jobs=keep_jobs,
         )
 
 
@@ -431,14 +450,16 @@ async def _watch(ray: OwnRay) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-def _make_site(service: SiteService, settings: GatewaySettings, labelled: bool, here: Spot, say: Say) -> RunningActors:
+def _make_site(
+    service: SiteService, settings: GatewaySettings, labelled: bool, here: Spot, changes: Sequence[str], say: Say
+) -> RunningActors:
     """Make the actors of a site, or find those that run, and wait for them."""
     name, machines = service.settings.name, tuple(machine.name for machine in service.settings.machines)
     host = service.host
     if service.address is None:
         host = host or own_address(service.uplink.url if service.uplink is not None else "")
     names = [*(agent_actor(name, machine) for machine in machines), site_actor(name), GATEWAY_ACTOR]
-    found = _found(Path(service.folder), service.namespace, names)
+    found = _found(Path(service.folder), service.namespace, names, changes)
     options: dict[str, Any] = {
         "uplink": service.uplink,
         "password_file": service.password_file,

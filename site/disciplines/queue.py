@@ -31,7 +31,7 @@ from gridweave.site.kernels.dispatch import (
     startable_behind_queue,
 )
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, next_open
-from gridweave.site.kernels.order import ORDERS, check_keys
+from gridweave.site.kernels.order import ORDERS, check_keys, order_keys
 from gridweave.site.kernels.planning import earliest_start, occupy_plan, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
 from gridweave.site.kernels.state import (
@@ -372,6 +372,26 @@ class ArrayDiscipline:
         self._next_start_ms = state.next_start_ms
         held = self._state.jobs["width"][self._state.running["slot"][: self._state.counters[0]["n_running"]]].sum()
         self._in_service = int(self._state.counters[0]["free"] + held)
+        self._reorder()
+
+    def _reorder(self) -> None:
+        """Bring the queue into the order of the policy: the state may be of one with another."""
+        jobs, waiting = self._state.jobs, self._state.waiting[: self._state.counters[0]["n_waiting"]]
+        known = [self._slots.jobs[slot] for slot in waiting.tolist()]
+        keys = order_keys(
+            self._policy.order,
+            submit_ms=jobs["submit_ms"][waiting],
+            width=jobs["width"][waiting],
+            estimate_ms=jobs["estimate_ms"][waiting],
+            weight=np.array([job.weight for job in known]),
+            priority=np.array([job.priority for job in known]),
+            aging_ms=self._policy.aging_ms,
+        )
+        keys[[job.behind for job in known]] = math.inf
+        if not np.array_equal(keys, jobs["key"][waiting]):
+            jobs["key"][waiting] = keys
+            waiting[:] = waiting[np.lexsort((jobs["job_id"][waiting], jobs["submit_ms"][waiting], keys))]
+            self._state.counters["stale"], self._state.counters["n_blocks"] = REPLAN, 0
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.journal import tables
 from gridweave.site.journal.reader import JournalReader, last_of
-from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes
+from gridweave.site.journal.records import KeptAnswer, identity_bytes, identity_changes, kept_settings, refused_changes
 from gridweave.site.journal.step import Counts, Step, StepRows, write
 from gridweave.site.journal.store import JournalStore, execute_plain
 from gridweave.site.journal.tidy import AGING, Sweep, Tidy, needed_from, tidy_of
@@ -153,7 +153,7 @@ class Journal(JournalReader):
         connection.execute(update(tables.head).values(writer_id=self._writer_id))
         last = max(last_of(connection, tables.inputs), last_of(connection, tables.snapshots))
         self._sequence, self._now_ms = max(last[0], self._base), last[1]
-        if self._sequence == self._base or not self.identity_changes:
+        if self._sequence == self._base or self._is_unchanged():
             # Nothing was decided yet; or an older release had fewer settings, and what is new has its default.
             self._keep_identity(connection)
         rows = connection.execute(select(tables.channels))
@@ -165,10 +165,21 @@ class Journal(JournalReader):
         self._kept_identity = identity_bytes(self._identity)
         connection.execute(update(tables.head).values(identity=self._kept_identity))
 
+    def _is_unchanged(self) -> bool:
+        try:
+            return not identity_changes(self._kept_identity, self._identity)
+        except InputError:
+            return False
+
+    @property
+    def kept_settings(self) -> Any:
+        """From what the core is to be made before its inputs are replayed, as plain values; InputError if damaged."""
+        return kept_settings(self._kept_identity)
+
     @property
     def identity_changes(self) -> list[str]:
-        """In what the core was made from something else when its inputs were recorded; empty: from the same."""
-        return identity_changes(self._kept_identity, self._identity)
+        """In what the settings of the recorded inputs were others, and may not change; empty: they go with these."""
+        return refused_changes(self._kept_identity, self._identity)
 
     @property
     def pending(self) -> int:

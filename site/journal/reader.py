@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ import msgspec
 from sqlalchemy import Connection, Select, Table, bindparam, func, select
 
 from gridweave.errors import InputError, OptionError
+from gridweave.settings import Changeable, SettingsChanged, settings_changes
 from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import JobRecord
 from gridweave.site.journal import tables
@@ -27,7 +29,8 @@ from gridweave.site.journal.records import (
     Note,
     NumberedNote,
     experience_of,
-    identity_changes,
+    kept_settings,
+    refused_changes,
 )
 from gridweave.site.journal.step import plain, sites_text
 from gridweave.site.journal.store import JournalStore, execute_plain
@@ -43,6 +46,8 @@ _SUBMISSION = select(submissions).where(submissions.c.key == bindparam("asked"))
 _ENDED = select(ended.c.job_id, ended.c.record).where(ended.c.job_id.in_(bindparam("asked", expanding=True)))
 _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
 
+
+_CHANGED = str(SettingsChanged.__struct_config__.tag).encode()
 
 _WAIT_MS = 5000  # for another process that has the database locked
 _RECORDS = msgspec.msgpack.Decoder(JobRecord)
@@ -118,10 +123,38 @@ class JournalReader:
         return self._store.where
 
     def other_settings(self, identity: msgspec.Struct | None) -> list[str]:
-        """Return how the settings that the inputs were recorded with differ from `identity`; empty without inputs."""
+        """Return which settings of `identity` the core of the inputs cannot go on with; empty without inputs."""
+        return refused_changes(self._kept_identity, identity) if self._has_inputs() else []
+
+    def changed_settings(self, identity: msgspec.Struct | None) -> list[str]:
+        """Return which settings of `identity` are others than the core has now, and may be; empty without inputs."""
+        if not self._has_inputs():
+            return []
+        changeable: Changeable = getattr(identity, "changeable", {})
+        changes = settings_changes(self._settings(), identity)
+        return [change.text for change in changes if change.is_allowed(changeable)]
+
+    def _has_inputs(self) -> bool:
         with self.reading() as connection:
-            last = max(last_of(connection, inputs)[0], last_of(connection, snapshots)[0])
-        return [] if last <= self._base else identity_changes(self._kept_identity, identity)
+            return max(last_of(connection, inputs)[0], last_of(connection, snapshots)[0]) > self._base
+
+    def _settings(self) -> Any:
+        """Return the settings that the core has now: those that it was made from, or the last that it was told of."""
+        with self.reading() as connection:
+            query = select(snapshots).where(snapshots.c.sequence >= self._base).order_by(snapshots.c.sequence.desc())
+            newest = connection.execute(query.limit(1)).one_or_none()
+            after = self._base if newest is None else newest.sequence
+            query_inputs = select(inputs.c.events).where(inputs.c.sequence > after).order_by(inputs.c.sequence.desc())
+            told = (data for (data,) in connection.execute(query_inputs) if _CHANGED in data)
+            for data in told:
+                events = [each for each in msgspec.msgpack.decode(data) if each["type"] == _CHANGED.decode()]
+                if events:
+                    return events[-1]["settings"]
+        state: dict[str, Any] = {}
+        # A damaged snapshot is not replayed either.
+        with contextlib.suppress(zlib.error, msgspec.DecodeError):
+            state = {} if newest is None else msgspec.msgpack.decode(zlib.decompress(newest.state))
+        return state.get("settings") or kept_settings(self._kept_identity)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import msgspec
 
 from gridweave.errors import InputError, OptionError
+from gridweave.settings import Change, Changeable, settings_changes
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -187,34 +188,27 @@ def identity_bytes(identity: object) -> bytes:
     return _ENCODER.encode(identity)
 
 
-def identity_changes(kept: bytes, identity: object) -> list[str]:
-    """Return in what a core was made from something else; nothing, if it was not.
-
-    What was kept may be of an older release: a field that was not there had its default.
-    """
+def kept_settings(kept: bytes) -> Any:
+    """Return from what a core was made, as plain values; InputError if what was kept is damaged."""
     try:
-        return list(_changes("", msgspec.msgpack.decode(kept), identity))
-    except msgspec.DecodeError:
-        return ["what was kept of them is damaged"]
+        return msgspec.msgpack.decode(kept)
+    except msgspec.DecodeError as error:
+        raise InputError(f"what was kept of the settings is damaged: {error}") from error
 
 
-def _changes(name: str, kept: Any, now: Any) -> Iterator[str]:
-    if isinstance(now, msgspec.Struct) and isinstance(kept, dict):
-        left = kept | {}
-        for field in msgspec.structs.fields(now):
-            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            before = left.pop(field.encode_name, _plain(default))
-            yield from _changes(f"{name}.{field.name}", before, getattr(now, field.name))
-        yield from (f"{name}.{more}".lstrip(".") + " is not known" for more in left)
-    elif isinstance(now, tuple | list) and isinstance(kept, list) and len(now) == len(kept):
-        for number, (before, value) in enumerate(zip(kept, now, strict=True)):
-            yield from _changes(f"{name}[{number}]", before, value)
-    elif (value := _plain(now)) != kept:
-        yield f"{name.lstrip('.') or 'it'} is {value!r:.100}, and was {kept!r:.100}"
+def identity_changes(kept: bytes, identity: object) -> list[Change]:
+    """Return in what a core was made from something else; nothing, if it was not."""
+    return list(settings_changes(kept_settings(kept), identity))
 
 
-def _plain(value: object) -> Any:
-    return None if value is msgspec.NODEFAULT else msgspec.msgpack.decode(_ENCODER.encode(value))
+def refused_changes(kept: bytes, identity: object) -> list[str]:
+    """Return which settings differ that may not change while a journal is used, each in one line."""
+    try:
+        changes = identity_changes(kept, identity)
+    except InputError as error:
+        return [str(error)]
+    changeable: Changeable = getattr(identity, "changeable", {})
+    return [change.text for change in changes if not change.is_allowed(changeable)]
 
 
 def experience_of(jobs: Sequence[JobUsage]) -> Experience:

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
+from gridweave.settings import Changeable, SettingsChanged, plain, settings_as, settings_changes
 from gridweave.site.book import JobBook
 from gridweave.site.channel import Channel, Packet
 from gridweave.site.eligibility import Past, past_of
@@ -48,6 +49,17 @@ Incoming = TypeVar("Incoming")
 Answer = Accepted | Declined
 
 T = TypeVar("T")
+
+
+class HasChangeable(Protocol):
+    """Settings of which some may change while a journal is used."""
+
+    @property
+    def changeable(self) -> Changeable:
+        """Which of them may."""
+
+
+S = TypeVar("S", bound=HasChangeable)
 
 
 class _Submission:
@@ -150,6 +162,13 @@ class Driver(ABC, Generic[Incoming]):
         self.on_notes: OnNotes = lambda notes, ended: None
         # They are no setting that a journal is known by: they change while jobs wait.
         self._events += [MaximaSet(maxima)] * (core.book.eligibility.lines.maxima != maxima)
+
+    def use_settings(self, before: msgspec.Struct, now: msgspec.Struct) -> None:
+        """Have the core go on with these settings, in the first turn, if its own are others."""
+        changes = list(settings_changes(plain(before), now))
+        if changes:
+            logger.info("settings change: %s", "; ".join(change.text for change in changes))
+            self._events.append(SettingsChanged(plain(now)))
 
     # -- the doors ----------------------------------------------------------------------------------------------------
 
@@ -539,6 +558,16 @@ class Driver(ABC, Generic[Incoming]):
         if self._sending:
             await asyncio.wait(self._sending)
         self._journal.close()
+
+
+def as_begun(settings: S, journal: Journal) -> S:
+    """Return the settings that the inputs of a journal begin with: those of now, but for what may have changed since.
+
+    Whoever cannot go on with a journal hears why from its replay.
+    """
+    with contextlib.suppress(InputError, msgspec.ValidationError):
+        return settings_as(settings, journal.kept_settings, settings.changeable)
+    return settings
 
 
 def _tell(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:

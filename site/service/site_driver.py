@@ -39,7 +39,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
-from gridweave.site.service.driver import Driver, Send
+from gridweave.site.service.driver import Driver, Send, as_begun
 
 GRID = "grid"
 """The other end of a site's connection."""
@@ -68,7 +68,6 @@ class SiteDriver(Driver[Any]):
         self.settings = settings
         with one_at_a_time(f"site-{settings.policy.discipline}"):
             warm_up(settings)
-        self.site = LiveSite(settings)
         journal = Journal(
             place,
             event_type=LiveSiteEvent,
@@ -78,9 +77,11 @@ class SiteDriver(Driver[Any]):
             batch=0,
             compacts=True,
         )
+        self.site = LiveSite(as_begun(settings, journal))
         own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
         super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid, **own)
         self.journal = journal
+        self.use_settings(self.site.settings, settings)
         self._to_machine = to_machine
         self._due: set[str] = set()
 

@@ -189,3 +189,23 @@ def test_serve_starts_over_when_asked(shell: Shell, tmp_path: Path, monkeypatch:
     assert (folder / "north" / "site.journal").exists()
     assert shell("serve", tmp_path / "north.toml", "--fresh", "--yes")[0] == 0
     assert (len(started), (folder / "north").exists(), (folder / "tokens.db").exists()) == (1, False, True)
+
+
+def test_up_says_which_settings_change(shell: Shell, tmp_path: Path) -> None:
+    """`up --check` and `serve --check` say what the next start changes, and that the file is fine."""
+    write_journals(a_plan(tmp_path))
+    text = (
+        a_grid(tmp_path).text + "[grid]\nmargin_ms = 2000\nalone_ms = 4000\norder = 'sjf'\n[ray]\nfirst_port = 30000\n"
+    )
+    (tmp_path / "GRID.toml").write_text(text)
+    status, out, err = shell("up", tmp_path / "GRID.toml", "--check")
+    assert (status, "is fine" in out) == (0, True)
+    lines = err.splitlines()
+    assert "grid.journal: policy.order is 'sjf', and was 'fcfs'; margin_ms is 2000, and was 500; alone_ms" in lines[0]
+    assert "site.journal: machines[0].ports[0] is 30000, and was 20000; " in lines[1]
+    assert all(line.startswith("settings change at the next start, ") for line in lines)
+    folder = json.dumps(str(tmp_path / "live"))
+    site = '[site]\nname = "north"\nnumber = 0\nnodes = 3\nrendezvous_ms = 9000\n'
+    (tmp_path / "north.toml").write_text(f"folder = {folder}\n{site}")
+    status, _, err = shell("serve", tmp_path / "north.toml", "--check")
+    assert (status, "rendezvous_ms is 9000, and was 30000" in err) == (0, True)

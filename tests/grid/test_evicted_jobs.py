@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from gridweave.grid.core import MetaCore
-from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, GridJobCancelled, GridJobHeld, GridJobSubmitted, ToSite
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.settings import GridSettings
 from gridweave.site.explain import Forecast, with_site_answer
 from gridweave.site.job import Job, JobRequest, Program
 from gridweave.site.messages import (

@@ -14,9 +14,10 @@ from gridweave.cli.grid_client import print_forecast
 from gridweave.grid.api import Forecast
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.explain.play import QueueForecasts
-from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite
 from gridweave.grid.policy import GridPolicy, GridTuning
+from gridweave.grid.settings import GridSettings
 from gridweave.site.job import FragmentReport, JobRequest, Noted, Program
 from gridweave.site.launch import Used
 from gridweave.site.messages import (

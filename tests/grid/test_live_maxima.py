@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.settings import GridSettings
 from gridweave.site.job import Accepted, Declined, JobRequest, Program
 from gridweave.site.maxima import Maxima, MaximaSet, Maximum
 from gridweave.site.messages import Ended, ReserveNodes, Started, UserSubmitted, Wish

@@ -85,7 +85,8 @@ def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -
         check_forgetting(Path(read.folder), yes)
         start_over(grid_service(read) if is_grid else site_service(read))
     if check:
-        check_service(grid_service(read) if is_grid else site_service(read))
+        for change in check_service(grid_service(read) if is_grid else site_service(read)):
+            say(change)
         say_batch_notes(read)
         typer.echo(_told(read))
     elif is_grid:

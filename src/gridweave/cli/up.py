@@ -162,8 +162,8 @@ def _check(file: str | None, name: str, address: str | None, fresh: bool) -> Non
 
     wanted, last = _wanted(file, name, address, fresh)
     read = wanted.read
-    if not fresh:
-        check_start(wanted, last)
+    for change in [] if fresh else check_start(wanted, last):
+        say(change)
     say_batch_notes(read)
     nodes = sum(site.nodes for site in read.sites)
     typer.echo(f"{read.source} is fine: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
